@@ -1,0 +1,53 @@
+# Every target installs what it needs, can be run again at any time, and says what to do when it
+# cannot go on. What takes more than a few lines is a script under tools/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# Where `make build` stages the programs, libraries, headers and manual pages.
+PREFIX ?= $(CURDIR)/build/prefix
+CARGO ?= cargo
+export PREFIX CARGO
+
+BENCHES := $(sort $(notdir $(shell find bench -maxdepth 1 -type f -perm -u+x 2>/dev/null)))
+
+.PHONY: help build install-deps demo check bench soak fmt clean
+
+help: ## show this list
+	@echo 'Orcheck: orchestrated checkpoints for parallel programs'
+	@echo
+	@awk -F':.*## ' '/^[a-z%<>-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  benchmarks here: $(if $(BENCHES),$(addprefix bench-,$(BENCHES)),none)'
+	@echo '  PREFIX=DIR      where build stages the programs (now $(PREFIX))'
+
+install-deps: ## install the distribution's packages that are missing (apt; exits 2 if it may not)
+	@tools/install-deps.sh base
+
+build: install-deps ## build everything for production and stage it under PREFIX
+	@tools/install-prefix.sh "$(PREFIX)"
+
+demo: build ## kill a solver in the middle of a flush, resume it, compare the states; one screen
+	@tools/demo.sh
+
+check: install-deps ## every check there is; ends with 'N passed, 0 failed'
+	@tools/check.sh
+
+soak: build ## the same tests with many more random trials; hours, not minutes
+	@tools/soak.sh
+
+bench: $(addprefix bench-,$(BENCHES)) ## run all benchmarks, one after the other
+
+bench-%: build ## run bench/% : table, bench/results/%.json, plot
+	@tools/install-deps.sh bench
+	@tools/bench.sh "$*"
+
+fmt: ## format the Rust sources
+	@$(CARGO) fmt --all
+
+clean: ## remove what the targets above have built
+	@rm -rf build
+	@$(CARGO) clean

@@ -1,0 +1,461 @@
+!> Orcheck for Fortran 2018. Compiled by the user's own compiler, together with orcheck_fortran.c.
+!!
+!!   use orcheck
+!!   type(orc_session_t) :: s
+!!   real(real64), allocatable, target :: u(:,:)        ! target: see below
+!!   call orc_mpi_open(s, MPI_COMM_WORLD, 'heat', 'global = ["/scratch/me/ckpt"]', ierr)
+!!   if (ierr /= ORC_OK) call die(orc_message())
+!!   call orc_protect(s, 'u', u, ierr)
+!!   call orc_find(s, step, ierr)                       ! integer(int64) :: step
+!!   if (ierr == ORC_OK) call orc_restart(s, step, ierr)
+!!   do while (step < last .and. .not. orc_should_stop(s))
+!!     step = step + 1
+!!     call advance(u)
+!!     call orc_due(s, step, due, ierr)                 ! logical :: due
+!!     if (due) call orc_checkpoint(s, step, ierr)
+!!   end do
+!!   call orc_close(s, 300.0_real64, ierr)
+!!
+!! What each call does, which are collective, and their errors: see orcheck.h; ierr is its status.
+!! Steps, shapes and lengths are integer(int64), times real(real64) in seconds, ierr and flags
+!! default integers. Shapes are in Fortran's order; offsets count from zero. Names lose trailing
+!! blanks. The communicator is a default integer: pass comm%MPI_VAL when using mpi_f08.
+!!
+!! Give what you protect the target (or asynchronous) attribute and keep it alive: the library reads
+!! and writes it in later calls that do not mention it. Protect an allocatable again after it has
+!! been reallocated. A section with gaps is refused by orc_protect instead of being copied to a
+!! temporary; orc_protect_array takes it as it lies in memory. One case the library cannot see:
+!! gfortran copies a component of an array of a derived type (p%x, z%re) to a temporary before the
+!! call. Protect p itself; -Warray-temporaries finds such calls.
+module orcheck
+  use, intrinsic :: iso_c_binding
+  use, intrinsic :: iso_fortran_env, only: int64, real64
+  implicit none
+  private
+
+  integer, parameter, public :: ORC_OK = 0, ORC_INVALID = 1, ORC_NOT_FOUND = 2, &
+    ORC_UNAVAILABLE = 3, ORC_NO_SPACE = 4, ORC_CORRUPT = 5, ORC_FENCED = 6, &
+    ORC_UNSUPPORTED = 7, ORC_INTERNAL = 8
+  integer, parameter, public :: ORC_PROCESS = 1, ORC_NODE = 2, ORC_PEERS = 3, ORC_GLOBAL = 4
+  integer, parameter, public :: ORC_BYTES = 0, ORC_I8 = 1, ORC_I16 = 2, ORC_I32 = 3, &
+    ORC_I64 = 4, ORC_U8 = 5, ORC_U16 = 6, ORC_U32 = 7, ORC_U64 = 8, ORC_F16 = 9, ORC_F32 = 10, &
+    ORC_F64 = 11, ORC_BF16 = 12, ORC_C64 = 13, ORC_C128 = 14
+  integer, parameter, public :: ORC_OPTIONAL = 1, ORC_SAME = 2, ORC_CPU_WRITES_ONLY = 4
+
+  !> A session; opened by orc_open or orc_mpi_open.
+  type, public :: orc_session_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  !> Figures of the last checkpoint on this rank; the fields of orc_stats in orcheck.h.
+  type, bind(c), public :: orc_stats_t
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: step = 0
+    real(c_double) :: blocked_s = 0, stage_s = 0, wait_s = 0
+    integer(c_int64_t) :: staged_bytes = 0, pool_bytes = 0, pool_used_bytes = 0
+    integer(c_int64_t) :: committed_node_step = 0, committed_global_step = 0
+    real(c_double) :: flush_cpu_s = 0
+    integer(c_int64_t) :: skipped = 0
+  end type
+
+  public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message
+  public :: orc_protect, orc_protect_array, orc_unprotect, orc_alloc, orc_free
+  public :: orc_due, orc_request, orc_should_stop, orc_lend, orc_lent_done
+  public :: orc_checkpoint, orc_wait
+  public :: orc_find, orc_stored, orc_restart, orc_route, orc_stats_read
+
+  !> global and offset as default integers or as integer(int64).
+  interface orc_protect_array
+    module procedure protect_array_int, protect_array_int64
+  end interface
+
+  interface
+    function c_open(s, job, options) bind(c, name='orc_fortran_open')
+      import
+      type(c_ptr), intent(out) :: s
+      character(kind=c_char), intent(in) :: job(*), options(*)
+      integer(c_int) :: c_open
+    end function
+    function c_mpi_open(s, comm, job, options) bind(c, name='orc_fortran_mpi_open')
+      import
+      type(c_ptr), intent(out) :: s
+      integer(c_int), value :: comm
+      character(kind=c_char), intent(in) :: job(*), options(*)
+      integer(c_int) :: c_mpi_open
+    end function
+    function c_close(s, timeout_s) bind(c, name='orc_close')
+      import
+      type(c_ptr), value :: s
+      real(c_double), value :: timeout_s
+      integer(c_int) :: c_close
+    end function
+    subroutine c_abandon(s) bind(c, name='orc_abandon')
+      import
+      type(c_ptr), value :: s
+    end subroutine
+    function c_message() bind(c, name='orc_message')
+      import
+      type(c_ptr) :: c_message
+    end function
+    function c_strlen(text) bind(c, name='strlen')
+      import
+      type(c_ptr), value :: text
+      integer(c_size_t) :: c_strlen
+    end function
+    function c_protect(s, name, u, flags) bind(c, name='orc_fortran_protect')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      type(*), dimension(..), target, intent(inout) :: u
+      integer(c_int), value :: flags
+      integer(c_int) :: c_protect
+    end function
+    function c_protect_array(s, name, u, global, nglobal, offset, noffset, flags) &
+      bind(c, name='orc_fortran_protect_array')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      type(*), dimension(..), target, intent(inout) :: u
+      integer(c_int64_t), intent(in) :: global(*), offset(*)
+      integer(c_int), value :: nglobal, noffset, flags
+      integer(c_int) :: c_protect_array
+    end function
+    function c_unprotect(s, name) bind(c, name='orc_unprotect')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: c_unprotect
+    end function
+    function c_alloc(s, len_bytes, address) bind(c, name='orc_alloc')
+      import
+      type(c_ptr), value :: s
+      integer(c_size_t), value :: len_bytes
+      type(c_ptr), intent(out) :: address
+      integer(c_int) :: c_alloc
+    end function
+    function c_free(s, address) bind(c, name='orc_free')
+      import
+      type(c_ptr), value :: s, address
+      integer(c_int) :: c_free
+    end function
+    function c_due(s, step, due) bind(c, name='orc_due')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), value :: step
+      integer(c_int), intent(out) :: due
+      integer(c_int) :: c_due
+    end function
+    subroutine c_request(s, stop_after) bind(c, name='orc_request')
+      import
+      type(c_ptr), value :: s
+      integer(c_int), value :: stop_after
+    end subroutine
+    function c_should_stop(s) bind(c, name='orc_should_stop')
+      import
+      type(c_ptr), value :: s
+      integer(c_int) :: c_should_stop
+    end function
+    function c_lend(s, name) bind(c, name='orc_lend')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: c_lend
+    end function
+    function c_lent_done(s, name, timeout_s) bind(c, name='orc_lent_done')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      real(c_double), value :: timeout_s
+      integer(c_int) :: c_lent_done
+    end function
+    function c_checkpoint(s, step) bind(c, name='orc_checkpoint')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), value :: step
+      integer(c_int) :: c_checkpoint
+    end function
+    function c_wait(s, step, level, timeout_s) bind(c, name='orc_wait')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), value :: step
+      integer(c_int), value :: level
+      real(c_double), value :: timeout_s
+      integer(c_int) :: c_wait
+    end function
+    function c_find(s, step) bind(c, name='orc_find')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), intent(out) :: step
+      integer(c_int) :: c_find
+    end function
+    function c_stored(s, name, dtype, ndim, global, offset, local, len_bytes) &
+      bind(c, name='orc_fortran_stored')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), intent(out) :: dtype, ndim
+      integer(c_int64_t), intent(out) :: global(*), offset(*), local(*), len_bytes
+      integer(c_int) :: c_stored
+    end function
+    function c_restart(s, step) bind(c, name='orc_restart')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), intent(out) :: step
+      integer(c_int) :: c_restart
+    end function
+    function c_route(s, name, path, cap) bind(c, name='orc_route')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      character(kind=c_char), intent(out) :: path(*)
+      integer(c_size_t), value :: cap
+      integer(c_int) :: c_route
+    end function
+    function c_stats_read(s, stats) bind(c, name='orc_stats_read')
+      import
+      type(c_ptr), value :: s
+      type(orc_stats_t), intent(inout) :: stats
+      integer(c_int) :: c_stats_read
+    end function
+  end interface
+
+contains
+
+  !> Opens a session of one rank. options: TOML text, or ''.
+  subroutine orc_open(s, job, options, ierr)
+    type(orc_session_t), intent(out) :: s
+    character(len=*), intent(in) :: job, options
+    integer, intent(out) :: ierr
+    ierr = c_open(s%handle, text(job), text(options))
+  end subroutine
+
+  !> Opens a session for the ranks of a communicator. Collective.
+  subroutine orc_mpi_open(s, comm, job, options, ierr)
+    type(orc_session_t), intent(out) :: s
+    integer, intent(in) :: comm
+    character(len=*), intent(in) :: job, options
+    integer, intent(out) :: ierr
+    ierr = c_mpi_open(s%handle, int(comm, c_int), text(job), text(options))
+  end subroutine
+
+  !> Waits until all is safe, and closes. Collective; before MPI_Finalize.
+  subroutine orc_close(s, timeout_s, ierr)
+    type(orc_session_t), intent(inout) :: s
+    real(real64), intent(in) :: timeout_s
+    integer, intent(out) :: ierr
+    ierr = c_close(s%handle, timeout_s)
+    s%handle = c_null_ptr
+  end subroutine
+
+  !> Gives the session up at once.
+  subroutine orc_abandon(s)
+    type(orc_session_t), intent(inout) :: s
+    call c_abandon(s%handle)
+    s%handle = c_null_ptr
+  end subroutine
+
+  !> What the last call of this thread says: an error, a warning, or ''.
+  function orc_message() result(message)
+    character(len=:), allocatable :: message
+    message = copied(c_message())
+  end function
+
+  !> Names a variable or a whole (contiguous) array, of any type and rank, as a region.
+  subroutine orc_protect(s, name, u, ierr, flags)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(inout) :: u
+    integer, intent(out) :: ierr
+    integer, intent(in), optional :: flags
+    ierr = c_protect(s%handle, text(name), u, or_zero(flags))
+  end subroutine
+
+  subroutine protect_array_int64(s, name, u, global, offset, ierr, flags)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(inout) :: u
+    integer(int64), intent(in) :: global(:), offset(:)
+    integer, intent(out) :: ierr
+    integer, intent(in), optional :: flags
+    ierr = c_protect_array(s%handle, text(name), u, global, size(global, kind=c_int), offset, &
+      size(offset, kind=c_int), or_zero(flags))
+  end subroutine
+
+  subroutine protect_array_int(s, name, u, global, offset, ierr, flags)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(inout) :: u
+    integer, intent(in) :: global(:), offset(:)
+    integer, intent(out) :: ierr
+    integer, intent(in), optional :: flags
+    call protect_array_int64(s, name, u, int(global, int64), int(offset, int64), ierr, flags)
+  end subroutine
+
+  !> Takes a region out of all following checkpoints.
+  subroutine orc_unprotect(s, name, ierr)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    integer, intent(out) :: ierr
+    ierr = c_unprotect(s%handle, text(name))
+  end subroutine
+
+  !> Pool memory; make it an array with c_f_pointer.
+  subroutine orc_alloc(s, len_bytes, address, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(in) :: len_bytes
+    type(c_ptr), intent(out) :: address
+    integer, intent(out) :: ierr
+    ierr = c_alloc(s%handle, int(len_bytes, c_size_t), address)
+  end subroutine
+
+  subroutine orc_free(s, address, ierr)
+    type(orc_session_t), intent(in) :: s
+    type(c_ptr), intent(in) :: address
+    integer, intent(out) :: ierr
+    ierr = c_free(s%handle, address)
+  end subroutine
+
+  !> Whether a checkpoint should be taken after this step. Collective.
+  subroutine orc_due(s, step, due, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(in) :: step
+    logical, intent(out) :: due
+    integer, intent(out) :: ierr
+    integer(c_int) :: answer
+    answer = 0
+    ierr = c_due(s%handle, step, answer)
+    due = answer /= 0
+  end subroutine
+
+  !> Asks for a checkpoint, and with stop_after for the end of the program after it.
+  subroutine orc_request(s, stop_after)
+    type(orc_session_t), intent(in) :: s
+    logical, intent(in) :: stop_after
+    call c_request(s%handle, merge(1_c_int, 0_c_int, stop_after))
+  end subroutine
+
+  function orc_should_stop(s) result(stop_now)
+    type(orc_session_t), intent(in) :: s
+    logical :: stop_now
+    stop_now = c_should_stop(s%handle) /= 0
+  end function
+
+  !> The next checkpoint takes this region by reference; do not write it until orc_lent_done.
+  subroutine orc_lend(s, name, ierr)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    integer, intent(out) :: ierr
+    ierr = c_lend(s%handle, text(name))
+  end subroutine
+
+  !> Waits until a lent region may be written again; ORC_UNAVAILABLE while it may not.
+  subroutine orc_lent_done(s, name, timeout_s, ierr)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    real(real64), intent(in) :: timeout_s
+    integer, intent(out) :: ierr
+    ierr = c_lent_done(s%handle, text(name), timeout_s)
+  end subroutine
+
+  !> Takes a checkpoint; returns when it is staged. Collective.
+  subroutine orc_checkpoint(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(in) :: step
+    integer, intent(out) :: ierr
+    ierr = c_checkpoint(s%handle, step)
+  end subroutine
+
+  !> Waits until a step is committed at a level.
+  subroutine orc_wait(s, step, level, timeout_s, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(in) :: step
+    integer, intent(in) :: level
+    real(real64), intent(in) :: timeout_s
+    integer, intent(out) :: ierr
+    ierr = c_wait(s%handle, step, int(level, c_int), timeout_s)
+  end subroutine
+
+  !> The newest committed step; ORC_NOT_FOUND for a fresh start (step is 0 then). Collective.
+  subroutine orc_find(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(out) :: step
+    integer, intent(out) :: ierr
+    step = 0
+    ierr = c_find(s%handle, step)
+  end subroutine
+
+  !> Type, shape and length of a region of the step that orc_find found.
+  subroutine orc_stored(s, name, ierr, local, global, offset, dtype, len_bytes)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    integer, intent(out) :: ierr
+    integer(int64), allocatable, intent(out), optional :: local(:), global(:), offset(:)
+    integer, intent(out), optional :: dtype
+    integer(int64), intent(out), optional :: len_bytes
+    integer(c_int64_t) :: c_global(8), c_offset(8), c_local(8), c_len
+    integer(c_int) :: c_dtype, ndim
+    ierr = c_stored(s%handle, text(name), c_dtype, ndim, c_global, c_offset, c_local, c_len)
+    if (present(local)) local = c_local(:ndim)
+    if (present(global)) global = c_global(:ndim)
+    if (present(offset)) offset = c_offset(:ndim)
+    if (present(dtype)) dtype = c_dtype
+    if (present(len_bytes)) len_bytes = c_len
+  end subroutine
+
+  !> Fills all regions; step gets the step really restored. Collective.
+  subroutine orc_restart(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(out) :: step
+    integer, intent(out) :: ierr
+    step = 0
+    ierr = c_restart(s%handle, step)
+  end subroutine
+
+  !> Path of a file that the program writes itself and that becomes part of the checkpoint.
+  subroutine orc_route(s, name, path, ierr)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    character(len=:), allocatable, intent(out) :: path
+    integer, intent(out) :: ierr
+    character(kind=c_char), target :: buffer(4096)
+    buffer = c_null_char
+    ierr = c_route(s%handle, text(name), buffer, size(buffer, kind=c_size_t))
+    path = copied(c_loc(buffer))
+  end subroutine
+
+  !> Figures of the last checkpoint on this rank.
+  subroutine orc_stats_read(s, stats, ierr)
+    type(orc_session_t), intent(in) :: s
+    type(orc_stats_t), intent(out) :: stats
+    integer, intent(out) :: ierr
+    stats%struct_size = c_sizeof(stats)
+    ierr = c_stats_read(s%handle, stats)
+  end subroutine
+
+  pure function text(given) result(terminated)
+    character(len=*), intent(in) :: given
+    character(len=:), allocatable :: terminated
+    terminated = trim(given) // c_null_char
+  end function
+
+  pure function or_zero(flags) result(value)
+    integer, intent(in), optional :: flags
+    integer(c_int) :: value
+    value = 0
+    if (present(flags)) value = int(flags, c_int)
+  end function
+
+  function copied(address) result(string)
+    type(c_ptr), intent(in) :: address
+    character(len=:), allocatable :: string
+    character(kind=c_char), pointer :: chars(:)
+    integer(c_size_t) :: i, length
+    length = c_strlen(address)
+    call c_f_pointer(address, chars, [length])
+    allocate (character(len=length) :: string)
+    do i = 1, length
+      string(i:i) = chars(i)
+    end do
+  end function
+
+end module

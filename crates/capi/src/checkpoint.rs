@@ -1,0 +1,128 @@
+//! `orc_due` to `orc_wait`: when a checkpoint is taken, of what, and when it is safe.
+//!
+//! What it does: hands steps, levels and deadlines to the session.
+//!
+//! Invariants:
+//! 1. `orc_request` takes no lock, allocates nothing and sets no text: it may run in a signal
+//!    handler.
+//!
+//! Not here: triggers, staging, commits.
+
+use crate::convert::{NAME_LIMIT_BYTES, level, not_null, text, timeout};
+use crate::fault::boundary;
+use crate::registry::{self, orc_session};
+use crate::types::orc_status;
+use std::ffi::{c_char, c_int};
+
+/// [collective] Tells whether a checkpoint should be taken after this step, by the configured
+/// triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
+/// requests. The answer is the same on all ranks. Usually without any message between ranks.
+///
+/// @param step  the step just computed; must grow from call to call
+/// @param due   gets 1 or 0
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_due(
+    session: *mut orc_session,
+    step: u64,
+    due: *mut c_int,
+) -> orc_status {
+    boundary("orc_due", || {
+        not_null(due, "due")?;
+        // SAFETY: not NULL, and the caller promises room for an int.
+        unsafe { due.write(0) };
+        let (is_due, warning) = registry::with(session, |session| session.due(step))?;
+        // SAFETY: as above.
+        unsafe { due.write(c_int::from(is_due)) };
+        Ok(warning)
+    })
+}
+
+/// Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for
+/// orc_should_stop() to say so afterwards. One rank suffices. Async-signal-safe: two atomic loads and
+/// a store, no lock, no text. A session that is NULL or closed is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_request(session: *mut orc_session, stop_after: c_int) {
+    registry::request(session, stop_after != 0);
+}
+
+/// Tells whether the ranks have agreed, in orc_due(), that the program should end after the
+/// checkpoint due: 1 or 0. The answer is the same on all ranks between two calls of orc_due(). 0 for
+/// a session that is NULL or closed, with a text in orc_message().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_should_stop(session: *const orc_session) -> c_int {
+    let mut stop = false;
+    boundary("orc_should_stop", || {
+        let (answer, warning) = registry::with(session, |session| Ok(session.should_stop()))?;
+        stop = answer;
+        Ok(warning)
+    });
+    c_int::from(stop)
+}
+
+/// Marks a region to be taken by reference in the next orc_checkpoint() instead of being copied. From
+/// that call on the program may read but not write the region, until orc_lent_done() succeeds.
+/// Memory from orc_alloc() is best: it survives the rank. Local; does not block.
+///
+/// @return ::ORC_NOT_FOUND for an unknown name
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_lend(session: *mut orc_session, name: *const c_char) -> orc_status {
+    boundary("orc_lend", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        registry::with(session, |session| session.lend(name)).map(|((), warning)| warning)
+    })
+}
+
+/// Waits until a lent region has been read and may be written again. Local.
+///
+/// @param timeout_s  0 polls
+/// @return ::ORC_UNAVAILABLE while it is still lent
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_lent_done(
+    session: *mut orc_session,
+    name: *const c_char,
+    timeout_s: f64,
+) -> orc_status {
+    boundary("orc_lent_done", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let timeout = timeout(timeout_s)?;
+        registry::with(session, |session| session.lent_done(name, timeout))
+            .map(|((), warning)| warning)
+    })
+}
+
+/// [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
+/// returns; flushing and committing go on in the background and never need another call. Blocks for
+/// about the time of one memory copy; longer when the checkpoint before is still being flushed or the
+/// pool is smaller than the snapshots.
+///
+/// @param step  must be larger than that of every earlier checkpoint of the job
+/// @return ::ORC_INVALID for a step that does not grow; ::ORC_UNAVAILABLE, ::ORC_NO_SPACE,
+///         ::ORC_FENCED also for what went wrong in the background since the last call
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) -> orc_status {
+    boundary("orc_checkpoint", || {
+        registry::with(session, |session| session.checkpoint(step)).map(|((), warning)| warning)
+    })
+}
+
+/// Waits until the checkpoint of a step is committed at a level. Local: other ranks need not call.
+///
+/// @param level  an ::orc_level
+/// @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND or ::ORC_INVALID for a step never
+///         taken; ::ORC_UNSUPPORTED for a level that is not configured; or why the commit failed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_wait(
+    session: *mut orc_session,
+    step: u64,
+    level: c_int,
+    timeout_s: f64,
+) -> orc_status {
+    boundary("orc_wait", || {
+        let level = self::level(level)?;
+        let timeout = timeout(timeout_s)?;
+        registry::with(session, |session| session.wait(step, level, timeout))
+            .map(|((), warning)| warning)
+    })
+}

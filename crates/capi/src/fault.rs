@@ -1,0 +1,219 @@
+//! The boundary: where Rust results, panics and texts become C statuses.
+//!
+//! What it does: [`boundary`] runs the body of an `extern "C"` function, catches its panics, stores
+//! the text for `orc_message`, and refuses calls made from inside one of the program's callbacks,
+//! which would wait for the session that is waiting for the callback.
+//!
+//! Invariants:
+//! 1. A panic becomes `ORC_INTERNAL` with its text and place; nothing is printed.
+//! 2. The text is the thread's own and stays valid until the thread's next `orc_` call.
+//! 3. After `ORC_OK` the text is the newest warning or empty, never an older error.
+//!
+//! Faults survived: panics below us, use from destructors of other thread-local values.
+//!
+//! Not here: which errors there are; `orcheck_format::ErrorKind` says that.
+
+use crate::types::orc_status;
+use orcheck_format::{Error, ErrorKind, Result};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+    static IN_BOUNDARY: Cell<bool> = const { Cell::new(false) };
+    static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Threads of the library carry this prefix in their names.
+const THREAD_PREFIX: &str = "orc";
+
+/// Runs the body of one C function. `call` names it in the text of an error.
+pub(crate) fn boundary(
+    call: &'static str,
+    body: impl FnOnce() -> Result<Option<String>>,
+) -> orc_status {
+    quiet_panics();
+    let refused = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
+    let outcome = if refused {
+        Err(Error::invalid(
+            "called from inside a callback of a collective or codec, which would wait for itself",
+        )
+        .next("call it after the callback has returned"))
+    } else {
+        let before = IN_BOUNDARY.try_with(|flag| flag.replace(true));
+        let caught = catch_unwind(AssertUnwindSafe(body));
+        let _ = IN_BOUNDARY.try_with(|flag| flag.set(before.unwrap_or(false)));
+        caught.unwrap_or_else(|panic| Err(panic_error(panic.as_ref())))
+    };
+    match outcome {
+        Ok(warning) => {
+            set_message(warning.unwrap_or_default());
+            orc_status::ORC_OK
+        }
+        Err(error) => refuse(error.at(call)),
+    }
+}
+
+/// Keeps the text and gives the status of an error.
+pub(crate) fn refuse(error: Error) -> orc_status {
+    set_message(error.message().to_owned());
+    status_of(error.kind())
+}
+
+/// Runs one of the program's callbacks, so that `orc_` calls from inside it are seen.
+pub(crate) fn callback<T>(call: impl FnOnce() -> T) -> T {
+    let before = IN_CALLBACK.with(|flag| flag.replace(true));
+    let value = call();
+    IN_CALLBACK.with(|flag| flag.set(before));
+    value
+}
+
+fn set_message(text: String) {
+    // A text with a zero byte (from a file name, say) is shown up to the end with it replaced.
+    let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
+    let _ = MESSAGE.try_with(|message| message.replace(text));
+}
+
+fn panic_error(panic: &(dyn std::any::Any + Send)) -> Error {
+    let what = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic without a text".to_owned());
+    let place = PANIC_PLACE
+        .try_with(Cell::take)
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| "unknown place".to_owned());
+    Error::internal(format!("defect in Orcheck at {place}: {what}"))
+        .next("report this text; orc_abandon the session, it is not to be used any more")
+}
+
+/// Panics behind the boundary are reported through `orc_message`, not on the standard error.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let ours = IN_BOUNDARY.try_with(Cell::get).unwrap_or(false);
+            let name_is_ours = std::thread::current()
+                .name()
+                .is_some_and(|name| name.starts_with(THREAD_PREFIX));
+            if ours {
+                let place = info.location().map(ToString::to_string);
+                let _ = PANIC_PLACE.try_with(|cell| cell.set(place));
+            } else if !name_is_ours {
+                previous(info);
+            }
+        }));
+    });
+}
+
+pub(crate) fn status_of(kind: ErrorKind) -> orc_status {
+    match kind {
+        ErrorKind::Invalid => orc_status::ORC_INVALID,
+        ErrorKind::NotFound => orc_status::ORC_NOT_FOUND,
+        ErrorKind::Unavailable => orc_status::ORC_UNAVAILABLE,
+        ErrorKind::NoSpace => orc_status::ORC_NO_SPACE,
+        ErrorKind::Corrupt => orc_status::ORC_CORRUPT,
+        ErrorKind::Fenced => orc_status::ORC_FENCED,
+        ErrorKind::Unsupported => orc_status::ORC_UNSUPPORTED,
+        ErrorKind::Internal => orc_status::ORC_INTERNAL,
+    }
+}
+
+fn kind_of(status: c_int) -> Option<ErrorKind> {
+    ErrorKind::from_code(status)
+}
+
+/// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
+/// what to do next. After ::ORC_OK a warning (an older step was restored, say) or "". Never NULL.
+/// Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+#[unsafe(no_mangle)]
+pub extern "C" fn orc_message() -> *const c_char {
+    MESSAGE
+        .try_with(|message| message.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// For code on top of this interface (orcheck_mpi.h, orcheck_fortran.c, bindings of other languages)
+/// that refuses a call by itself: makes text the thread's message and returns status. A status that
+/// is not an error's is returned as ::ORC_INTERNAL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_refuse(status: c_int, text: *const c_char) -> orc_status {
+    let text = if text.is_null() {
+        String::new()
+    } else {
+        // SAFETY: not NULL, and the caller promises a zero-terminated text.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    refuse(Error::new(
+        kind_of(status).unwrap_or(ErrorKind::Internal),
+        text,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: orc_message never returns NULL and the text is valid until the next call.
+        unsafe { CStr::from_ptr(orc_message()) }
+            .to_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    // Breaks if: `catch_unwind` is taken out of `boundary`.
+    #[test]
+    fn a_panic_becomes_internal_with_its_place() {
+        let status = boundary("orc_test", || panic!("seven {}", 7));
+        assert_eq!(status, orc_status::ORC_INTERNAL);
+        let text = message();
+        assert!(
+            text.starts_with("orc_test: defect in Orcheck at "),
+            "{text}"
+        );
+        assert!(text.contains("fault.rs:"), "{text}");
+        assert!(text.contains("seven 7"), "{text}");
+    }
+
+    // Breaks if: `boundary` does not look at IN_CALLBACK.
+    #[test]
+    fn a_call_from_inside_a_callback_is_refused() {
+        let status = callback(|| boundary("orc_test", || Ok(None)));
+        assert_eq!(status, orc_status::ORC_INVALID);
+        assert!(message().contains("inside a callback"));
+        assert_eq!(boundary("orc_test", || Ok(None)), orc_status::ORC_OK);
+    }
+
+    #[test]
+    fn success_clears_the_text_or_leaves_the_warning() {
+        assert_eq!(
+            boundary("orc_test", || Err(Error::fenced("old\0new"))),
+            orc_status::ORC_FENCED
+        );
+        assert_eq!(message(), "orc_test: old\u{fffd}new");
+        boundary("orc_test", || Ok(Some("careful".to_owned())));
+        assert_eq!(message(), "careful");
+        boundary("orc_test", || Ok(None));
+        assert_eq!(message(), "");
+    }
+
+    #[test]
+    fn a_refusal_by_a_binding_keeps_its_text() {
+        // SAFETY: both texts are zero-terminated or NULL.
+        let status = unsafe { orc_refuse(1, c"no".as_ptr()) };
+        assert_eq!(status, orc_status::ORC_INVALID);
+        assert_eq!(message(), "no");
+        // SAFETY: as above.
+        let status = unsafe { orc_refuse(0, std::ptr::null()) };
+        assert_eq!(status, orc_status::ORC_INTERNAL);
+    }
+}

@@ -1,0 +1,48 @@
+//! `liborcheck`: the C boundary of Orcheck.
+//!
+//! What it does: every `orc_` function checks what the program handed over (pointers, lengths,
+//! handles, order of calls), turns it into Rust values, calls `orcheck-client`, and turns the answer
+//! back into a status and a text. `include/orcheck.h` is generated from these modules and committed;
+//! `include/orcheck_mpi.h`, `include/orcheck.hpp` and `fortran/` are compiled by the user's own
+//! compilers on top of it, so that no MPI, C++ or Fortran symbol is in this library.
+//!
+//! How: [`boundary`](fault) runs each call behind `catch_unwind` and keeps the text per thread;
+//! [`registry`](registry) turns handles into sessions without ever dereferencing them.
+//!
+//! Invariants:
+//! 1. No panic leaves an `extern "C"` function: it becomes `ORC_INTERNAL`.
+//! 2. A handle is looked up, never dereferenced: stale, forged and NULL ones are `ORC_INVALID`.
+//! 3. `orc_request` only loads and stores atomics: it may run in a signal handler.
+//! 4. The program's callbacks run on the thread that called us (collectives) or that serves it
+//!    (codecs), and an `orc_` call from inside one is refused instead of deadlocking.
+//! 5. Nothing is exported but `orc_*`.
+//!
+//! Faults survived: misuse of every kind that can be seen through a C interface, failing callbacks,
+//! our own panics. A wild but non-NULL data pointer cannot be seen and faults where it is read.
+//!
+//! Not here: any decision about checkpoints; that is `orcheck-client` and below.
+
+#![allow(unsafe_code)]
+#![allow(non_camel_case_types, reason = "these are the C names")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the doc comments become orcheck.h, whose opening states the rules for pointers"
+)]
+
+const _: () = assert!(
+    size_of::<usize>() == 8,
+    "handles carry 64 bits; 32-bit machines are not supported"
+);
+
+mod codec;
+mod collective;
+mod convert;
+mod fault;
+mod registry;
+
+pub mod checkpoint;
+pub mod regions;
+pub mod restart;
+pub mod session;
+pub mod stats;
+pub mod types;

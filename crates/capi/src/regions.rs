@@ -1,0 +1,157 @@
+//! `orc_protect` and its kin: what a checkpoint consists of.
+//!
+//! What it does: checks addresses, types, shapes and codecs, and names regions to the session.
+//!
+//! Invariants:
+//! 1. A region's memory is not touched here; only checkpoint and restart do.
+//! 2. A refused call leaves the regions as they were.
+//!
+//! Not here: copying, and the rules for names.
+
+use crate::codec::ProgramCodec;
+use crate::convert::{NAME_LIMIT_BYTES, dtype, flags, layout, not_null, span, text};
+use crate::fault::boundary;
+use crate::registry::{self, orc_session};
+use crate::types::{orc_array, orc_codec, orc_status};
+use orcheck_format::Error;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// Names count elements at address as a region of every following checkpoint. Calling it again for
+/// the same name gives a new address, type or size. Local; does not block and does not copy.
+///
+/// The memory must stay valid until the region is protected anew or unprotected, or the session ends.
+/// At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
+/// orc_stored() for them first.
+///
+/// @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
+/// @param dtype  an ::orc_dtype
+/// @param flags  0, or ::orc_flag values or-ed together
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_protect(
+    session: *mut orc_session,
+    name: *const c_char,
+    address: *mut c_void,
+    dtype: c_int,
+    count: usize,
+    flags: c_int,
+) -> orc_status {
+    boundary("orc_protect", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let place = |error: Error| error.at(format_args!("region \"{name}\""));
+        let dtype = self::dtype(dtype).map_err(place)?;
+        let flags = self::flags(flags).map_err(place)?;
+        let len_bytes = (count as u64)
+            .checked_mul(dtype.size_bytes())
+            .ok_or_else(|| Error::invalid(format!("{count} elements are larger than memory")))
+            .map_err(place)?;
+        let span = span(address, len_bytes).map_err(place)?;
+        registry::with(session, |session| session.protect(name, span, dtype, flags))
+            .map(|((), warning)| warning)
+    })
+}
+
+/// Names this rank's part of a global array as a region. address is that of the part's first element.
+/// Otherwise like orc_protect(). Local; does not block and does not copy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_protect_array(
+    session: *mut orc_session,
+    name: *const c_char,
+    address: *mut c_void,
+    array: *const orc_array,
+    flags: c_int,
+) -> orc_status {
+    boundary("orc_protect_array", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let place = |error: Error| error.at(format_args!("region \"{name}\""));
+        let flags = self::flags(flags).map_err(place)?;
+        not_null(array, "array").map_err(place)?;
+        // SAFETY: not NULL, and the caller promises a readable structure.
+        let (layout, len_bytes) = layout(unsafe { &*array }).map_err(place)?;
+        let span = span(address, len_bytes).map_err(place)?;
+        registry::with(session, |session| {
+            session.protect_array(name, span, layout, flags)
+        })
+        .map(|((), warning)| warning)
+    })
+}
+
+/// Names a region whose bytes the program produces and takes back itself. The structure is copied;
+/// its ctx must stay valid like a region's memory. Local; does not block and calls nothing yet.
+///
+/// The functions are called inside orc_checkpoint() and orc_restart().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_protect_codec(
+    session: *mut orc_session,
+    name: *const c_char,
+    codec: *const orc_codec,
+    flags: c_int,
+) -> orc_status {
+    boundary("orc_protect_codec", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let place = |error: Error| error.at(format_args!("region \"{name}\""));
+        let flags = self::flags(flags).map_err(place)?;
+        not_null(codec, "codec").map_err(place)?;
+        // SAFETY: not NULL, and the caller promises a readable structure.
+        let codec = ProgramCodec::new(name, unsafe { &*codec }).map_err(place)?;
+        registry::with(session, |session| {
+            session.protect_codec(name, Box::new(codec), flags)
+        })
+        .map(|((), warning)| warning)
+    })
+}
+
+/// Takes a region out of all following checkpoints. Local.
+///
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID while the region is lent
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_unprotect(
+    session: *mut orc_session,
+    name: *const c_char,
+) -> orc_status {
+    boundary("orc_unprotect", || {
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        registry::with(session, |session| session.unprotect(name)).map(|((), warning)| warning)
+    })
+}
+
+/// Allocates memory inside the staging pool, zeroed and aligned to pages. A region in it can be lent
+/// (orc_lend()) without any copy, and its lent bytes survive the crash of this rank. Local.
+///
+/// @return ::ORC_NO_SPACE when the pool has no run of that length left
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_alloc(
+    session: *mut orc_session,
+    len_bytes: usize,
+    address: *mut *mut c_void,
+) -> orc_status {
+    boundary("orc_alloc", || {
+        not_null(address, "address")?;
+        // SAFETY: not NULL, and the caller promises room for a pointer.
+        unsafe { address.write(null_mut()) };
+        let (span, warning) =
+            registry::with(session, |session| session.alloc(len_bytes as u64))?;
+        // SAFETY: as above.
+        unsafe { address.write(std::ptr::with_exposed_provenance_mut(span.address())) };
+        Ok(warning)
+    })
+}
+
+/// Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
+///
+/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or for memory
+///         that a region still uses
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_free(session: *mut orc_session, address: *mut c_void) -> orc_status {
+    boundary("orc_free", || {
+        if address.is_null() {
+            return Ok(None);
+        }
+        registry::with(session, |session| session.free(address.addr()))
+            .map(|((), warning)| warning)
+    })
+}

@@ -1,0 +1,204 @@
+//! The table of live sessions: handles in, sessions out.
+//!
+//! What it does: gives each session a handle that is a number in the clothes of a pointer: a tag no
+//! real address has, a generation that never comes back, and a slot. A handle is compared, never
+//! dereferenced, so that a stale or forged one is an error and not a crash.
+//!
+//! How: a fixed array of slots. A slot's `handle` and `request` are atomics, all that
+//! [`request`] touches; its session sits behind two locks: a short one around the pointer to it and
+//! one held for the length of a call.
+//!
+//! Invariants:
+//! 1. No handle is ever given out twice in one process.
+//! 2. `request` in a slot is set before and outlives the `handle` that leads to it, and points to
+//!    memory that lives for ever; [`request`] takes no lock and allocates nothing.
+//! 3. A closed session's handle finds nothing from the moment the call that closes it has begun to
+//!    take the session out; calls that were waiting for it get the same error.
+//! 4. At most [`SLOTS`] sessions are open at once.
+//!
+//! Faults survived: close in one thread while others wait for the session; a panic inside a call
+//! (the session can only be abandoned afterwards).
+//!
+//! Not here: what a session does.
+
+use crate::types::orc_collective;
+use orcheck_client::{Request, Session};
+use orcheck_format::{Error, Result};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
+/// ever looked at.
+pub struct orc_session {
+    _opaque: [u8; 0],
+}
+
+/// Sessions that can be open at once in one process.
+pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 6;
+/// Handles are multiples of 16, like addresses of allocated memory.
+const SLOT_SHIFT: u32 = 4;
+const GENERATION_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
+/// Upper 16 bits that no address of user memory has.
+const TAG: u64 = 0x0c5e << 48;
+
+/// What a handle leads to.
+pub(crate) struct Live {
+    session: Option<Session>,
+    release: Option<Release>,
+}
+
+/// How to give back the context of a collective.
+pub(crate) struct Release {
+    call: unsafe extern "C" fn(*mut c_void, c_int),
+    ctx: *mut c_void,
+}
+
+// SAFETY: the pointer is only handed back to the program that gave it, once; that program allows the
+// thread that closes the session to be another one than the one that opened it.
+unsafe impl Send for Release {}
+
+impl Release {
+    pub(crate) fn new(collective: &orc_collective) -> Option<Release> {
+        collective.release.map(|call| Release {
+            call,
+            ctx: collective.ctx,
+        })
+    }
+
+    /// Gives the context back to the program.
+    pub(crate) fn run(self, orderly: bool) {
+        // SAFETY: the program gave this function together with this context, for one call.
+        crate::fault::callback(|| unsafe { (self.call)(self.ctx, c_int::from(orderly)) });
+    }
+}
+
+struct Slot {
+    handle: AtomicU64,
+    request: AtomicPtr<Request>,
+    live: Mutex<Option<Arc<Mutex<Live>>>>,
+}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            handle: AtomicU64::new(0),
+            request: AtomicPtr::new(null_mut()),
+            live: Mutex::new(None),
+        }
+    }
+}
+
+static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// Puts a session into the table; gives it back when there is no room.
+pub(crate) fn insert(
+    session: Session,
+    release: Option<Release>,
+) -> std::result::Result<*mut orc_session, Box<Session>> {
+    for (index, slot) in TABLE.iter().enumerate() {
+        let mut live = lock(&slot.live);
+        if live.is_some() {
+            continue;
+        }
+        let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+        let handle = TAG | generation << GENERATION_SHIFT | (index as u64) << SLOT_SHIFT;
+        slot.request.store(
+            std::ptr::from_ref(session.requester()).cast_mut(),
+            Ordering::SeqCst,
+        );
+        *live = Some(Arc::new(Mutex::new(Live {
+            session: Some(session),
+            release,
+        })));
+        slot.handle.store(handle, Ordering::SeqCst);
+        return Ok(std::ptr::without_provenance_mut(handle as usize));
+    }
+    Err(Box::new(session))
+}
+
+/// Runs `body` on the session of a handle, alone; the value, and the session's newest warning.
+pub(crate) fn with<T>(
+    handle: *const orc_session,
+    body: impl FnOnce(&mut Session) -> Result<T>,
+) -> Result<(T, Option<String>)> {
+    let live = find(handle)?;
+    let mut live = live.lock().map_err(|_| broken())?;
+    let session = live.session.as_mut().ok_or_else(closed)?;
+    let value = body(session)?;
+    Ok((value, session.take_warning()))
+}
+
+/// Takes a session out of the table for good, even one in which a call has panicked.
+pub(crate) fn remove(handle: *const orc_session) -> Result<(Session, Option<Release>)> {
+    let live = find(handle)?;
+    // Waits for a call in another thread to end.
+    let mut live = lock(&live);
+    let session = live.session.take().ok_or_else(closed)?;
+    let slot = &TABLE[slot_index(handle)];
+    slot.handle.store(0, Ordering::SeqCst);
+    lock(&slot.live).take();
+    Ok((session, live.release.take()))
+}
+
+/// Asks for a checkpoint, from a signal handler too: atomics only. Unknown handles are ignored.
+pub(crate) fn request(handle: *const orc_session, stop_after: bool) {
+    let slot = &TABLE[slot_index(handle)];
+    // Read before the handle is compared: what is compared equal then is this or an older session's,
+    // and both live for ever.
+    let request = slot.request.load(Ordering::SeqCst);
+    if slot.handle.load(Ordering::SeqCst) == handle.addr() as u64 && !request.is_null() {
+        // SAFETY: non-NULL values in `request` come from `&'static Request`.
+        unsafe { &*request }.request(stop_after);
+    }
+}
+
+fn find(handle: *const orc_session) -> Result<Arc<Mutex<Live>>> {
+    if handle.is_null() {
+        return Err(Error::invalid("the session is NULL").next("open one with orc_open"));
+    }
+    let slot = &TABLE[slot_index(handle)];
+    let live = lock(&slot.live);
+    if slot.handle.load(Ordering::SeqCst) != handle.addr() as u64 {
+        return Err(closed());
+    }
+    live.clone().ok_or_else(closed)
+}
+
+fn slot_index(handle: *const orc_session) -> usize {
+    (handle.addr() >> SLOT_SHIFT) % SLOTS
+}
+
+fn closed() -> Error {
+    Error::invalid("this is not an open session: closed, abandoned or never opened")
+        .next("use the session that orc_open gave, until orc_close")
+}
+
+fn broken() -> Error {
+    Error::internal("an earlier call on this session ended in a defect of Orcheck")
+        .next("orc_abandon it; committed checkpoints are safe")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is whole at every point where a panic could leave them.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: `find` takes a handle for an address, or does not compare generations.
+    #[test]
+    fn forged_handles_find_nothing() {
+        for address in [0, 1, 8, 16, 0x7fff_dead_bee0, usize::MAX, TAG as usize] {
+            let handle = std::ptr::without_provenance_mut::<orc_session>(address);
+            assert!(with(handle, |_| Ok(())).is_err(), "{address:#x}");
+            assert!(remove(handle).is_err());
+            request(handle, true);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `orc_find` to `orc_route`: back from a checkpoint.
+//!
+//! What it does: fills the program's variables and structures with what the session found.
+//!
+//! Invariants:
+//! 1. Output arguments are set to nothing (0, empty) before anything can fail.
+//! 2. Not more than `struct_size` or `cap` bytes are written.
+//!
+//! Not here: which step is found, and how its bytes are proven.
+
+use crate::convert::{NAME_LIMIT_BYTES, covers, not_null, text};
+use crate::fault::boundary;
+use crate::registry::{self, orc_session};
+use crate::types::{orc_array, orc_status};
+use orcheck_client::Stored;
+use orcheck_format::{Error, Result};
+use std::ffi::{c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+
+/// [collective] Finds the newest committed step that all ranks can get back. Reads no region yet.
+/// Blocks while directories are listed.
+///
+/// @param step  gets the step
+/// @return ::ORC_NOT_FOUND: there is none, this is a fresh start
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> orc_status {
+    boundary("orc_find", || {
+        not_null(step, "step")?;
+        // SAFETY: not NULL, and the caller promises room for the number.
+        unsafe { step.write(0) };
+        let (found, warning) = registry::with(session, |session| session.find())?;
+        // SAFETY: as above.
+        unsafe { step.write(found) };
+        Ok(warning)
+    })
+}
+
+/// Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
+/// that memory can be allocated before orc_restart(). Local.
+///
+/// @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set struct_size
+///                   first. A region from orc_protect() has one dimension: its number of elements
+/// @param len_bytes  NULL, or gets the length
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_stored(
+    session: *mut orc_session,
+    name: *const c_char,
+    array: *mut orc_array,
+    len_bytes: *mut usize,
+) -> orc_status {
+    boundary("orc_stored", || {
+        if !array.is_null() {
+            // SAFETY: not NULL, and the caller promises a structure that begins with its size.
+            covers::<orc_array>(unsafe { (*array).struct_size }, "orc_array")?;
+        }
+        if !len_bytes.is_null() {
+            // SAFETY: not NULL, and the caller promises room for the number.
+            unsafe { len_bytes.write(0) };
+        }
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let (stored, warning) = registry::with(session, |session| session.stored(name))?;
+        if !array.is_null() {
+            // SAFETY: large enough, as `covers` checked.
+            describe(&stored, unsafe { &mut *array })?;
+        }
+        if !len_bytes.is_null() {
+            let len = usize::try_from(stored.len_bytes).map_err(|_| too_large(stored.len_bytes))?;
+            // SAFETY: as above.
+            unsafe { len_bytes.write(len) };
+        }
+        Ok(warning)
+    })
+}
+
+/// Shape of a stored region; a region without a shape gets one dimension.
+fn describe(stored: &Stored, array: &mut orc_array) -> Result<()> {
+    let elements = [stored.len_bytes / stored.dtype.size_bytes()];
+    let flat = stored.local.is_empty();
+    let shape = |given: &[u64], otherwise: &[u64]| -> Result<[i64; 8]> {
+        let mut shape = [0; 8];
+        let given = if flat || given.is_empty() { otherwise } else { given };
+        for (to, from) in shape.iter_mut().zip(given) {
+            *to = i64::try_from(*from).map_err(|_| too_large(*from))?;
+        }
+        Ok(shape)
+    };
+    let ndim = if flat { 1 } else { stored.local.len() };
+    if ndim > array.local.len() {
+        return Err(Error::unsupported(format!(
+            "the stored region has {ndim} dimensions, an orc_array holds 8"
+        )));
+    }
+    let local = if flat { &elements[..] } else { &stored.local[..] };
+    array.local = shape(local, local)?;
+    array.global = shape(&stored.global, local)?;
+    array.offset = shape(&stored.offset, &[0; 8])?;
+    array.stride = [0; 8];
+    array.dtype = stored.dtype as c_int;
+    array.ndim = ndim as c_int;
+    Ok(())
+}
+
+fn too_large(value: u64) -> Error {
+    Error::unsupported(format!("{value} does not fit into the structure's field"))
+}
+
+/// [collective] Fills all regions from the step that orc_find() found, verifying every byte while it
+/// is read. If a rank's part turns out damaged all ranks go back to the same older step, and
+/// orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
+///
+/// After an error the contents of the regions are undefined.
+///
+/// @param step  NULL, or gets the step really restored
+/// @return ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
+///         that is not stored and not ::ORC_OPTIONAL; ::ORC_CORRUPT when no older step is left
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) -> orc_status {
+    boundary("orc_restart", || {
+        if !step.is_null() {
+            // SAFETY: not NULL, and the caller promises room for the number.
+            unsafe { step.write(0) };
+        }
+        let (restored, warning) = registry::with(session, |session| session.restart())?;
+        if !step.is_null() {
+            // SAFETY: as above.
+            unsafe { step.write(restored) };
+        }
+        Ok(warning)
+    })
+}
+
+/// Gives the path of a file that the program writes itself and that becomes part of the next
+/// checkpoint under this name; after orc_find() and orc_restart() the restored file is there. Local.
+///
+/// @param path  gets the path
+/// @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_route(
+    session: *mut orc_session,
+    name: *const c_char,
+    path: *mut c_char,
+    cap: usize,
+) -> orc_status {
+    boundary("orc_route", || {
+        not_null(path, "path")?;
+        if cap > 0 {
+            // SAFETY: not NULL, and the caller promises room for `cap` bytes.
+            unsafe { path.write(0) };
+        }
+        // SAFETY: the caller promises a zero-terminated text that stays during the call.
+        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+        let (routed, warning) = registry::with(session, |session| session.route(name))?;
+        let bytes = routed.as_os_str().as_bytes();
+        if cap < bytes.len() + 1 {
+            return Err(Error::invalid(format!(
+                "region \"{name}\": the path needs {} bytes, cap is {cap}",
+                bytes.len() + 1
+            )));
+        }
+        // SAFETY: room for the path and its zero byte was just checked.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), path.cast::<u8>(), bytes.len());
+            path.add(bytes.len()).write(0);
+        }
+        Ok(warning)
+    })
+}

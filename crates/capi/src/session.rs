@@ -1,0 +1,124 @@
+//! `orc_open_v`, `orc_close`, `orc_abandon`: a session's life.
+//!
+//! What it does: checks what the program opens with, and puts the session into the table; takes it
+//! out again and gives the collective's context back.
+//!
+//! Invariants:
+//! 1. After a failed open `*session` is NULL and the context is still the caller's.
+//! 2. After a successful open the context is released exactly once, at close or abandon, whatever
+//!    close returns.
+//!
+//! Not here: what opening and draining mean; `orcheck-client` knows.
+
+use crate::collective::ProgramCollective;
+use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, timeout};
+use crate::fault::boundary;
+use crate::registry::{self, Release, orc_session};
+use crate::types::{ORC_API, orc_collective, orc_status};
+use orcheck_client::{Collective, Session, Solo};
+use orcheck_format::Error;
+use std::ffi::{c_char, c_int};
+use std::ptr::null_mut;
+
+/// [collective] Opens a session of a job; use the macro orc_open(), which fills in api.
+///
+/// Exchanges addresses and a key through the collective, sets up the node's staging pool and starts
+/// the session's background thread(s). Blocks until all ranks have opened.
+///
+/// @param api         ::ORC_API
+/// @param session     gets the session, or NULL on failure
+/// @param job         name of the series of checkpoints: 1 to 64 of A-Z a-z 0-9 . _ -, the first a
+///                    letter or digit. The same name finds the checkpoints again
+/// @param collective  the ranks that take part; NULL for a program of one rank
+/// @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
+///                    ORCHECK_... and the files named by them are read beside it
+/// @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
+///         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_open_v(
+    api: c_int,
+    session: *mut *mut orc_session,
+    job: *const c_char,
+    collective: *const orc_collective,
+    options: *const c_char,
+) -> orc_status {
+    boundary("orc_open", || {
+        not_null(session, "session")?;
+        // SAFETY: not NULL, and the caller promises room for a pointer.
+        unsafe { session.write(null_mut()) };
+        if api != ORC_API {
+            return Err(Error::unsupported(format!(
+                "the program was built for interface {api}, this library has {ORC_API}"
+            ))
+            .next("rebuild the program with the orcheck.h that belongs to this library"));
+        }
+        // SAFETY: the caller promises zero-terminated texts that stay during the call.
+        let job = unsafe { text(job, "job", NAME_LIMIT_BYTES) }?;
+        let options = if options.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            Some(unsafe { text(options, "options", OPTIONS_LIMIT_BYTES) }?)
+        };
+        // SAFETY: NULL or a structure that the caller keeps during the call.
+        let given = unsafe { collective.as_ref() };
+        let ranks: Box<dyn Collective> = match given {
+            None => Box::new(Solo),
+            Some(given) => Box::new(ProgramCollective::new(given)?),
+        };
+        let mut opened = Session::open(job, ranks, options)?;
+        let warning = opened.take_warning();
+        match registry::insert(opened, given.and_then(Release::new)) {
+            Ok(handle) => {
+                // SAFETY: as above.
+                unsafe { session.write(handle) };
+                Ok(warning)
+            }
+            Err(refused) => {
+                refused.abandon();
+                let open = registry::SLOTS;
+                Err(Error::unavailable(format!(
+                    "{open} sessions are open in this process already, the most there can be"
+                ))
+                .next("close one first"))
+            }
+        }
+    })
+}
+
+/// [collective] Closes a session: waits up to timeout_s until every checkpoint taken is committed at
+/// every configured level, then stops the background thread(s) and gives everything back.
+///
+/// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
+///
+/// @return ::ORC_UNAVAILABLE when the deadline passed: orc_message() names what is not safe. Errors
+///         of checkpoints that failed in the background and were not reported yet come here too
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
+    boundary("orc_close", || {
+        let timeout = timeout(timeout_s)?;
+        let (session, release) = registry::remove(session)?;
+        let result = session.close(timeout);
+        if let Some(release) = release {
+            release.run(true);
+        }
+        result.map(|()| None)
+    })
+}
+
+/// Gives a session up at once, on error paths: nothing is waited for, no other rank is needed.
+/// Checkpoints already committed stay; the others are lost. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_abandon(session: *mut orc_session) {
+    boundary("orc_abandon", || {
+        if session.is_null() {
+            return Ok(None);
+        }
+        let (session, release) = registry::remove(session)?;
+        session.abandon();
+        if let Some(release) = release {
+            release.run(false);
+        }
+        Ok(None)
+    });
+}

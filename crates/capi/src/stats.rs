@@ -1,0 +1,45 @@
+//! `orc_stats_read`: figures of the last checkpoint.
+//!
+//! What it does: copies the session's figures into the program's structure.
+//!
+//! Invariants:
+//! 1. Not more than the structure this version knows is written.
+//!
+//! Not here: measuring.
+
+use crate::convert::{covers, not_null};
+use crate::fault::boundary;
+use crate::registry::{self, orc_session};
+use crate::types::{orc_stats, orc_status};
+
+/// Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_stats_read(
+    session: *const orc_session,
+    stats: *mut orc_stats,
+) -> orc_status {
+    boundary("orc_stats_read", || {
+        not_null(stats, "stats")?;
+        // SAFETY: not NULL, and the caller promises a structure that begins with its size.
+        let struct_size = unsafe { (*stats).struct_size };
+        covers::<orc_stats>(struct_size, "orc_stats")?;
+        let (read, warning) = registry::with(session, |session| Ok(session.stats()))?;
+        let filled = orc_stats {
+            struct_size,
+            step: read.step,
+            blocked_s: read.blocked_s,
+            stage_s: read.stage_s,
+            wait_s: read.wait_s,
+            staged_bytes: read.staged_bytes,
+            pool_bytes: read.pool_bytes,
+            pool_used_bytes: read.pool_used_bytes,
+            committed_node_step: read.committed_node_step,
+            committed_global_step: read.committed_global_step,
+            flush_cpu_s: read.flush_cpu_s,
+            skipped: read.skipped,
+        };
+        // SAFETY: large enough, as `covers` checked.
+        unsafe { stats.write(filled) };
+        Ok(warning)
+    })
+}

@@ -1,0 +1,234 @@
+//! The C types: statuses, levels, element types and the structures a program fills in.
+//!
+//! What it does: fixes names, values and layout of the ABI. Everything here appears in `orcheck.h`.
+//!
+//! Invariants:
+//! 1. Values of enumerators never change; new ones are added at the end.
+//! 2. A structure grows only at its end, and starts with `struct_size`; see [`covers`](crate::convert).
+//! 3. Enumerations are only returned, never taken: a C `int` is taken and checked, because a value
+//!    outside an enumeration would be undefined behaviour before we could look at it.
+//!
+//! Not here: what the functions do with them.
+
+use std::ffi::{c_int, c_void};
+
+/// The version of this interface, handed to orc_open_v() by the macro orc_open(): a program built
+/// for an interface that the library does not have is refused at open.
+pub const ORC_API: c_int = 1;
+
+/// What a call came to. Everything but ::ORC_OK leaves a text for orc_message().
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_status {
+    /// Done. orc_message() is "" or a warning.
+    ORC_OK = 0,
+    /// The call itself is wrong: an argument, a closed session, the order of calls.
+    ORC_INVALID = 1,
+    /// There is no such step, region or file. From orc_find(): a fresh start.
+    ORC_NOT_FOUND = 2,
+    /// A deadline passed, or a directory, node or network cannot be reached now.
+    ORC_UNAVAILABLE = 3,
+    /// A disk, quota or memory budget is exhausted.
+    ORC_NO_SPACE = 4,
+    /// Stored bytes are not what was written.
+    ORC_CORRUPT = 5,
+    /// A newer run of this job has taken over; this one may not commit any more.
+    ORC_FENCED = 6,
+    /// Not offered here: by this library version, kernel or file system.
+    ORC_UNSUPPORTED = 7,
+    /// A defect in Orcheck. Please report it with the text of orc_message().
+    ORC_INTERNAL = 8,
+}
+
+/// What a committed checkpoint survives. A level includes those before it only when they are
+/// configured: ask for the one you mean.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_level {
+    /// The crash of a rank.
+    ORC_PROCESS = 1,
+    /// The loss of all processes of a node, or its reboot.
+    ORC_NODE = 2,
+    /// The loss of nodes, by copies on other nodes.
+    ORC_PEERS = 3,
+    /// The loss of the whole allocation.
+    ORC_GLOBAL = 4,
+}
+
+/// The type of a region's elements. It is stored, and checked at restart.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_dtype {
+    /// Bytes without a type.
+    ORC_BYTES = 0,
+    /// Signed, 1 byte.
+    ORC_I8 = 1,
+    /// Signed, 2 bytes.
+    ORC_I16 = 2,
+    /// Signed, 4 bytes.
+    ORC_I32 = 3,
+    /// Signed, 8 bytes.
+    ORC_I64 = 4,
+    /// Unsigned, 1 byte.
+    ORC_U8 = 5,
+    /// Unsigned, 2 bytes.
+    ORC_U16 = 6,
+    /// Unsigned, 4 bytes.
+    ORC_U32 = 7,
+    /// Unsigned, 8 bytes.
+    ORC_U64 = 8,
+    /// IEEE 754 half precision, 2 bytes.
+    ORC_F16 = 9,
+    /// IEEE 754 single precision, 4 bytes.
+    ORC_F32 = 10,
+    /// IEEE 754 double precision, 8 bytes.
+    ORC_F64 = 11,
+    /// bfloat16, 2 bytes.
+    ORC_BF16 = 12,
+    /// Two ORC_F32, real part first, 8 bytes.
+    ORC_C64 = 13,
+    /// Two ORC_F64, real part first, 16 bytes.
+    ORC_C128 = 14,
+}
+
+/// Flags of a region, to be or-ed together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_flag {
+    /// The region may be absent from the checkpoint at restart (the program has changed since); its
+    /// memory is then left as it is.
+    ORC_OPTIONAL = 1,
+    /// Holds the same bytes on all ranks, and may be stored once.
+    ORC_SAME = 2,
+    /// Written by the CPUs of this process only: no RDMA, GPU, or other process writes into it. Page
+    /// tracking is then allowed.
+    ORC_CPU_WRITES_ONLY = 4,
+}
+
+/// How the ranks of a session talk to each other while a [collective] function runs. orcheck_mpi.h
+/// fills it from an MPI communicator; a program without MPI may bring its own.
+///
+/// The functions return 0, or anything else on failure. They are called on the calling thread only.
+#[repr(C)]
+pub struct orc_collective {
+    /// sizeof(orc_collective)
+    pub struct_size: usize,
+    /// Handed to every function below.
+    pub ctx: *mut c_void,
+    /// This rank, from 0.
+    pub rank: c_int,
+    /// Number of ranks, at least 1. With 1 none of bcast, gather, allreduce_min is called.
+    pub size: c_int,
+    /// Copies len_bytes bytes at buf from rank root to all.
+    pub bcast: Option<
+        unsafe extern "C" fn(
+            ctx: *mut c_void,
+            buf: *mut c_void,
+            len_bytes: usize,
+            root: c_int,
+        ) -> c_int,
+    >,
+    /// Collects len_bytes bytes from each rank, the same number everywhere, at rank root in out
+    /// (size * len_bytes bytes, in the order of ranks). out is NULL on the other ranks.
+    pub gather: Option<
+        unsafe extern "C" fn(
+            ctx: *mut c_void,
+            mine: *const c_void,
+            len_bytes: usize,
+            out: *mut c_void,
+            root: c_int,
+        ) -> c_int,
+    >,
+    /// Replaces each of the n numbers at v by its minimum over all ranks.
+    pub allreduce_min:
+        Option<unsafe extern "C" fn(ctx: *mut c_void, v: *mut i64, n: usize) -> c_int>,
+    /// NULL, or called once when the session no longer needs ctx: at the end of orc_close()
+    /// (orderly = 1: all ranks are here, communication is allowed) or of orc_abandon() (orderly = 0:
+    /// free memory only). Not called when the open fails: ctx then still belongs to the caller.
+    pub release: Option<unsafe extern "C" fn(ctx: *mut c_void, orderly: c_int)>,
+}
+
+/// This rank's part of a global array, or an array of its own. Shapes are in elements, in C order: the last
+/// index varies fastest.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct orc_array {
+    /// sizeof(orc_array)
+    pub struct_size: usize,
+    /// An ::orc_dtype.
+    pub dtype: c_int,
+    /// Number of dimensions, 1 to 8.
+    pub ndim: c_int,
+    /// Shape of the global array; all zero, with offset: the array is this rank's alone.
+    pub global: [i64; 8],
+    /// Where this rank's part begins in the global array.
+    pub offset: [i64; 8],
+    /// Shape of this rank's part.
+    pub local: [i64; 8],
+    /// Distance in memory between neighbours along each dimension, in elements. All zero: the part
+    /// is contiguous. Ghost cells, for example, are left out with the strides of the larger array
+    /// and the address of the first inner element.
+    pub stride: [i64; 8],
+}
+
+/// A region that is not flat memory: C++ containers, memory of a device, compressed state. The
+/// functions return 0, or anything else on failure, and must see the same state from size() to the
+/// last pack() of one checkpoint.
+#[repr(C)]
+pub struct orc_codec {
+    /// sizeof(orc_codec)
+    pub struct_size: usize,
+    /// Handed to every function below.
+    pub ctx: *mut c_void,
+    /// Tells how many bytes pack() will deliver now.
+    pub size: Option<unsafe extern "C" fn(ctx: *mut c_void, len_bytes: *mut usize) -> c_int>,
+    /// Writes len_bytes bytes of the stream, from position at on, to dst. Called with growing at.
+    pub pack: Option<
+        unsafe extern "C" fn(
+            ctx: *mut c_void,
+            at: usize,
+            dst: *mut c_void,
+            len_bytes: usize,
+        ) -> c_int,
+    >,
+    /// Takes len_bytes bytes of the stream, from position at on, from src. Called with growing at;
+    /// at = 0 begins anew.
+    pub unpack: Option<
+        unsafe extern "C" fn(
+            ctx: *mut c_void,
+            at: usize,
+            src: *const c_void,
+            len_bytes: usize,
+        ) -> c_int,
+    >,
+}
+
+/// Figures of the last checkpoint on this rank; see orc_stats_read().
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct orc_stats {
+    /// sizeof(orc_stats)
+    pub struct_size: usize,
+    /// Step of the last orc_checkpoint(), 0 if there was none.
+    pub step: u64,
+    /// How long that call kept the program, all in all.
+    pub blocked_s: f64,
+    /// Of this: copying.
+    pub stage_s: f64,
+    /// Of this: waiting for room in the pool or for the checkpoint before.
+    pub wait_s: f64,
+    /// Bytes of this rank's snapshot.
+    pub staged_bytes: u64,
+    /// Size of the node's staging pool.
+    pub pool_bytes: u64,
+    /// Of this: in use now.
+    pub pool_used_bytes: u64,
+    /// Newest step committed at ::ORC_NODE, 0 if none.
+    pub committed_node_step: u64,
+    /// Newest step committed at ::ORC_GLOBAL, 0 if none.
+    pub committed_global_step: u64,
+    /// Processor time that flushing took so far in this process.
+    pub flush_cpu_s: f64,
+    /// Checkpoints left out because the one before was still being flushed (overrun = "skip").
+    pub skipped: u64,
+}

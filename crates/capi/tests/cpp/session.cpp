@@ -1,0 +1,154 @@
+// The C++ wrapper: containers, codecs, exceptions, moves. Two ranks.
+#include <deque>
+#include <list>
+#include <map>
+#include <set>
+
+#include <orcheck_mpi.h>
+#include <orcheck.hpp>
+
+#include "../c/check.h"
+
+namespace {
+
+struct Cell {
+  double value;
+  std::int32_t level;
+  std::int32_t parent;
+};
+
+class Throwing : public orcheck::Codec {
+public:
+  std::size_t size() override { return 10; }
+  void pack(std::size_t, void *, std::size_t) override { throw std::runtime_error("no"); }
+  void unpack(std::size_t, const void *, std::size_t) override {}
+};
+
+std::string options() { return test_options() ? test_options() : ""; }
+
+template <class F> orc_status status_of(F call) {
+  try {
+    call();
+  } catch (const orcheck::Error &error) {
+    CHECK(error.what()[0] != 0);
+    return error.status();
+  }
+  return ORC_OK;
+}
+
+static_assert(orcheck::dtype_of<double>() == ORC_F64, "");
+static_assert(orcheck::dtype_of<const long>() == ORC_I64, "");
+static_assert(orcheck::dtype_of<std::uint8_t>() == ORC_U8, "");
+static_assert(orcheck::dtype_of<std::complex<double>>() == ORC_C128, "");
+static_assert(orcheck::dtype_of<Cell>() == ORC_BYTES, "");
+static_assert(!std::is_copy_constructible_v<orcheck::Session>, "");
+static_assert(std::is_nothrow_move_constructible_v<orcheck::Session>, "");
+
+struct State {
+  std::vector<double> fixed;
+  std::vector<Cell> cells;
+  std::map<std::uint64_t, Cell> tree;
+  std::list<std::int16_t> list;
+  std::deque<float> deque;
+  std::set<std::uint32_t> set;
+  std::string text;
+  std::vector<int> empty;
+  double time = 0;
+
+  void protect(orcheck::Session &s) {
+    s.protect("fixed", fixed);
+    s.protect_resizable("cells", cells);
+    s.protect_resizable("tree", tree);
+    s.protect_resizable("list", list);
+    s.protect_resizable("deque", deque);
+    s.protect_resizable("set", set);
+    s.protect_resizable("text", text);
+    s.protect_resizable("empty", empty);
+    s.protect("time", time);
+  }
+
+  void fill(int rank, std::uint64_t step) {
+    fixed.resize(1000);
+    for (std::size_t i = 0; i < fixed.size(); i++) fixed[i] = element(rank, step, i);
+    const int n = 100 * (rank + 1) + static_cast<int>(step);
+    cells.clear(), tree.clear(), list.clear(), deque.clear(), set.clear();
+    for (int i = 0; i < n; i++) {
+      Cell cell{element(rank, step, static_cast<std::size_t>(i)), i, -i};
+      cells.push_back(cell);
+      tree[static_cast<std::uint64_t>(i) * 7919] = cell;
+      list.push_back(static_cast<std::int16_t>(i));
+      deque.push_back(static_cast<float>(i) / 2);
+      set.insert(static_cast<std::uint32_t>(n - i));
+    }
+    text = "step " + std::to_string(step);
+    time = static_cast<double>(step) / 10;
+  }
+
+  bool same(const State &o) const {
+    auto cell = [](const Cell &a, const Cell &b) {
+      return a.value == b.value && a.level == b.level && a.parent == b.parent;
+    };
+    if (cells.size() != o.cells.size() || tree.size() != o.tree.size()) return false;
+    for (std::size_t i = 0; i < cells.size(); i++)
+      if (!cell(cells[i], o.cells[i])) return false;
+    for (const auto &[key, value] : tree)
+      if (o.tree.count(key) == 0 || !cell(value, o.tree.at(key))) return false;
+    return fixed == o.fixed && list == o.list && deque == o.deque && set == o.set &&
+           text == o.text && empty == o.empty && time == o.time;
+  }
+};
+
+void save(int rank) {
+  State state;
+  orcheck::Session first(MPI_COMM_WORLD, "cpp", options());
+  CHECK(!first.find());
+  orcheck::Session s = std::move(first);
+  CHECK(first.get() == nullptr);
+  CHECK(status_of([&] { first.checkpoint(1); }) == ORC_INVALID);
+  for (std::uint64_t step = 1; step <= 3; step++) {
+    state.fill(rank, step);
+    state.protect(s);
+    s.checkpoint(step);
+  }
+  s.protect_codec("throwing", std::make_unique<Throwing>());
+  CHECK(status_of([&] { s.checkpoint(4); }) == ORC_INVALID);
+  s.unprotect("throwing");
+  state.fill(rank, 3);
+  s.checkpoint(5);
+  s.wait(5, ORC_GLOBAL, 30);
+  CHECK(s.stats().step == 5);
+  s.close(30);
+  CHECK(status_of([&] { s.close(30); }) == ORC_INVALID);
+}
+
+void restore(int rank) {
+  State state, expected;
+  expected.fill(rank, 3);
+  orcheck::Session s(MPI_COMM_WORLD, "cpp", options());
+  auto found = s.find();
+  CHECK(found && *found == 5);
+  state.fixed.resize(static_cast<std::size_t>(s.stored("fixed").local[0]));
+  state.empty = {1, 2, 3};
+  state.protect(s);
+  CHECK(s.restart() == 5);
+  CHECK(state.same(expected));
+  // Not closed: abandoned by the destructor.
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  int rank;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  try {
+    CHECK(status_of([] { orcheck::Session s("a/b"); }) == ORC_INVALID);
+    save(rank);
+    restore(rank);
+  } catch (const std::exception &error) {
+    FAIL("exception: %s", error.what());
+  }
+  MPI_Finalize();
+  if (rank == 0) puts("cpp: ok");
+  return 0;
+}

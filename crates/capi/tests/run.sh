@@ -1,0 +1,169 @@
+#!/bin/bash
+# Compiles the test programs against an installed prefix, as a user would, and runs them:
+#
+#   PREFIX=build/prefix tests/run.sh
+#
+# CC, CXX, FC: compilers for what has no MPI. Open MPI and MPICH are both used; one that is missing is
+# a failure unless ORCHECK_TEST_MPI names the ones to use ("openmpi", "mpich" or both). Everything is
+# in a temporary directory that is removed again; KEEP=1 keeps it. Last line: 'N passed, M failed'.
+set -u
+: "${PREFIX:?set PREFIX to the directory that packaging/install.sh has filled}"
+PREFIX=$(cd "$PREFIX" && pwd) || exit 2
+HERE=$(cd "$(dirname "$0")" && pwd)
+CC=${CC:-cc}
+CXX=${CXX:-c++}
+FC=${FC:-gfortran}
+MPIS=${ORCHECK_TEST_MPI:-openmpi mpich}
+WORK=$(mktemp -d "${TMPDIR:-/tmp}/orcheck-capi.XXXXXX") || exit 2
+if [ -z "${KEEP:-}" ]; then trap 'rm -rf "$WORK"' EXIT; else echo "kept: $WORK"; fi
+export PREFIX HERE WORK CC CXX FC
+passed=0
+failed=0
+
+# One test: its name, then a command. A test that takes longer than a minute has failed.
+check() {
+  local name=$1 log="$WORK/log"
+  shift
+  if timeout -k 5 60 bash -c '"$@"' check "$@" > "$log" 2>&1 < /dev/null; then
+    passed=$((passed + 1))
+    echo "ok    $name"
+  else
+    echo "FAIL  $name (status $?): $*"
+    sed 's/^/      /' "$log" | tail -n 40
+    failed=$((failed + 1))
+  fi
+}
+
+# A fresh directory for the checkpoints of the next program.
+number=0
+fresh() {
+  number=$((number + 1))
+  mkdir -p "$WORK/data$number"
+  export ORC_TEST_OPTIONS="global = [\"$WORK/data$number\"]
+pool = \"${1:-64MiB}\"
+chunk = \"${2:-4MiB}\"
+timeout_s = 30"
+}
+
+# The programs run with the library found through LD_LIBRARY_PATH, and without a core file.
+export LD_LIBRARY_PATH="$PREFIX/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+ulimit -c 0
+# No option or checkpoint directory of the user's may get into the tests.
+for variable in $(compgen -e | grep '^ORCHECK_'); do unset "$variable"; done
+WARN="-Wall -Wextra -Werror -O1 -g"
+FLAGS="-I$PREFIX/include -I$HERE/c -L$PREFIX/lib"
+
+launcher() { # LAUNCH=(command and arguments that start $2 ranks with MPI $1)
+  case $1 in
+    openmpi)
+      export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl=self,vader,tcp
+      export OMPI_MCA_btl_vader_single_copy_mechanism=none PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+      LAUNCH=("mpirun.openmpi" --oversubscribe --bind-to none -n "$2") ;;
+    mpich) LAUNCH=("$(command -v mpirun.mpich || command -v mpiexec.mpich || command -v mpiexec.hydra)" -n "$2") ;;
+  esac
+}
+
+# --- What the library exports and needs -------------------------------------------------------
+only_orc() {
+  ! nm -D --defined-only "$PREFIX/lib/liborcheck.so" | awk '{print $3}' | grep -v '^orc_'
+}
+header_is_implemented() {
+  local wanted
+  wanted=$(grep -o '\borc_[a-z_]*(' "$PREFIX/include/orcheck.h" | tr -d '(' | sort -u)
+  for name in $(grep -E '^[a-z].*\borc_[a-z_]+\(' "$PREFIX/include/orcheck.h" | grep -o 'orc_[a-z_]*(' | tr -d '('); do
+    echo "$wanted" | grep -qx "$name" || return 1
+    nm -D --defined-only "$PREFIX/lib/liborcheck.so" | grep -q " T $name\$" || { echo "missing: $name"; return 1; }
+  done
+}
+no_mpi() {
+  ! nm -D "$PREFIX/lib/liborcheck.so" | grep -iE ' (P?MPI_|mpi_|ompi_)' &&
+    ! readelf -d "$PREFIX/lib/liborcheck.so" | grep -i 'NEEDED.*\(mpi\|gfortran\|stdc++\)'
+}
+soname() { readelf -d "$PREFIX/lib/liborcheck.so" | grep -q 'SONAME.*\[liborcheck.so.1\]'; }
+export -f only_orc header_is_implemented no_mpi soname
+check "exports only orc_*" only_orc
+check "the header's functions are there" header_is_implemented
+check "no MPI, C++ or Fortran in the library" no_mpi
+check "soname liborcheck.so.1" soname
+
+# --- Headers alone, in the strictest dialects ---------------------------------------------------
+echo '#include <orcheck.h>
+int main(void) { return ORC_API - 1; }' > "$WORK/alone.c"
+cp "$WORK/alone.c" "$WORK/alone.cpp"
+echo '#include <orcheck.hpp>
+int main() { return 0; }' > "$WORK/alone17.cpp"
+check "orcheck.h as C99" "$CC" -std=c99 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone.c"
+check "orcheck.h as C++11" "$CXX" -std=c++11 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone.cpp"
+check "orcheck.hpp as C++17" "$CXX" -std=c++17 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone17.cpp"
+
+# --- One rank without MPI -----------------------------------------------------------------------
+for program in misuse basic codec; do
+  check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm
+done
+fresh
+check "misuse" "$WORK/misuse"
+fresh 1MiB 64KiB
+ORC_TEST_MANY=1 check "misuse with the table full" "$WORK/misuse"
+fresh
+check "basic save" "$WORK/basic" save
+check "basic restore" "$WORK/basic" restore
+check "basic changed" "$WORK/basic" changed
+fresh 1MiB 64KiB
+check "codec" "$WORK/codec"
+
+# --- pkg-config and CMake ------------------------------------------------------------------------
+export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
+via_pkg_config() {
+  "$CC" "$HERE/c/basic.c" -I"$HERE/c" $(pkg-config --cflags --libs orcheck) -o "$WORK/basic_pc" &&
+    "$WORK/basic_pc" save && "$WORK/basic_pc" restore
+}
+via_cmake() {
+  # The consumer's own environment: nothing of the prefix but its path.
+  cmake -S "$HERE/consumer" -B "$WORK/consumer" -DCMAKE_PREFIX_PATH="$PREFIX" -DSOURCES="$HERE" \
+    -DCMAKE_C_COMPILER="$CC" -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_Fortran_COMPILER="$FC" > "$WORK/cmake.log" 2>&1 ||
+    { cat "$WORK/cmake.log"; return 1; }
+  cmake --build "$WORK/consumer" -j 2 > "$WORK/cmake.log" 2>&1 || { cat "$WORK/cmake.log"; return 1; }
+  unset LD_LIBRARY_PATH
+  "$WORK/consumer/basic" save && "$WORK/consumer/basic_static" restore
+}
+solo_twice() { "$WORK/consumer/$1" && "$WORK/consumer/$1" | grep -q 'step 2'; }
+export -f via_pkg_config via_cmake solo_twice
+fresh
+check "pkg-config consumer" via_pkg_config
+fresh
+check "CMake consumer, shared and static" via_cmake
+fresh
+check "CMake consumer, Fortran without MPI" solo_twice solo_no_mpi
+fresh
+check "CMake consumer, Fortran" solo_twice solo
+
+# --- MPI ------------------------------------------------------------------------------------------
+for mpi in $MPIS; do
+  dir="$WORK/$mpi"
+  mkdir "$dir"
+  mpicc="mpicc.$mpi"
+  for program in mpi_two_jobs lend resize request; do
+    check "$mpi: compile $program" "$mpicc" -std=c11 -D_XOPEN_SOURCE=700 $WARN $FLAGS "$HERE/c/$program.c" -o "$dir/$program" -lorcheck
+  done
+  check "$mpi: compile mpi_two_jobs, small pieces" "$mpicc" -std=c11 $WARN $FLAGS -DORC_MPI_PIECE_BYTES=7 \
+    "$HERE/c/mpi_two_jobs.c" -o "$dir/mpi_two_jobs_pieces" -lorcheck
+  check "$mpi: compile C++" "mpicxx.$mpi" -std=c++17 -Wall -Wextra -O1 $FLAGS "$HERE/cpp/session.cpp" -o "$dir/cpp" -lorcheck
+  check "$mpi: compile Fortran shim" "$mpicc" $WARN $FLAGS -c "$PREFIX/share/orcheck/fortran/orcheck_fortran.c" -o "$dir/shim.o"
+  check "$mpi: compile Fortran module" "mpif90.$mpi" -std=f2018 -Wall -Wextra -O1 -J "$dir" \
+    -c "$PREFIX/share/orcheck/fortran/orcheck.f90" -o "$dir/module.o"
+  check "$mpi: compile Fortran" "mpif90.$mpi" -Wall -O1 -I "$dir" -J "$dir" "$HERE/fortran/session.f90" \
+    "$dir/module.o" "$dir/shim.o" -L"$PREFIX/lib" -lorcheck -o "$dir/fortran"
+  for run in mpi_two_jobs:4 mpi_two_jobs_pieces:4 lend:2 resize:3 request:2 cpp:2 fortran:2; do
+    launcher "$mpi" "${run#*:}"
+    fresh
+    check "$mpi: ${run%:*}" "${LAUNCH[@]}" "$dir/${run%:*}"
+  done
+done
+
+leftovers() { ! find "$WORK"/data* -name '*.tmp' -print | grep .; }
+export -f leftovers
+check "nothing temporary left behind" leftovers
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

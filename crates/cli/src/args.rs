@@ -1,0 +1,195 @@
+//! The command line: every command, option and help text.
+//!
+//! Invariants: `--json` exists on every command; every option that names a quantity names its unit.
+//!
+//! Not here: what the commands do.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use orcheck_format::Level;
+
+use crate::exit;
+
+/// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
+#[derive(Debug, Parser)]
+#[command(name = "orcheck", version, after_help = exit::TABLE, max_term_width = 110, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// Print one JSON document with a `schema` number instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the checkpoints of a job
+    Ls(LsArgs),
+    /// Show what one checkpoint holds: containers, ranks and regions
+    Show(ShowArgs),
+    /// Read everything and check every checksum
+    Verify(VerifyArgs),
+    /// Write regions of a checkpoint to plain files
+    Restore(RestoreArgs),
+    /// Start a command and restart it after a failure
+    Run(RunArgs),
+    /// Examine this machine and the directories given, and say what to do
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(ManArgs),
+}
+
+impl Command {
+    /// The command's name as typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Ls(_) => "ls",
+            Command::Show(_) => "show",
+            Command::Verify(_) => "verify",
+            Command::Restore(_) => "restore",
+            Command::Run(_) => "run",
+            Command::Doctor(_) => "doctor",
+            Command::Completions(_) => "completions",
+            Command::Man(_) => "man",
+        }
+    }
+}
+
+/// Where the job's directories are.
+#[derive(Debug, Args)]
+pub struct Where {
+    /// Placed directory of level global; repeat for each. Default: ORCHECK_GLOBAL, comma separated
+    #[arg(long = "dir", value_name = "ROOT")]
+    pub dirs: Vec<PathBuf>,
+    /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable
+    #[arg(long = "node-dir", value_name = "ROOT")]
+    pub node_dirs: Vec<PathBuf>,
+    /// Name of the job; may be left out where the directories hold only one
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+}
+
+/// Which of the commits of a step is meant.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Step of the checkpoint; default: the newest
+    #[arg(value_name = "STEP")]
+    pub step: Option<u64>,
+    /// Level of the commit to use: process, node, peers(f) or global
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<Level>,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    pub place: Where,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: Where,
+    /// Only this rank; repeatable
+    #[arg(long = "rank", value_name = "R")]
+    pub ranks: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: Where,
+    /// All checkpoints of the job
+    #[arg(long, conflicts_with_all = ["step", "level"])]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: Where,
+    /// Rank whose region is wanted
+    #[arg(long, value_name = "R", required_unless_present = "all")]
+    pub rank: Option<u32>,
+    /// Name of the region
+    #[arg(long, value_name = "NAME", required_unless_present = "all")]
+    pub region: Option<String>,
+    /// All regions (of all ranks, or of --rank), each to its own file below the directory --out, with index.json
+    #[arg(long, conflicts_with = "region")]
+    pub all: bool,
+    /// File to write, or the directory with --all; "-" writes one region to standard output
+    #[arg(long, value_name = "PATH")]
+    pub out: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after
+SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed.
+The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --json each
+event is one JSON line on standard error, because standard output belongs to the command.")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub place: Where,
+    /// How many times to restart after a failure
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub restarts: u32,
+    /// Seconds between asking the command to end and killing it
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub grace: f64,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Placed directory to examine; repeat for each. Default: ORCHECK_GLOBAL, comma separated
+    #[arg(long = "dir", value_name = "ROOT")]
+    pub dirs: Vec<PathBuf>,
+    /// Directory of level node to examine; repeatable
+    #[arg(long = "node-dir", value_name = "ROOT")]
+    pub node_dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory for the pages; made if missing
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Replace pages that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

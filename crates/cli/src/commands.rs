@@ -1,0 +1,27 @@
+//! The commands, one file each.
+
+mod completions;
+mod doctor;
+mod ls;
+mod man;
+mod restore;
+mod run;
+mod show;
+mod verify;
+
+use crate::args::{Cli, Command};
+use crate::output::{Failure, Outcome};
+
+/// Runs the command that was asked for.
+pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
+    match cli.command {
+        Command::Ls(args) => ls::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Verify(args) => verify::run(&args, !cli.json),
+        Command::Restore(args) => restore::run(&args, cli.json),
+        Command::Run(args) => run::run(&args, cli.json),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}

@@ -1,0 +1,105 @@
+//! One directory, examined with one small file.
+//!
+//! Invariants: the file is created exclusively, its name ends in `.tmp`, and it is removed on every path.
+
+use std::path::Path;
+
+use orcheck_format::{Result, ids::hex};
+use orcheck_io::memory::Buffer;
+use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, open_dir, random_bytes};
+
+use super::{Mark, Report};
+use crate::output::size;
+
+/// Size of the file, in bytes.
+const FILE_BYTES: usize = 1 << 20;
+/// A sync that takes longer deserves a note, in milliseconds.
+const SLOW_SYNC_MS: u128 = 1000;
+/// Free space below which a note is due, in bytes.
+const LITTLE_SPACE_BYTES: u64 = 1 << 30;
+
+/// Adds the items of one directory.
+pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
+    let group = path.display().to_string();
+    let dir = match open_dir(path, Steps::none()) {
+        Ok(dir) => dir,
+        Err(error) => return report.add(&group, role, Mark::Problem, error, "create it or correct the path"),
+    };
+    let kind = orcheck_io::file_system_kind(path).unwrap_or_else(|error| error.to_string());
+    match (role, kind.as_str()) {
+        ("placed directory", "tmpfs" | "ramfs") => report.add(
+            &group,
+            "file system",
+            Mark::Note,
+            kind,
+            "in memory: nothing survives a reboot; use it for tests only",
+        ),
+        ("node directory", "nfs" | "lustre") => report.add(
+            &group,
+            "file system",
+            Mark::Note,
+            kind,
+            "a node directory should be on a disk of the node",
+        ),
+        _ => report.ok(&group, "file system", kind),
+    }
+    match dir.free_bytes() {
+        Ok(free) => {
+            let mark = if free < LITTLE_SPACE_BYTES { Mark::Note } else { Mark::Ok };
+            report.add(&group, "free space", mark, size(free), "make room: two checkpoints must fit, and a third while it is written");
+        }
+        Err(error) => report.add(&group, "free space", Mark::Note, error, "check the file system"),
+    }
+    match dir.read_only() {
+        Ok(false) => {}
+        Ok(true) => {
+            return report.add(&group, "writable", Mark::Problem, "read-only", "mount it for writing, or give yourself write permission");
+        }
+        Err(error) => report.add(&group, "writable", Mark::Note, error, "check the file system"),
+    }
+    let name = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
+    let renamed = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
+    if let Err(error) = with_file(report, &group, dir.as_ref(), &name, &renamed) {
+        report.add(&group, "write and sync", Mark::Problem, error, "Orcheck cannot store checkpoints here");
+    }
+    // Whichever name the file has by now.
+    let left = [dir.remove(&name), dir.remove(&renamed)];
+    if left.iter().all(|removed| removed.is_err()) && dir.list().is_ok_and(|entries| entries.iter().any(|entry| entry.name == name || entry.name == renamed)) {
+        report.add(&group, "removal", Mark::Problem, "the test file cannot be removed", "checkpoints are never removed here; check permissions");
+    }
+}
+
+fn with_file(report: &mut Report, group: &str, dir: &dyn Dir, name: &str, renamed: &str) -> Result<()> {
+    let clock = SystemClock::new();
+    let file = dir.create(name, Create::Direct)?;
+    file.allocate(FILE_BYTES as u64)?;
+    let buffer = Buffer::zeroed(FILE_BYTES, file.alignment_bytes() as usize);
+    file.write_at(buffer.part(0, FILE_BYTES)?, 0)?;
+    if file.is_direct() {
+        report.ok(group, "O_DIRECT", format!("works, alignment {} bytes", file.alignment_bytes()));
+    } else {
+        report.add(
+            group,
+            "O_DIRECT",
+            Mark::Note,
+            "refused by this file system",
+            "flushes go through the page cache, which takes memory and processor time",
+        );
+    }
+    report.ok(group, "fallocate and write", size(FILE_BYTES as u64));
+    let begin = clock.now();
+    file.sync()?;
+    let took = clock.now().saturating_sub(begin).as_millis();
+    let mark = if took > SLOW_SYNC_MS { Mark::Note } else { Mark::Ok };
+    report.add(group, "fsync", mark, format!("{took} ms"), "every commit waits for a few of these; a faster disk makes commits faster");
+    match file.try_lock() {
+        Ok(true) => report.ok(group, "file locks", "work"),
+        Ok(false) => report.add(group, "file locks", Mark::Note, "held by another process", "unexpected for a new file; check the file system"),
+        Err(error) => report.add(group, "file locks", Mark::Note, error, "mount with locking, e.g. -o flock on Lustre"),
+    }
+    file.close()?;
+    dir.rename(name, renamed)?;
+    dir.sync()?;
+    report.ok(group, "rename and directory fsync", "work");
+    Ok(())
+}

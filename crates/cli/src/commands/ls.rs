@@ -1,0 +1,192 @@
+//! `orcheck ls`: the checkpoints of a job.
+//!
+//! A checkpoint is `restartable` when its commit record counts and its containers are here with the recorded
+//! lengths, `fenced` when a newer run has superseded it, and `incomplete` otherwise: without a commit record,
+//! or with containers that these places do not hold.
+//!
+//! Not here: whether the bytes are right; that is `orcheck verify`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orcheck_engine::catalog::Commit;
+use orcheck_format::FileName;
+use orcheck_io::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use crate::args::LsArgs;
+use crate::exit;
+use crate::job::Job;
+use crate::output::{Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text};
+
+struct Row {
+    step: u64,
+    epoch: String,
+    counter: u64,
+    level: Option<String>,
+    state: &'static str,
+    why: Option<String>,
+    world_size: Option<u32>,
+    nodes: Option<usize>,
+    containers: usize,
+    size_bytes: u64,
+    created_unix_ms: Option<u64>,
+    copies: usize,
+}
+
+/// Lists the checkpoints.
+pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
+    let job = Job::open(&args.place)?;
+    let mut rows: Vec<Row> = Vec::new();
+    for commit in job.catalog.commits() {
+        let missing = job.missing(&commit.record);
+        let state = if missing.is_some() { "incomplete" } else { "restartable" };
+        rows.push(committed(&job, commit, state, missing));
+    }
+    for commit in job.catalog.fenced() {
+        rows.push(committed(&job, commit, "fenced", Some("superseded by a newer run".into())));
+    }
+    rows.extend(uncommitted(&job));
+    rows.sort_by(|a, b| (b.step, b.counter).cmp(&(a.step, a.counter)));
+
+    let now = SystemClock::new().unix_ms();
+    let restartable = rows.iter().find(|row| row.state == "restartable").map(|row| row.step);
+    let document = json!({
+        "job": job.name.as_str(),
+        "places": (0..job.catalog.places().len())
+            .map(|place| json!({ "path": job.place_path(place), "kind": job.place_kinds[place] }))
+            .collect::<Vec<Value>>(),
+        "newest_restartable_step": restartable,
+        "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
+        "notes": job.notes(),
+    });
+    Ok(Outcome { code: exit::OK, text: text(&job, &rows, now), document, warnings: job.notes() })
+}
+
+fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String>) -> Row {
+    let record = &commit.record;
+    let stripes: u64 = stripe_files(job, record.containers.iter().map(|container| container.file.as_str()).collect());
+    Row {
+        step: record.step,
+        epoch: record.epoch.to_string(),
+        counter: record.epoch.counter,
+        level: Some(record.level.to_string()),
+        state,
+        why,
+        world_size: Some(record.world_size),
+        nodes: Some(record.nodes.len()),
+        containers: record.containers.len(),
+        size_bytes: record.containers.iter().map(|container| container.len_bytes).sum::<u64>() + stripes,
+        created_unix_ms: Some(record.created_unix_ms),
+        copies: commit.copies.len(),
+    }
+}
+
+/// Bytes of the stripe files that belong to these containers.
+fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
+    let mut seen = BTreeSet::new();
+    let mut bytes = 0;
+    for (_, entry, name) in job.catalog.files() {
+        if let Some(FileName::Stripe { step, epoch, run, node, writer, .. }) = name {
+            let (step, epoch, run, node, writer) = (*step, *epoch, *run, *node, *writer);
+            let container = FileName::Container { step, epoch, run, node, writer }.to_string();
+            if containers.contains(container.as_str()) && seen.insert(&entry.name) {
+                bytes += entry.len_bytes;
+            }
+        }
+    }
+    bytes
+}
+
+/// Checkpoints of which there are containers but no commit record.
+fn uncommitted(job: &Job) -> Vec<Row> {
+    let commits = job.catalog.commits().iter().chain(job.catalog.fenced());
+    let known: BTreeSet<&str> =
+        commits.flat_map(|commit| commit.record.containers.iter().map(|container| container.file.as_str())).collect();
+    let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
+    for (_, entry, name) in job.catalog.files() {
+        let (step, epoch, run, container, is_stripe) = match name {
+            Some(FileName::Container { step, epoch, run, .. }) => (*step, *epoch, *run, entry.name.clone(), false),
+            Some(FileName::Stripe { step, epoch, run, node, writer, .. }) => {
+                let (step, epoch, run, node, writer) = (*step, *epoch, *run, *node, *writer);
+                (step, epoch, run, FileName::Container { step, epoch, run, node, writer }.to_string(), true)
+            }
+            _ => continue,
+        };
+        if known.contains(container.as_str()) {
+            continue;
+        }
+        let row = rows.entry((step, epoch, run)).or_insert_with(|| Row {
+            step,
+            epoch: format!("{epoch}-{}", orcheck_format::ids::hex(&run)),
+            counter: epoch,
+            level: None,
+            state: "incomplete",
+            why: Some("no commit record: still being written, or its writer died".into()),
+            world_size: None,
+            nodes: None,
+            containers: 0,
+            size_bytes: 0,
+            created_unix_ms: None,
+            copies: 0,
+        });
+        row.containers += usize::from(!is_stripe);
+        row.size_bytes += entry.len_bytes;
+    }
+    rows.into_values().collect()
+}
+
+impl Row {
+    fn age_ms(&self, now: u64) -> Option<u64> {
+        self.created_unix_ms.map(|created| now.saturating_sub(created))
+    }
+
+    fn document(&self, now: u64) -> Value {
+        json!({
+            "step": self.step,
+            "epoch": self.epoch,
+            "level": self.level,
+            "state": self.state,
+            "why": self.why,
+            "world_size": self.world_size,
+            "nodes": self.nodes,
+            "containers": self.containers,
+            "size_bytes": self.size_bytes,
+            "created_unix_ms": self.created_unix_ms,
+            "age_ms": self.age_ms(now),
+            "record_copies": self.copies,
+        })
+    }
+}
+
+fn text(job: &Job, rows: &[Row], now: u64) -> String {
+    if rows.is_empty() {
+        return format!("job {}: no checkpoints\n", job.name.as_str());
+    }
+    let mut table = table(&["step", "epoch", "level", "ranks", "nodes", "size", "age", "state", "why"]);
+    for row in rows {
+        let tone = match row.state {
+            "restartable" => Tone::Good,
+            "fenced" => Tone::Note,
+            _ => Tone::Bad,
+        };
+        let dash = || "-".to_string();
+        table.add_row([
+            right(row.step),
+            plain(&row.epoch),
+            plain(row.level.clone().unwrap_or_else(dash)),
+            right(row.world_size.map_or_else(dash, |ranks| ranks.to_string())),
+            right(row.nodes.map_or_else(dash, |nodes| nodes.to_string())),
+            right(size(row.size_bytes)),
+            right(row.age_ms(now).map_or_else(dash, age)),
+            cell(row.state, tone),
+            plain(row.why.clone().unwrap_or_default()),
+        ]);
+    }
+    format!(
+        "job {}: {} in {}\n{}",
+        job.name.as_str(),
+        count(rows.len() as u64, "checkpoint"),
+        count(job.catalog.places().len() as u64, "place"),
+        table_text(&table)
+    )
+}

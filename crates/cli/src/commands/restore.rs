@@ -1,0 +1,349 @@
+//! `orcheck restore`: regions of a checkpoint as plain files.
+//!
+//! One region goes to the file `--out` (or to standard output with `-`). With `--all`, region NAME of rank R
+//! goes to `rank-R/NAME.bin` below the directory `--out`, and `index.json` says what each file is.
+//!
+//! Invariants:
+//! 1. A file under its final name is complete and proven: it is written beside it, synced and renamed.
+//! 2. Nothing is replaced without `--force`.
+//! 3. An unfinished file is removed on every error and on SIGINT and SIGTERM.
+//! 4. A file name made of a region's name is one plain component and stands for that name alone.
+//!
+//! Faults survived: damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
+//! file ending in `.orcheck.tmp` may stay behind; the next restore to that name removes it).
+
+use std::io::Write;
+use std::sync::Arc;
+
+use orcheck_engine::reader::{Reader, holder_of};
+use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
+use orcheck_io::{Create, Dir};
+use serde_json::{Value, json};
+
+use crate::args::RestoreArgs;
+use crate::commands::{show, verify};
+use crate::exit;
+use crate::job::{Job, parent_and_name};
+use crate::output::{Failure, Outcome, count, progress_bar, size};
+use crate::stop;
+
+/// Restores one region or all.
+pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
+    stop::install()?;
+    let job = Job::open(&args.place)?;
+    let commit = job.pick(&args.which)?;
+    let restored = match (&args.region, args.rank) {
+        (Some(region), Some(rank)) => one(args, &job, rank, region, json_wanted),
+        _ => all(args, &job, json_wanted),
+    };
+    restored.map_err(|failure| {
+        if let Some(code) = stop::requested() {
+            return Failure::with(code, failure.error);
+        }
+        if failure.code != exit::CORRUPT {
+            return failure;
+        }
+        match verify::older_good(&job, commit, !json_wanted) {
+            Ok(Some(step)) => Failure::with(
+                exit::CORRUPT_OLDER_GOOD,
+                failure.error.next(format!("restore step {step}, which is older and good")),
+            ),
+            _ => failure,
+        }
+    })
+}
+
+fn one(
+    args: &RestoreArgs,
+    job: &Job,
+    rank: u32,
+    name: &str,
+    json_wanted: bool,
+) -> std::result::Result<Outcome, Failure> {
+    let record = &job.pick(&args.which)?.record;
+    let reader = Reader::open(job.catalog.places(), record, holder_of(record, rank)?)?;
+    let region = reader.region(rank, name).ok_or_else(|| {
+        let names: Vec<&str> = reader
+            .manifest()
+            .ranks
+            .iter()
+            .filter(|one| one.rank == rank)
+            .flat_map(|one| one.regions.iter().map(|region| region.name.as_str()))
+            .collect();
+        Error::not_found(format!(
+            "rank {rank} has no region {name:?} in step {}; it has: {}",
+            record.step,
+            names.join(", ")
+        ))
+    })?;
+    let mut warnings = job.notes();
+    warnings.extend(reader.notes().iter().cloned());
+    if args.out.as_os_str() == "-" {
+        if json_wanted {
+            return Err(Error::invalid("standard output cannot hold both the region and JSON")
+                .next("give --out FILE")
+                .into());
+        }
+        to_stdout(&reader, rank, region)?;
+        return Ok(Outcome { code: exit::OK, text: String::new(), document: json!({}), warnings });
+    }
+    let (dir, file) = parent_and_name(&args.out)?;
+    let bar = progress_bar(!json_wanted);
+    bar.set_length(region.len_bytes);
+    let written = write_region(dir.as_ref(), &file, args.force, &reader, rank, region, &mut |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    let crc = written?;
+    let mut document = region_entry(region, &args.out.display().to_string(), crc);
+    document["job"] = json!(record.job.as_str());
+    document["step"] = json!(record.step);
+    document["rank"] = json!(rank);
+    document["notes"] = json!(warnings);
+    let text = format!(
+        "restored region {name:?} of rank {rank}, step {}: {} to {}\n",
+        record.step,
+        size(region.len_bytes),
+        args.out.display()
+    );
+    Ok(Outcome { code: exit::OK, text, document, warnings })
+}
+
+fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
+    let record = &job.pick(&args.which)?.record;
+    if let Some(rank) = args.rank {
+        holder_of(record, rank)?;
+    }
+    let dir = output_dir(args)?;
+    let mut warnings = job.notes();
+    let mut entries = Vec::new();
+    let mut failures: Vec<Error> = Vec::new();
+    let (mut files, mut bytes) = (0u64, 0u64);
+    let bar = progress_bar(!json_wanted);
+    bar.set_length(record.containers.iter().map(|container| container.len_bytes).sum());
+    for container in &record.containers {
+        if args.rank.is_some_and(|rank| !container.holds(rank)) {
+            continue;
+        }
+        let reader = match Reader::open(job.catalog.places(), record, container) {
+            Ok(reader) => reader,
+            Err(error) => {
+                entries.push(json!({ "container": container.file, "error": error.to_string() }));
+                failures.push(error);
+                continue;
+            }
+        };
+        warnings.extend(reader.notes().iter().cloned());
+        for rank in reader.manifest().ranks.iter().filter(|one| args.rank.is_none_or(|rank| rank == one.rank)) {
+            let rank_name = format!("rank-{:06}", rank.rank);
+            let rank_dir = dir.child(&rank_name, true)?;
+            for region in &rank.regions {
+                let file = format!("{}.bin", plain_name(&region.name));
+                let shown = format!("{rank_name}/{file}");
+                let written = write_region(
+                    rank_dir.as_ref(),
+                    &file,
+                    args.force,
+                    &reader,
+                    rank.rank,
+                    region,
+                    &mut |bytes| bar.inc(bytes),
+                );
+                let mut entry = match written {
+                    Ok(crc) => {
+                        files += 1;
+                        bytes += region.len_bytes;
+                        region_entry(region, &shown, crc)
+                    }
+                    // Only damage of this one region leaves anything to go on for.
+                    Err(error) if error.kind() == ErrorKind::Corrupt && stop::requested().is_none() => {
+                        let mut entry = show::region_document(region);
+                        entry["error"] = json!(error.to_string());
+                        failures.push(error);
+                        entry
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                entry["rank"] = json!(rank.rank);
+                entries.push(entry);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    if let (0, Some(first)) = (files, failures.first()) {
+        return Err(first.clone().into());
+    }
+    let mut document = json!({
+        "schema": crate::output::SCHEMA,
+        "job": record.job.as_str(),
+        "step": record.step,
+        "epoch": record.epoch.to_string(),
+        "level": record.level.to_string(),
+        "world_size": record.world_size,
+        "regions": entries,
+        "complete": failures.is_empty(),
+    });
+    let index = format!("{document:#}\n");
+    write_file(dir.as_ref(), "index.json", args.force, &mut |sink| sink(0, index.as_bytes()))?;
+    warnings.extend(failures.iter().map(|error| error.to_string()));
+    document["out"] = json!(args.out.display().to_string());
+    document["notes"] = json!(warnings);
+    let text = format!(
+        "restored {} of step {}: {} to {}{}\n",
+        count(files, "region"),
+        record.step,
+        size(bytes),
+        args.out.display(),
+        if failures.is_empty() { String::new() } else { format!("; {} failed", failures.len()) }
+    );
+    let code = if failures.is_empty() { exit::OK } else { exit::PARTIAL };
+    Ok(Outcome { code, text, document, warnings })
+}
+
+fn region_entry(region: &RegionRecord, file: &str, crc: u64) -> Value {
+    let mut entry: Value = show::region_document(region);
+    entry["file"] = json!(file);
+    entry["crc64_nvme"] = json!(format!("{crc:016x}"));
+    entry
+}
+
+/// The directory that `--all` fills; it must be new or empty unless `--force` is given.
+fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
+    let dir = match orcheck_io::open_dir(&args.out, orcheck_io::Steps::none()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let (parent, name) = parent_and_name(&args.out)?;
+            parent.child(&name, true)?
+        }
+        opened => opened?,
+    };
+    match dir.list()?.first() {
+        Some(entry) if !args.force => {
+            Err(Error::invalid(format!("{} is not empty: it holds {}", args.out.display(), entry.name))
+                .next("give a new or empty directory, or --force"))
+        }
+        _ => Ok(dir),
+    }
+}
+
+fn to_stdout(reader: &Reader, rank: u32, region: &RegionRecord) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    reader.stream_region(rank, region, &mut |_, bytes| {
+        check_stop()?;
+        stdout
+            .write_all(bytes)
+            .map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
+    })?;
+    stdout.flush().map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
+}
+
+/// Writes one region and gives back the checksum of what was written.
+fn write_region(
+    dir: &dyn Dir,
+    name: &str,
+    force: bool,
+    reader: &Reader,
+    rank: u32,
+    region: &RegionRecord,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64> {
+    let mut crc = Crc64::new();
+    write_file(dir, name, force, &mut |sink| {
+        reader.stream_region(rank, region, &mut |at, bytes| {
+            crc.update(bytes);
+            sink(at, bytes)?;
+            progress(bytes.len() as u64);
+            Ok(())
+        })
+    })?;
+    Ok(crc.value())
+}
+
+/// Takes bytes at an offset.
+type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+
+/// Creates a file whole or not at all.
+fn write_file(
+    dir: &dyn Dir,
+    name: &str,
+    force: bool,
+    fill: &mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
+) -> Result<()> {
+    let shown = dir.path().join(name).display().to_string();
+    let taken = || Error::invalid(format!("{shown} exists")).next("give another --out, or --force to replace it");
+    if !force && dir.list()?.iter().any(|entry| entry.name == name) {
+        return Err(taken());
+    }
+    let temporary = format!("{name}.orcheck.tmp");
+    match dir.remove(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = dir.create(&temporary, Create::Buffered)?;
+    let filled = fill(&mut |at, bytes| {
+        check_stop()?;
+        file.write_at(bytes, at)
+    });
+    let mut reserved = false;
+    let finished = filled.and_then(|()| file.sync()).and_then(|()| file.close()).and_then(|()| {
+        if !force {
+            // An exclusive creation reserves the name; the rename then replaces only what we made ourselves.
+            // Breaks if: this is dropped; a file that appeared meanwhile would be overwritten.
+            dir.create(name, Create::Buffered).map_err(|_| taken())?.close()?;
+            reserved = true;
+        }
+        dir.rename(&temporary, name)?;
+        reserved = false;
+        dir.sync()
+    });
+    if finished.is_err() {
+        // The error at hand says more than a failure to clean up.
+        let _ = dir.remove(&temporary);
+        if reserved {
+            let _ = dir.remove(name);
+        }
+    }
+    finished
+}
+
+fn check_stop() -> Result<()> {
+    match stop::requested() {
+        None => Ok(()),
+        Some(_) => Err(Error::unavailable("stopped by a signal; unfinished files were removed")),
+    }
+}
+
+/// A file name for a region: letters, digits, `.`, `_` and `-` stay, everything else (and a leading dot) becomes
+/// `%XX`. A name that would be too long is cut and ends in its checksum.
+fn plain_name(region: &str) -> String {
+    const LIMIT_BYTES: usize = 200;
+    let mut name = String::new();
+    for (index, byte) in region.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' || (byte == b'.' && index > 0);
+        if plain {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    if name.len() > LIMIT_BYTES {
+        name.truncate(LIMIT_BYTES - 18);
+        name.push_str(&format!("%-{:016x}", orcheck_format::crc64(region.as_bytes())));
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_names_become_plain_and_distinct_file_names() {
+        // Breaks if: '/' or a leading '.' is let through; a region could then leave the directory.
+        assert_eq!(plain_name("u"), "u");
+        assert_eq!(plain_name("fluid/density"), "fluid%2Fdensity");
+        assert_eq!(plain_name(".."), "%2E.");
+        assert_eq!(plain_name("a%2Fb"), "a%252Fb");
+        assert_eq!(plain_name("ä"), "%C3%A4");
+        let long = plain_name(&"x".repeat(255));
+        assert_eq!(long.len(), 200);
+        assert_ne!(long, plain_name(&format!("{}y", "x".repeat(254))));
+    }
+}

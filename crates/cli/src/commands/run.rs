@@ -1,0 +1,302 @@
+//! `orcheck run`: starts a command and restarts it after a failure.
+//!
+//! How: the command gets its own process group, so that a signal reaches all of it. Orcheck is the subreaper of
+//! what the command leaves behind: before a restart the group and every orphan of it are asked to end, and
+//! killed when the grace time is over, so that two runs never overlap. A new epoch needs nothing from here: a
+//! restarted program claims one when it opens its job.
+//!
+//! Invariants:
+//! 1. No process of a run is alive when the next run starts.
+//! 2. After SIGTERM, SIGINT or SIGHUP there is no further restart.
+//! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
+//! 4. The exit code is that of the last run: its own, or 128 + n when signal n killed it.
+//!
+//! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a restart that makes no
+//! progress twice in a row (where `--dir` or ORCHECK_GLOBAL let that be seen) ends the restarts.
+//!
+//! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use orcheck_format::{Epoch, Error, Level, Result};
+use orcheck_io::{Clock, SystemClock, install_signal};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait};
+use serde_json::{Value, json};
+
+use crate::args::RunArgs;
+use crate::exit;
+use crate::job::Job;
+use crate::output::{Failure, Outcome, count};
+use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+/// Environment variable that tells the command which run it is, from 1.
+const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
+/// How often the command and the signals are looked at.
+const POLL: Duration = Duration::from_millis(20);
+/// How long killed processes may take to vanish before they are reported.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+/// Runs in a row without a new commit after which there is no further restart.
+const IDLE_RUNS: u32 = 2;
+
+/// Signals passed on: the flag that the handler sets, the number, and whether it ends the restarts.
+static FORWARDED: [(AtomicBool, i32, bool); 4] = [
+    (AtomicBool::new(false), SIGTERM, true),
+    (AtomicBool::new(false), SIGINT, true),
+    (AtomicBool::new(false), SIGHUP, true),
+    (AtomicBool::new(false), SIGUSR1, false),
+];
+
+/// Runs the command to its end.
+pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
+    let grace = Duration::try_from_secs_f64(args.grace).map_err(|_| {
+        Error::invalid(format!("--grace {}: expected seconds from 0", args.grace))
+    })?;
+    for (flag, signal, _) in &FORWARDED {
+        install_signal(*signal, flag)?;
+    }
+    // Without it, orphans of the command escape to the init process; the group is still signalled.
+    let _ = set_child_subreaper(Some(rustix::process::getpid()));
+
+    let supervisor = Supervisor { args, grace, clock: SystemClock::new(), json: json_wanted };
+    let mut known = supervisor.commits();
+    let mut idle_runs = 0;
+    let mut runs: Vec<Value> = Vec::new();
+    let mut attempt = 1u32;
+    let code = loop {
+        let begin = supervisor.clock.now();
+        let (status, stopped) = supervisor.one_run(attempt)?;
+        let seconds = supervisor.clock.now().saturating_sub(begin).as_secs_f64();
+        let now = supervisor.commits();
+        let progress = match (&known, &now) {
+            (Some(before), Some(after)) => Some(!after.is_subset(before)),
+            _ => None,
+        };
+        idle_runs = if progress == Some(false) { idle_runs + 1 } else { 0 };
+        let newest = now.as_ref().and_then(|commits| commits.last().map(|(step, ..)| *step));
+        known = now.or(known);
+        runs.push(json!({
+            "attempt": attempt,
+            "exit_code": code_of(status),
+            "signal": status.signal(),
+            "seconds": seconds,
+            "new_commit": progress,
+            "newest_step": newest,
+        }));
+
+        let ended = format!("run {attempt} {} after {seconds:.1} s", describe(status));
+        let last = if status.success() {
+            break exit::OK;
+        } else if stopped {
+            Some("a signal asked to stop".to_string())
+        } else if attempt > args.restarts {
+            Some(match args.restarts {
+                0 => "no restarts allowed (--restarts 0)".into(),
+                restarts => format!("{} used up", count(u64::from(restarts), "restart")),
+            })
+        } else if idle_runs >= IDLE_RUNS {
+            Some(format!("{IDLE_RUNS} runs in a row made no new checkpoint"))
+        } else {
+            None
+        };
+        if let Some(reason) = last {
+            supervisor.say("end", attempt, &format!("{ended}; not restarting: {reason}"));
+            break code_of(status);
+        }
+        let from = newest.map(|step| format!("; newest committed step {step}")).unwrap_or_default();
+        supervisor.say(
+            "restart",
+            attempt,
+            &format!("{ended}{from}; starting run {} of at most {}", attempt + 1, u64::from(args.restarts) + 1),
+        );
+        attempt += 1;
+    };
+    if json_wanted {
+        let mut document = json!({ "event": "summary", "runs": runs });
+        crate::output::stamp(&mut document, "run", code);
+        eprintln!("{document}");
+    }
+    // Standard output belongs to the command, so the document for it is empty and never printed.
+    Ok(Outcome { code, text: String::new(), document: Value::Null, warnings: Vec::new() })
+}
+
+struct Supervisor<'a> {
+    args: &'a RunArgs,
+    grace: Duration,
+    clock: SystemClock,
+    json: bool,
+}
+
+impl Supervisor<'_> {
+    fn say(&self, event: &str, attempt: u32, text: &str) {
+        if self.json {
+            let mut line = json!({ "event": event, "attempt": attempt, "message": text });
+            line["schema"] = json!(crate::output::SCHEMA);
+            eprintln!("{line}");
+        } else {
+            eprintln!("orcheck run: {text}");
+        }
+    }
+
+    /// Everything committed so far, where directories are known and can be read.
+    fn commits(&self) -> Option<BTreeSet<(u64, Epoch, Level)>> {
+        let place = &self.args.place;
+        if crate::job::placed_roots(&place.dirs, &place.node_dirs).is_empty() && place.node_dirs.is_empty() {
+            return None;
+        }
+        match Job::open(place) {
+            Ok(job) => Some(
+                job.catalog.commits().iter().map(|commit| (commit.record.step, commit.record.epoch, commit.record.level)).collect(),
+            ),
+            // Before the first run the job's directory need not be there.
+            Err(failure) if failure.code == exit::NOT_FOUND => Some(BTreeSet::new()),
+            Err(_) => None,
+        }
+    }
+
+    /// Runs the command once; also says whether a signal asked to stop.
+    fn one_run(&self, attempt: u32) -> std::result::Result<(ExitStatus, bool), Failure> {
+        let mut child = self.start(attempt)?;
+        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0))
+            .ok_or_else(|| Error::internal(format!("process id {} is out of range", child.id())))?;
+        let mut stopping: Option<Duration> = None;
+        let status = loop {
+            if let Some(status) = poll_child(&mut child)? {
+                break status;
+            }
+            for (flag, signal, ends) in &FORWARDED {
+                if !flag.swap(false, Ordering::Relaxed) {
+                    continue;
+                }
+                if *ends && stopping.is_some() {
+                    // Asked twice: no patience left.
+                    let _ = kill_process_group(group, Signal::KILL);
+                    continue;
+                }
+                // A group that has just ended is seen by the next look at the command.
+                let _ = kill_process_group(group, signal_of(*signal));
+                if *ends {
+                    stopping = Some(self.clock.now());
+                    self.say("stop", attempt, &format!("signal {signal} passed on; killing after {} s", self.grace.as_secs_f64()));
+                }
+            }
+            if stopping.is_some_and(|since| self.clock.now().saturating_sub(since) >= self.grace) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            self.clock.sleep(POLL);
+        };
+        self.clear(group, attempt);
+        // A signal that came between the last look and the end of the command counts too.
+        let late = FORWARDED.iter().any(|(flag, _, ends)| flag.swap(false, Ordering::Relaxed) && *ends);
+        Ok((status, stopping.is_some() || late))
+    }
+
+    fn start(&self, attempt: u32) -> std::result::Result<Child, Failure> {
+        let (program, rest) = self
+            .args
+            .command
+            .split_first()
+            .ok_or_else(|| Error::invalid("no command given"))?;
+        let mut command = Command::new(program);
+        command.args(rest).env(ATTEMPT_VARIABLE, attempt.to_string()).process_group(0);
+        if std::io::stdin().is_terminal() {
+            // A process group in the background is stopped when it reads from the terminal.
+            command.stdin(Stdio::null());
+        }
+        command.spawn().map_err(|error| {
+            let shown = program.to_string_lossy();
+            match error.kind() {
+                std::io::ErrorKind::NotFound => Error::not_found(format!("command {shown} does not exist"))
+                    .next("check its name and PATH"),
+                _ => Error::unavailable(format!("command {shown} cannot be started: {error}")),
+            }
+            .into()
+        })
+    }
+
+    /// Ends what a run left behind: its process group and its orphans.
+    fn clear(&self, group: Pid, attempt: u32) {
+        reap();
+        if !left_behind(group) {
+            return;
+        }
+        signal_all(group, Signal::TERM);
+        let asked = self.clock.now();
+        let mut killed = false;
+        while left_behind(group) {
+            let waited = self.clock.now().saturating_sub(asked);
+            if waited >= self.grace + KILL_WAIT {
+                self.say("left", attempt, "processes of the run cannot be killed (waiting for a device?); going on without them");
+                return;
+            }
+            if waited >= self.grace && !killed {
+                killed = true;
+                self.say("kill", attempt, "processes of the run outlived the grace time and were killed");
+            }
+            if killed {
+                signal_all(group, Signal::KILL);
+            }
+            self.clock.sleep(POLL);
+            reap();
+        }
+    }
+}
+
+fn poll_child(child: &mut Child) -> Result<Option<ExitStatus>> {
+    child.try_wait().map_err(|error| Error::internal(format!("the command cannot be waited for: {error}")))
+}
+
+/// Collects orphans that ended. Only between runs: the command itself has been collected then.
+fn reap() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// Whether the group or an orphan of it still exists. Orphans come to us, the subreaper, as children.
+fn left_behind(group: Pid) -> bool {
+    rustix::process::test_kill_process_group(group).is_ok() || !orphans().is_empty()
+}
+
+fn signal_all(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
+    for orphan in orphans() {
+        let _ = kill_process(orphan, signal);
+    }
+}
+
+/// Our children; between runs these are orphans of the last run only.
+fn orphans() -> Vec<Pid> {
+    let own = rustix::process::getpid().as_raw_nonzero();
+    // This program has one thread, so one list holds all children. A kernel without it has no such file.
+    let listed = orcheck_io::read_text(std::path::Path::new(&format!("/proc/{own}/task/{own}/children")), 1 << 20);
+    listed
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|text| text.parse().ok().and_then(Pid::from_raw))
+        .collect()
+}
+
+fn signal_of(number: i32) -> Signal {
+    match number {
+        SIGINT => Signal::INT,
+        SIGHUP => Signal::HUP,
+        SIGUSR1 => Signal::USR1,
+        _ => Signal::TERM,
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILURE)
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with exit code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}

@@ -1,0 +1,173 @@
+//! `orcheck show`: what one checkpoint holds.
+//!
+//! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
+//! and the exit code is 3.
+
+use orcheck_engine::reader::Reader;
+use orcheck_format::{RegionRecord, manifest::RegionKind};
+use serde_json::{Value, json};
+
+use crate::args::ShowArgs;
+use crate::exit;
+use crate::job::Job;
+use crate::output::{
+    Failure, Outcome, Tone, cell, count, plain, right, shape, size, table, table_text,
+};
+
+/// Shows the checkpoint.
+pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
+    let job = Job::open(&args.place)?;
+    let commit = job.pick(&args.which)?;
+    let record = &commit.record;
+    for &rank in &args.ranks {
+        orcheck_engine::reader::holder_of(record, rank)?;
+    }
+    let wanted = |rank: u32| args.ranks.is_empty() || args.ranks.contains(&rank);
+
+    let mut warnings = job.notes();
+    let mut containers = Vec::new();
+    let mut ranks = Vec::new();
+    let mut container_table = table(&["container", "node", "writer", "ranks", "size", "state", "place"]);
+    let mut region_table = table(&["rank", "region", "kind", "type", "shape", "of global", "at", "size", "flags"]);
+    let mut failed = 0u64;
+    for container in &record.containers {
+        let held: u64 = container.ranks.iter().map(|(_, count)| u64::from(*count)).sum();
+        let found = job.find_file(&container.file);
+        let place = found.map(|(place, _)| job.place_path(place));
+        let node = record.nodes.get(container.node as usize).cloned().unwrap_or_default();
+        let opened = Reader::open(job.catalog.places(), record, container);
+        let error = opened.as_ref().err().map(|error| error.to_string());
+        container_table.add_row([
+            plain(&container.file),
+            plain(&node),
+            right(container.writer),
+            right(held),
+            right(size(container.len_bytes)),
+            match &error {
+                None => cell("readable", Tone::Good),
+                Some(_) => cell("unreadable", Tone::Bad),
+            },
+            plain(place.clone().unwrap_or_else(|| "-".into())),
+        ]);
+        let mut document = json!({
+            "file": container.file,
+            "place": place,
+            "node": container.node,
+            "node_name": node,
+            "writer": container.writer,
+            "len_bytes": container.len_bytes,
+            "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
+            "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
+            "error": error,
+        });
+        match opened {
+            Err(error) => {
+                failed += 1;
+                warnings.push(error.to_string());
+            }
+            Ok(reader) => {
+                document["stores"] = json!(reader.manifest().stores);
+                document["notes"] = json!(reader.notes());
+                warnings.extend(reader.notes().iter().cloned());
+                for rank in reader.manifest().ranks.iter().filter(|rank| wanted(rank.rank)) {
+                    for region in &rank.regions {
+                        region_table.add_row(region_row(rank.rank, region));
+                    }
+                    ranks.push(json!({
+                        "rank": rank.rank,
+                        "container": container.file,
+                        "stream_len_bytes": rank.stream_len_bytes,
+                        "regions": rank.regions.iter().map(region_document).collect::<Vec<Value>>(),
+                    }));
+                }
+            }
+        }
+        containers.push(document);
+    }
+
+    let total: u64 = record.containers.iter().map(|container| container.len_bytes).sum();
+    let text = format!(
+        "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+         commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
+        record.job.as_str(),
+        record.step,
+        record.epoch,
+        record.level,
+        count(u64::from(record.world_size), "rank"),
+        count(record.nodes.len() as u64, "node"),
+        size(total),
+        count(record.containers.len() as u64, "container"),
+        if commit.copies.len() == 1 { "1 copy".into() } else { format!("{} copies", commit.copies.len()) },
+        record.placement_generation,
+        record.servers.join(", "),
+        table_text(&container_table),
+        table_text(&region_table)
+    );
+    let document = json!({
+        "job": record.job.as_str(),
+        "step": record.step,
+        "epoch": record.epoch.to_string(),
+        "run": record.epoch.run.to_string(),
+        "level": record.level.to_string(),
+        "world_size": record.world_size,
+        "nodes": record.nodes,
+        "servers": record.servers,
+        "placement_generation": record.placement_generation,
+        "created_unix_ms": record.created_unix_ms,
+        "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
+        "containers": containers,
+        "ranks": ranks,
+        "notes": warnings,
+    });
+    let code = if failed == 0 { exit::OK } else { exit::PARTIAL };
+    Ok(Outcome { code, text, document, warnings })
+}
+
+/// The word for a region's kind, in text and JSON.
+pub fn kind_name(kind: RegionKind) -> &'static str {
+    match kind {
+        RegionKind::Bytes => "bytes",
+        RegionKind::Array => "array",
+        RegionKind::Codec => "codec",
+        RegionKind::File => "file",
+    }
+}
+
+/// A region for programs; `restore` writes the same into its index.
+pub fn region_document(region: &RegionRecord) -> Value {
+    json!({
+        "name": region.name,
+        "kind": kind_name(region.kind),
+        "dtype": region.dtype.name(),
+        "flags": region.flags,
+        "len_bytes": region.len_bytes,
+        "local": region.local,
+        "global": region.global,
+        "offset": region.offset,
+        "same_as": region.same_as,
+        "extents": region.extents.len(),
+    })
+}
+
+fn region_row(rank: u32, region: &RegionRecord) -> Vec<comfy_table::Cell> {
+    let mut flags = Vec::new();
+    for (bit, name) in [(1, "optional"), (2, "same"), (4, "cpu-writes-only")] {
+        if region.flags & bit != 0 {
+            flags.push(name.to_string());
+        }
+    }
+    if let Some(owner) = region.same_as {
+        flags.push(format!("stored by rank {owner}"));
+    }
+    vec![
+        right(rank),
+        plain(&region.name),
+        plain(kind_name(region.kind)),
+        plain(region.dtype.name()),
+        plain(shape(&region.local)),
+        plain(shape(&region.global)),
+        plain(shape(&region.offset)),
+        right(size(region.len_bytes)),
+        plain(flags.join(" ")),
+    ]
+}

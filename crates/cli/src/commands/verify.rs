@@ -1,0 +1,170 @@
+//! `orcheck verify`: reads everything and checks every checksum.
+//!
+//! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
+//! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
+//! and an older one is good, which is then named. A damaged commit record whose other copies are good is
+//! damage that loses no data.
+
+use orcheck_engine::catalog::Commit;
+use orcheck_engine::verify::{Verdict, verify_commit};
+use orcheck_format::ErrorKind;
+use serde_json::{Value, json};
+
+use crate::args::{VerifyArgs, Which};
+use crate::exit;
+use crate::job::Job;
+use crate::output::{
+    Failure, Outcome, Tone, cell, count, plain, progress_bar, right, size, table, table_text,
+};
+
+struct Checked<'a> {
+    commit: &'a Commit,
+    verdict: Verdict,
+}
+
+impl Checked<'_> {
+    fn state(&self) -> (&'static str, Tone) {
+        if self.verdict.is_good() {
+            ("good", Tone::Good)
+        } else if self.verdict.is_restorable() {
+            ("damaged, restorable", Tone::Note)
+        } else {
+            ("corrupt", Tone::Bad)
+        }
+    }
+}
+
+/// Verifies one checkpoint or all.
+pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
+    let job = Job::open(&args.place)?;
+    let commits: Vec<&Commit> = if args.all {
+        job.pick(&Which { step: None, level: None })?;
+        job.catalog.commits().iter().collect()
+    } else {
+        vec![job.pick(&args.which)?]
+    };
+    let mut checked = Vec::new();
+    for commit in commits {
+        checked.push(Checked { commit, verdict: verify_one(&job, commit, show_progress)? });
+    }
+    let first_restorable = checked[0].verdict.is_restorable();
+    let older_good = match (first_restorable, args.all) {
+        (true, _) => None,
+        (false, true) => {
+            checked.iter().find(|one| one.verdict.is_restorable()).map(|one| one.commit.record.step)
+        }
+        (false, false) => older_good(&job, checked[0].commit, show_progress)?,
+    };
+    let damaged_record = job.catalog.problems().iter().any(|problem| problem.kind == ErrorKind::Corrupt);
+    let code = match (first_restorable, older_good) {
+        (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
+        (false, None) => first_code(&checked[0].verdict),
+        (true, _) if checked.iter().all(|one| one.verdict.is_good()) && !damaged_record => exit::OK,
+        (true, _) => exit::PARTIAL,
+    };
+    let document = json!({
+        "job": job.name.as_str(),
+        "checkpoints": checked.iter().map(document).collect::<Vec<Value>>(),
+        "older_good_step": older_good,
+        "notes": job.notes(),
+    });
+    Ok(Outcome { code, text: text(&job, &checked, older_good), document, warnings: job.notes() })
+}
+
+/// The code of a checkpoint that cannot be restored when no older one is good: that of its gravest finding.
+fn first_code(verdict: &Verdict) -> u8 {
+    let mut kinds = verdict.findings().filter(|finding| finding.fatal).map(|finding| finding.kind);
+    let first = kinds.next().unwrap_or(ErrorKind::Corrupt);
+    if first == ErrorKind::Corrupt || kinds.any(|kind| kind == ErrorKind::Corrupt) {
+        exit::CORRUPT
+    } else {
+        exit::of(first)
+    }
+}
+
+fn verify_one(job: &Job, commit: &Commit, show_progress: bool) -> Result<Verdict, Failure> {
+    let bar = progress_bar(show_progress);
+    bar.set_message(format!("step {}", commit.record.step));
+    let verdict = verify_commit(job.catalog.places(), &commit.record, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    Ok(verdict?)
+}
+
+/// The step of the newest older checkpoint that can be restored; reads them until one is found.
+pub fn older_good(job: &Job, than: &Commit, show_progress: bool) -> Result<Option<u64>, Failure> {
+    let older = job.catalog.commits().iter().filter(|commit| {
+        (commit.record.step, commit.record.epoch) < (than.record.step, than.record.epoch)
+    });
+    for commit in older {
+        if verify_one(job, commit, show_progress)?.is_restorable() {
+            return Ok(Some(commit.record.step));
+        }
+    }
+    Ok(None)
+}
+
+fn document(one: &Checked<'_>) -> Value {
+    let record = &one.commit.record;
+    json!({
+        "step": record.step,
+        "epoch": record.epoch.to_string(),
+        "level": record.level.to_string(),
+        "good": one.verdict.is_good(),
+        "restorable": one.verdict.is_restorable(),
+        "checked_bytes": one.verdict.checked_bytes(),
+        "containers": one.verdict.containers.iter().map(|container| json!({
+            "file": container.file,
+            "path": container.path,
+            "node": container.node,
+            "ranks": container.ranks,
+            "regions": container.regions,
+            "checked_bytes": container.checked_bytes,
+            "findings": container.findings.iter().map(|finding| json!({
+                "kind": finding.kind.name(),
+                "fatal": finding.fatal,
+                "rank": finding.rank,
+                "region": finding.region,
+                "message": finding.message,
+            })).collect::<Vec<Value>>(),
+            "more_findings": container.more_findings,
+        })).collect::<Vec<Value>>(),
+    })
+}
+
+fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<u64>) -> String {
+    let mut table = table(&["step", "epoch", "level", "containers", "ranks", "checked", "verdict"]);
+    let mut findings = String::new();
+    for one in checked {
+        let record = &one.commit.record;
+        let (state, tone) = one.state();
+        table.add_row([
+            right(record.step),
+            plain(record.epoch),
+            plain(record.level),
+            right(one.verdict.containers.len()),
+            right(one.verdict.containers.iter().map(|container| container.ranks).sum::<u64>()),
+            right(size(one.verdict.checked_bytes())),
+            cell(state, tone),
+        ]);
+        for finding in one.verdict.findings() {
+            let weight = if finding.fatal { "data lost" } else { "no data lost" };
+            findings.push_str(&format!("{} ({weight}): {}\n", finding.kind.name(), finding.message));
+        }
+        let more: u64 = one.verdict.containers.iter().map(|container| container.more_findings).sum();
+        if more > 0 {
+            findings.push_str(&format!("and {} more in step {}\n", count(more, "finding"), record.step));
+        }
+    }
+    let mut text = format!("job {}\n{}", job.name.as_str(), table_text(&table));
+    if !findings.is_empty() {
+        text.push('\n');
+        text.push_str(&findings);
+    }
+    if let Some(step) = older_good {
+        text.push_str(&format!("\nstep {step} is older and can be restored\n"));
+    }
+    text
+}

@@ -1,0 +1,258 @@
+//! Finds the directories of a job and picks a commit.
+//!
+//! A placed directory ROOT holds the job's files in ROOT/JOB; a node directory ROOT holds them in
+//! ROOT/JOB/NODE for every node that wrote there.
+//!
+//! Invariants:
+//! 1. Nothing is created.
+//! 2. A root that cannot be used is a note as long as another one can; otherwise the error.
+//! 3. The job's name may be left out only where there is exactly one.
+//!
+//! Not here: reading containers.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orcheck_engine::catalog::{Catalog, Commit};
+use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
+use orcheck_io::{Dir, Steps, open_dir};
+
+use crate::args::{Where, Which};
+use crate::exit;
+use crate::output::Failure;
+
+/// A job whose directories are open and whose catalog is read.
+pub struct Job {
+    /// Its name.
+    pub name: JobName,
+    /// For each place: `global`, or `node NAME`.
+    pub place_kinds: Vec<String>,
+    /// What the places hold.
+    pub catalog: Catalog,
+    /// Roots that could not be used.
+    notes: Vec<String>,
+}
+
+/// The placed directories: those given, or those of ORCHECK_GLOBAL where no directory at all is given.
+pub fn placed_roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Vec<PathBuf> {
+    if !dirs.is_empty() || !node_dirs.is_empty() {
+        return dirs.to_vec();
+    }
+    let listed = orcheck_io::env_var("ORCHECK_GLOBAL").unwrap_or_default();
+    listed.split(',').map(str::trim).filter(|root| !root.is_empty()).map(PathBuf::from).collect()
+}
+
+struct Root {
+    dir: Arc<dyn Dir>,
+    per_node: bool,
+}
+
+impl Job {
+    /// Opens the directories and scans them.
+    pub fn open(place: &Where) -> std::result::Result<Job, Failure> {
+        let placed = placed_roots(&place.dirs, &place.node_dirs);
+        if placed.is_empty() && place.node_dirs.is_empty() {
+            return Err(Error::invalid("no directory given")
+                .next("give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL")
+                .into());
+        }
+        let mut notes = Vec::new();
+        let mut first_error = None;
+        let mut roots = Vec::new();
+        let listed = placed.iter().map(|path| (path, false)).chain(place.node_dirs.iter().map(|path| (path, true)));
+        for (path, per_node) in listed {
+            match open_dir(path, Steps::none()) {
+                Ok(dir) => roots.push(Root { dir, per_node }),
+                Err(error) => {
+                    notes.push(error.to_string());
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if let (true, Some(error)) = (roots.is_empty(), first_error) {
+            return Err(error.into());
+        }
+        let name = match &place.job {
+            Some(name) => JobName::new(name)?,
+            None => only_job(&roots)?,
+        };
+        let mut places = Vec::new();
+        let mut place_kinds = Vec::new();
+        for root in &roots {
+            if let Err(error) = add_places(root, &name, &mut places, &mut place_kinds) {
+                notes.push(error.to_string());
+            }
+        }
+        if places.is_empty() {
+            let searched: Vec<String> = roots.iter().map(|root| root.dir.path().display().to_string()).collect();
+            return Err(Error::not_found(format!("job {} has no directory below {}", name.as_str(), searched.join(", ")))
+                .next("check --job and the directories; leave --job out to be told the names there")
+                .into());
+        }
+        let catalog = Catalog::scan(&name, &places)?;
+        Ok(Job { name, place_kinds, catalog, notes })
+    }
+
+    /// Roots that could not be used, and what the scan skipped.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.iter().chain(self.catalog.notes()).cloned().collect()
+    }
+
+    /// The commit that is meant: the newest, or that of the step.
+    pub fn pick(&self, which: &Which) -> std::result::Result<&Commit, Failure> {
+        let wanted = |commit: &&Commit| {
+            which.step.is_none_or(|step| commit.record.step == step)
+                && which.level.is_none_or(|level| commit.record.level == level)
+        };
+        if let Some(commit) = self.catalog.commits().iter().find(wanted) {
+            return Ok(commit);
+        }
+        let job = self.name.as_str();
+        if let (Some(step), Some(fenced)) = (which.step, self.catalog.fenced().iter().find(wanted)) {
+            return Err(Error::fenced(format!(
+                "step {step} of job {job} was written by epoch {}, which a newer run has superseded",
+                fenced.record.epoch
+            ))
+            .next("use a step that `orcheck ls` calls restartable")
+            .into());
+        }
+        if self.catalog.commits().is_empty() {
+            return Err(self.nothing());
+        }
+        let mut found: Vec<String> = Vec::new();
+        for commit in self.catalog.commits() {
+            let text = format!("{} ({})", commit.record.step, commit.record.level);
+            if !found.contains(&text) {
+                found.push(text);
+            }
+        }
+        let asked = match (which.step, which.level) {
+            (Some(step), Some(level)) => format!("step {step} at level {level}"),
+            (Some(step), None) => format!("step {step}"),
+            (None, Some(level)) => format!("a step at level {level}"),
+            (None, None) => "a step".into(),
+        };
+        Err(Error::not_found(format!("job {job} has not committed {asked}; committed are: {}", found.join(", "))).into())
+    }
+
+    /// The failure of a job without any commit; says what is in the way if something is.
+    fn nothing(&self) -> Failure {
+        let job = self.name.as_str();
+        let problems = self.catalog.problems();
+        let said = problems.first().map(|problem| format!(" ({})", problem.message)).unwrap_or_default();
+        let error = Error::not_found(format!("job {job} has no committed checkpoint{said}"));
+        if problems.iter().any(|problem| problem.kind == ErrorKind::Unsupported) {
+            return Failure::with(exit::INCOMPATIBLE, error.next("use a newer version of Orcheck"));
+        }
+        if problems.iter().any(|problem| problem.kind == ErrorKind::Corrupt) {
+            return Failure::with(exit::CORRUPT, error.next("give all directories of the job; another may hold a good copy"));
+        }
+        Failure::with(exit::NOTHING, error.next("give all directories of the job, or start it afresh"))
+    }
+
+    /// The path of a place.
+    pub fn place_path(&self, place: usize) -> String {
+        self.catalog.places()[place].path().display().to_string()
+    }
+
+    /// The place that holds a file of this name, and its length in bytes.
+    pub fn find_file(&self, name: &str) -> Option<(usize, u64)> {
+        let files = self.catalog.files();
+        files.iter().find(|(_, entry, _)| entry.name == name).map(|(place, entry, _)| (*place, entry.len_bytes))
+    }
+
+    /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
+    pub fn missing(&self, record: &CommitRecord) -> Option<String> {
+        let mut missing = record.containers.iter().filter_map(|container| {
+            let found = self.catalog.files().iter().filter(|(_, entry, _)| entry.name == container.file);
+            let mut lengths = found.map(|(_, entry, _)| entry.len_bytes).peekable();
+            if lengths.peek().is_none() {
+                return Some(format!("container {} is not here", container.file));
+            }
+            let mut lengths = lengths.collect::<BTreeSet<u64>>();
+            (!lengths.remove(&container.len_bytes)).then(|| {
+                format!(
+                    "container {}: expected {} bytes, found {}",
+                    container.file,
+                    container.len_bytes,
+                    lengths.first().copied().unwrap_or(0)
+                )
+            })
+        });
+        let first = missing.next()?;
+        match missing.count() {
+            0 => Some(first),
+            more => Some(format!("{first}, and {more} more")),
+        }
+    }
+}
+
+fn add_places(root: &Root, job: &JobName, places: &mut Vec<Arc<dyn Dir>>, kinds: &mut Vec<String>) -> Result<()> {
+    let dir = root.dir.child(job.as_str(), false)?;
+    if !root.per_node {
+        places.push(dir);
+        kinds.push("global".into());
+        return Ok(());
+    }
+    for entry in dir.list()?.into_iter().filter(|entry| entry.is_dir) {
+        places.push(dir.child(&entry.name, false)?);
+        kinds.push(format!("node {}", entry.name));
+    }
+    Ok(())
+}
+
+/// The only job below the roots.
+fn only_job(roots: &[Root]) -> Result<JobName> {
+    let mut jobs = BTreeSet::new();
+    for root in roots {
+        for entry in root.dir.list()?.into_iter().filter(|entry| entry.is_dir) {
+            if JobName::new(&entry.name).is_ok() && holds_job(root, &entry.name) {
+                jobs.insert(entry.name);
+            }
+        }
+    }
+    let names: Vec<&str> = jobs.iter().map(String::as_str).collect();
+    match names[..] {
+        [name] => JobName::new(name),
+        [] => Err(Error::not_found(format!(
+            "no job found below {}",
+            roots.iter().map(|root| root.dir.path().display().to_string()).collect::<Vec<_>>().join(", ")
+        ))
+        .next("give the directory that the program was given, not the job's own directory below it")),
+        _ => Err(Error::invalid(format!("there are {} jobs: {}", names.len(), names.join(", "))).next("choose one with --job")),
+    }
+}
+
+/// Whether the directory holds files of ours.
+fn holds_job(root: &Root, name: &str) -> bool {
+    let Ok(dir) = root.dir.child(name, false) else {
+        return false;
+    };
+    if !root.per_node {
+        return holds_files(dir.as_ref());
+    }
+    dir.list().is_ok_and(|entries| {
+        entries.iter().filter(|entry| entry.is_dir).any(|entry| dir.child(&entry.name, false).is_ok_and(|node| holds_files(node.as_ref())))
+    })
+}
+
+fn holds_files(dir: &dyn Dir) -> bool {
+    dir.list().is_ok_and(|entries| {
+        entries
+            .iter()
+            .any(|entry| !entry.is_dir && !matches!(FileName::parse(&entry.name), None | Some(FileName::Temporary(_))))
+    })
+}
+
+/// A path split into an open parent directory and a last component.
+pub fn parent_and_name(path: &Path) -> Result<(Arc<dyn Dir>, String)> {
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+        Error::invalid(format!("{} does not end in a file name", path.display())).next("name the file to write")
+    })?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((open_dir(parent, Steps::none())?, name.to_string()))
+}

@@ -1,0 +1,213 @@
+//! What a command hands back, and how it becomes text, JSON, tables and progress bars.
+//!
+//! Invariants:
+//! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command has `error` besides.
+//! 2. A table that does not go to a terminal has no colours, no borders and never wraps.
+//! 3. Sizes are in binary units (1 MiB is 2^20 bytes); JSON has bytes and milliseconds, never formatted text.
+//!
+//! Not here: the contents.
+
+use std::io::IsTerminal;
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use orcheck_format::Error;
+use serde_json::{Value, json};
+
+use crate::exit;
+
+/// Version of the JSON documents. Fields may be added within a version; a changed or removed field raises it.
+pub const SCHEMA: u32 = 1;
+
+/// The result of a command that came to its end.
+pub struct Outcome {
+    /// Exit code.
+    pub code: u8,
+    /// What a person reads.
+    pub text: String,
+    /// What a program reads; an object.
+    pub document: Value,
+    /// Lines for standard error; programs find them in the document.
+    pub warnings: Vec<String>,
+}
+
+/// The result of a command that could not do its work.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub code: u8,
+    /// What happened and what to do next.
+    pub error: Error,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { code: exit::of(error.kind()), error }
+    }
+}
+
+impl Failure {
+    /// An error with an exit code of its own.
+    pub fn with(code: u8, error: Error) -> Self {
+        Failure { code, error }
+    }
+}
+
+/// Adds the fields that every document has.
+pub fn stamp(document: &mut Value, command: &str, code: u8) {
+    if let Value::Object(fields) = document {
+        fields.insert("schema".into(), json!(SCHEMA));
+        fields.insert("command".into(), json!(command));
+        fields.insert("exit_code".into(), json!(code));
+    }
+}
+
+/// The document of a failed command.
+pub fn failure_document(command: &str, failure: &Failure) -> Value {
+    let mut document = json!({ "error": { "kind": failure.error.kind().name(), "message": failure.error.message() } });
+    stamp(&mut document, command, failure.code);
+    document
+}
+
+/// The document as it is printed.
+pub fn document_text(document: &Value) -> String {
+    // `{:#}` of a JSON value cannot fail: its keys are strings.
+    format!("{document:#}\n")
+}
+
+/// Whether standard output may have colours.
+pub fn colours() -> bool {
+    std::io::stdout().is_terminal() && orcheck_io::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// How a cell stands out on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// Like everything else.
+    Plain,
+    /// All well.
+    Good,
+    /// Worth a look.
+    Note,
+    /// Wrong.
+    Bad,
+}
+
+/// One cell: its text and how it stands out.
+pub fn cell(text: impl ToString, tone: Tone) -> Cell {
+    let cell = Cell::new(text);
+    match (tone, colours()) {
+        (Tone::Plain, _) | (_, false) => cell,
+        (Tone::Good, true) => cell.fg(Color::Green),
+        (Tone::Note, true) => cell.fg(Color::Yellow),
+        (Tone::Bad, true) => cell.fg(Color::Red),
+    }
+}
+
+/// A plain cell.
+pub fn plain(text: impl ToString) -> Cell {
+    cell(text, Tone::Plain)
+}
+
+/// A plain cell for numbers.
+pub fn right(text: impl ToString) -> Cell {
+    plain(text).set_alignment(CellAlignment::Right)
+}
+
+/// An empty table with these column heads.
+pub fn table(heads: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    } else {
+        table.force_no_tty();
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
+    let bold = colours();
+    table.set_header(heads.iter().map(|head| {
+        let cell = Cell::new(head);
+        if bold { cell.add_attribute(Attribute::Bold) } else { cell }
+    }));
+    table
+}
+
+/// The table as text, without the blanks at line ends, with a final line end.
+pub fn table_text(table: &Table) -> String {
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A progress bar over bytes on standard error; invisible unless that is a terminal and `wanted`.
+pub fn progress_bar(wanted: bool) -> ProgressBar {
+    if !wanted || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// A size for people: at most four digits and a binary unit.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A span of time for people, from milliseconds.
+pub fn age(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `1 rank`, `2 ranks`.
+pub fn count(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+/// A shape for people: `64x64x3`, or a dash for what is not an array.
+pub fn shape(dims: &[u64]) -> String {
+    if dims.is_empty() {
+        return "-".into();
+    }
+    dims.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1024), "1.0 KiB");
+        assert_eq!(size(4 << 20), "4.0 MiB");
+        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(age(1_500), "1 s");
+        assert_eq!(age(121_000), "2 min");
+        assert_eq!(age(10_000_000), "2 h");
+        assert_eq!(age(u64::MAX), format!("{} d", u64::MAX / 86_400_000));
+    }
+}

@@ -1,0 +1,101 @@
+//! The end of a session: drained and closed, or abandoned.
+//!
+//! Invariants:
+//! 1. `close` returns an error that names what is not safe, or everything is committed.
+//! 2. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
+//! 3. No thread is waited for longer than `JOIN_TIMEOUT`: one that hangs in a dead file system is
+//!    left to the end of the process, and said.
+//!
+//! Not here: draining itself, which goes on by itself all the time.
+
+use crate::agree::agree;
+use crate::session::Session;
+use orcheck_engine::index::Index;
+use orcheck_format::error::{Error, Result};
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest wait for a thread at the end.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Session {
+    /// Waits until the last checkpoint is committed at every configured level, at most `timeout`,
+    /// and ends the session. Collective.
+    ///
+    /// # Errors
+    /// What is not safe, and why; the session has ended all the same.
+    pub fn close(mut self, timeout: Duration) -> Result<()> {
+        let drained = self.drain(timeout);
+        let agreed = agree(self.collective.as_mut(), drained);
+        let ended = self.end();
+        agreed.and(ended)
+    }
+
+    /// Ends the session without waiting; what is not committed yet may be lost. Local.
+    pub fn abandon(mut self) {
+        // An error path: there is nobody to tell, and `Drop` would do the same.
+        let _ = self.end();
+    }
+
+    fn drain(&self, timeout: Duration) -> Result<()> {
+        let Some(step) = self.last_taken else { return Ok(()) };
+        let clock = &self.environment.clock;
+        let until = clock.now() + timeout;
+        for level in self.places.levels() {
+            self.wait(step, level, until.saturating_sub(clock.now()))?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(threads) = self.threads.take() else { return Ok(()) };
+        let mut result = Ok(());
+        threads.flush_stop.store(true, Ordering::Release);
+        let index = Index::new(&self.pool, self.shape);
+        for writer in 0..self.shape.writers {
+            index.nudge(writer);
+        }
+        if let Some(thread) = threads.flusher {
+            result = result.and(join(thread, &*self.environment.clock));
+        }
+        self.stager = None;
+        if let Some((thread, waker)) = threads.control {
+            self.shared.stop.store(true, Ordering::Release);
+            waker.wake();
+            result = result.and(join(thread, &*self.environment.clock));
+        }
+        drop(threads.idle);
+        if let Some((parent, dir, child)) = self.route.take() {
+            let removed = dir
+                .list()
+                .and_then(|entries| entries.iter().try_for_each(|entry| dir.remove(&entry.name)))
+                .and_then(|()| parent.remove_child(&child));
+            result = result.and(removed);
+        }
+        self.held = None;
+        result
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // As abandon: an error has nowhere to go.
+        let _ = self.end();
+    }
+}
+
+fn join(thread: JoinHandle<Result<()>>, clock: &dyn orcheck_io::clock::Clock) -> Result<()> {
+    let until = clock.now() + JOIN_TIMEOUT;
+    while !thread.is_finished() {
+        if clock.now() >= until {
+            return Err(Error::unavailable(format!(
+                "thread {} still hangs in a directory after {:.0} s and is left behind",
+                thread.thread().name().unwrap_or("of the session"),
+                JOIN_TIMEOUT.as_secs_f64()
+            )));
+        }
+        clock.sleep(Duration::from_millis(1));
+    }
+    thread.join().unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
+}

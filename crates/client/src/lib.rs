@@ -1,0 +1,34 @@
+//! What a rank links: a [`Session`] over the in-process engine.
+//!
+//! ```text
+//! open ─▶ protect … ─▶ find ─▶ (stored, allocate, protect) ─▶ restart
+//!      └▶ loop { due? ─▶ checkpoint ─▶ go on computing } ─▶ close
+//! ```
+//!
+//! Invariants:
+//! 1. The [`Collective`] is used only on the caller's thread, inside calls marked collective.
+//! 2. An error on one rank inside a collective call is returned by all ranks, with the cause.
+//! 3. `checkpoint` returns when the rank's snapshot is staged; everything after that happens
+//!    without the program calling in again.
+//! 4. Nothing is printed, no signal handler is installed unless configured, nothing is left behind.
+//!
+//! Not here: the C functions (crate `capi`), the engine (crate `engine`).
+
+pub mod agree;
+pub mod array;
+pub mod collective;
+mod drain;
+mod open;
+pub mod options;
+pub mod regions;
+mod resume;
+pub mod session;
+mod stager;
+pub mod trigger;
+
+pub use array::ArrayLayout;
+pub use collective::{Collective, Solo};
+pub use options::Options;
+pub use regions::{Codec, Stored};
+pub use session::{Environment, Session, Stats};
+pub use trigger::Request;

@@ -1,0 +1,514 @@
+//! Options: what they are called, where they come from, what they mean.
+//!
+//! Later wins: built-in default, the program's text (`orc_open`), the file `$ORCHECK_CONFIG`, the
+//! environment (`ORCHECK_` and the option's name in capitals). Every option has its variable; an
+//! unknown name is an error that proposes the nearest one.
+//!
+//! Invariant: all ranks of a job must have the same options, except `node_name`.
+
+use orcheck_engine::layout::{Mode, Scheme};
+use orcheck_format::error::{Error, Result};
+use orcheck_io::environment::{env_var, read_text};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// Largest configuration file.
+const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
+
+/// Whether the stage slot is used although the pool would hold all snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Marshal {
+    /// Only when the pool does not hold all snapshots.
+    Auto,
+    /// Always: at most two snapshots in memory, as in the checkpointing-orchestration paper.
+    Paper,
+}
+
+/// What happens when a checkpoint arrives while as many as allowed are being flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overrun {
+    /// The program waits.
+    Wait,
+    /// The checkpoint is left out, and counted.
+    Skip,
+    /// The call fails.
+    Error,
+}
+
+/// How nodes are mapped to directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Balance {
+    /// As many nodes on each.
+    Balanced,
+    /// By the sizes of the newest checkpoint.
+    Weighted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ModeName {
+    Traditional,
+    Vertical,
+    Orchestrated,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SchemeName {
+    Node,
+    Socket,
+    Core,
+}
+
+/// How nodes talk to the lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetKind {
+    /// Unix sockets within a host, TCP between hosts.
+    Auto,
+    /// TCP even within a host.
+    Tcp,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Raw {
+    global: Option<OneOrMany>,
+    node_dir: Option<PathBuf>,
+    node_name: Option<String>,
+    pool: Option<Size>,
+    chunk: Option<Size>,
+    mode: ModeName,
+    scheme: SchemeName,
+    marshal: Marshal,
+    overrun: Overrun,
+    held_steps: u32,
+    placement: Balance,
+    mapping: Option<PathBuf>,
+    lanes_per_node: u32,
+    direct: bool,
+    pin: bool,
+    keep: u32,
+    strict: bool,
+    fresh: bool,
+    take_over: bool,
+    take_over_wait_s: f64,
+    copy_threads: u32,
+    timeout_s: f64,
+    net: NetKind,
+    every_steps: u64,
+    every_s: f64,
+    overhead_percent: f64,
+    end_time_unix_s: Option<f64>,
+    end_margin_s: f64,
+    signal: Option<String>,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            global: None,
+            node_dir: None,
+            node_name: None,
+            pool: None,
+            chunk: None,
+            mode: ModeName::Orchestrated,
+            scheme: SchemeName::Node,
+            marshal: Marshal::Auto,
+            overrun: Overrun::Wait,
+            held_steps: 1,
+            placement: Balance::Balanced,
+            mapping: None,
+            lanes_per_node: 0,
+            direct: true,
+            pin: true,
+            keep: 2,
+            strict: false,
+            fresh: false,
+            take_over: false,
+            take_over_wait_s: 10.0,
+            copy_threads: 1,
+            timeout_s: 600.0,
+            net: NetKind::Auto,
+            every_steps: 0,
+            every_s: 0.0,
+            overhead_percent: 0.0,
+            end_time_unix_s: None,
+            end_margin_s: 120.0,
+            signal: None,
+        }
+    }
+}
+
+const NAMES: [&str; 29] = [
+    "global",
+    "node_dir",
+    "node_name",
+    "pool",
+    "chunk",
+    "mode",
+    "scheme",
+    "marshal",
+    "overrun",
+    "held_steps",
+    "placement",
+    "mapping",
+    "lanes_per_node",
+    "direct",
+    "pin",
+    "keep",
+    "strict",
+    "fresh",
+    "take_over",
+    "take_over_wait_s",
+    "copy_threads",
+    "timeout_s",
+    "net",
+    "every_steps",
+    "every_s",
+    "overhead_percent",
+    "end_time_unix_s",
+    "end_margin_s",
+    "signal",
+];
+
+/// The options of one rank, merged and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Directories of level `global`, one per I/O server; empty: no such level.
+    pub global: Vec<PathBuf>,
+    /// Directory of level `node`, local to the node.
+    pub node_dir: Option<PathBuf>,
+    /// Failure domain this rank lives on; default: the host's name.
+    pub node_name: Option<String>,
+    /// Size of the staging pool of a node; default: up to a quarter of what is usable.
+    pub pool_bytes: Option<u64>,
+    /// Unit of transfer, 4 MiB by default.
+    pub chunk_bytes: u32,
+    /// How checkpoints travel.
+    pub mode: Mode,
+    /// How many CP-threads a node has.
+    pub scheme: Scheme,
+    /// Use of the stage slot.
+    pub marshal: Marshal,
+    /// Checkpoint arrives too early.
+    pub overrun: Overrun,
+    /// Checkpoints of a rank that may be in the pool at once.
+    pub held_steps: u32,
+    /// Default mapping of nodes to directories.
+    pub placement: Balance,
+    /// A user's mapping file.
+    pub mapping: Option<PathBuf>,
+    /// Lanes per node; `None`: as many as there are servers per node, at least one.
+    pub lanes_per_node: Option<u32>,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// Pin CP-threads to the SMT sibling where there is one.
+    pub pin: bool,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// Fail rather than fall back to an older checkpoint.
+    pub strict: bool,
+    /// Start afresh although there are checkpoints.
+    pub fresh: bool,
+    /// Fence another run of the job off although it is alive.
+    pub take_over: bool,
+    /// How long to wait for another run to end.
+    pub take_over_wait_s: f64,
+    /// Threads that copy.
+    pub copy_threads: usize,
+    /// Longest wait inside a call that has no timeout of its own.
+    pub timeout_s: f64,
+    /// How nodes talk.
+    pub net: NetKind,
+    /// Trigger: every so many steps; 0: off.
+    pub every_steps: u64,
+    /// Trigger: every so many seconds; 0: off.
+    pub every_s: f64,
+    /// Trigger: as often as this share of run time allows; 0: off.
+    pub overhead_percent: f64,
+    /// Trigger: once, and stop, before the job's end.
+    pub end_time_unix_s: Option<f64>,
+    /// How long before the end.
+    pub end_margin_s: f64,
+    /// Trigger: this signal.
+    pub signal: Option<i32>,
+}
+
+impl Options {
+    /// Merges defaults, the program's text, the configuration file and the environment.
+    ///
+    /// # Errors
+    /// Invalid, naming the source, the option, the value and what is allowed.
+    pub fn load(text: Option<&str>) -> Result<Self> {
+        let mut table = toml::Table::new();
+        if let Some(text) = text {
+            merge(&mut table, text, "the options given to open")?;
+        }
+        if let Some(path) = env_var("ORCHECK_CONFIG") {
+            let text = read_text(std::path::Path::new(&path), CONFIG_LIMIT_BYTES)
+                .map_err(|error| error.at("ORCHECK_CONFIG"))?;
+            merge(&mut table, &text, &path)?;
+        }
+        for name in NAMES {
+            let variable = format!("ORCHECK_{}", name.to_uppercase());
+            let variable = if name == "node_name" { "ORCHECK_NODE".to_owned() } else { variable };
+            if let Some(value) = env_var(&variable).filter(|value| !value.is_empty()) {
+                table.insert(name.to_owned(), value_of(name, &value));
+            }
+        }
+        if let Some(value) = env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok()) {
+            table.entry("end_time_unix_s").or_insert(toml::Value::Integer(value));
+        }
+        Self::from_table(table)
+    }
+
+    /// Options from TOML text alone, for tests.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn from_text(text: &str) -> Result<Self> {
+        let mut table = toml::Table::new();
+        merge(&mut table, text, "the options")?;
+        Self::from_table(table)
+    }
+
+    fn from_table(mut table: toml::Table) -> Result<Self> {
+        for name in ["take_over_wait_s", "timeout_s", "every_s", "overhead_percent", "end_time_unix_s", "end_margin_s"] {
+            if let Some(value) = table.get_mut(name)
+                && let toml::Value::Integer(integer) = *value
+            {
+                *value = toml::Value::Float(integer as f64);
+            }
+        }
+        let raw: Raw = toml::Value::Table(table)
+            .try_into()
+            .map_err(|error: toml::de::Error| Error::invalid(format!("option: {}", error.message())))?;
+        let global: Vec<PathBuf> = match raw.global {
+            None => Vec::new(),
+            Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
+            Some(OneOrMany::Many(many)) => many.into_iter().map(PathBuf::from).collect(),
+        };
+        if global.is_empty() && raw.node_dir.is_none() {
+            return Err(Error::invalid("no directory is configured")
+                .next("set `global` (directories of the parallel file system), `node_dir` (a local one), or both"));
+        }
+        let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
+        if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
+            return Err(Error::invalid(format!(
+                "chunk = {chunk_bytes} bytes; allowed are multiples of 64 KiB from 64 KiB to 1 GiB"
+            )));
+        }
+        range("held_steps", f64::from(raw.held_steps), 1.0, 16.0)?;
+        range("keep", f64::from(raw.keep), 1.0, 1e6)?;
+        range("copy_threads", f64::from(raw.copy_threads), 1.0, 256.0)?;
+        range("timeout_s", raw.timeout_s, 0.1, 1e6)?;
+        range("take_over_wait_s", raw.take_over_wait_s, 0.0, 1e6)?;
+        range("every_s", raw.every_s, 0.0, 1e9)?;
+        range("overhead_percent", raw.overhead_percent, 0.0, 100.0)?;
+        range("end_margin_s", raw.end_margin_s, 0.0, 1e9)?;
+        range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
+        Ok(Self {
+            global,
+            node_dir: raw.node_dir,
+            node_name: raw.node_name,
+            pool_bytes: match raw.pool {
+                None => None,
+                Some(Size::Text(text)) if text == "auto" => None,
+                Some(size) => Some(size.bytes("pool")?),
+            },
+            chunk_bytes: chunk_bytes as u32,
+            mode: match raw.mode {
+                ModeName::Traditional => Mode::Traditional,
+                ModeName::Vertical => Mode::Vertical,
+                ModeName::Orchestrated => Mode::Orchestrated,
+            },
+            scheme: match raw.scheme {
+                SchemeName::Node => Scheme::Node,
+                SchemeName::Socket => Scheme::Socket,
+                SchemeName::Core => Scheme::Core,
+            },
+            marshal: raw.marshal,
+            overrun: raw.overrun,
+            held_steps: raw.held_steps,
+            placement: raw.placement,
+            mapping: raw.mapping,
+            lanes_per_node: (raw.lanes_per_node > 0).then_some(raw.lanes_per_node),
+            direct: raw.direct,
+            pin: raw.pin,
+            keep: raw.keep as usize,
+            strict: raw.strict,
+            fresh: raw.fresh,
+            take_over: raw.take_over,
+            take_over_wait_s: raw.take_over_wait_s,
+            copy_threads: raw.copy_threads as usize,
+            timeout_s: raw.timeout_s,
+            net: raw.net,
+            every_steps: raw.every_steps,
+            every_s: raw.every_s,
+            overhead_percent: raw.overhead_percent,
+            end_time_unix_s: raw.end_time_unix_s,
+            end_margin_s: raw.end_margin_s,
+            signal: raw.signal.filter(|name| !name.is_empty()).map(|name| signal_number(&name)).transpose()?,
+        })
+    }
+}
+
+fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
+    let more: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| Error::invalid(format!("{source} is not TOML: {}", error.message())))?;
+    for (name, value) in more {
+        if !NAMES.contains(&name.as_str()) {
+            let error = Error::invalid(format!("{source}: unknown option '{name}'"));
+            return Err(match nearest(&name) {
+                Some(near) => error.next(format!("did you mean '{near}'?")),
+                None => error.next(format!("the options are {}", NAMES.join(", "))),
+            });
+        }
+        table.insert(name, value);
+    }
+    Ok(())
+}
+
+/// A value from the environment: TOML where it is TOML, a list for `global`, else text.
+fn value_of(name: &str, value: &str) -> toml::Value {
+    if let Ok(table) = format!("v = {value}").parse::<toml::Table>()
+        && let Some(parsed) = table.get("v")
+    {
+        return parsed.clone();
+    }
+    if name == "global" && value.contains(',') {
+        return toml::Value::Array(
+            value.split(',').map(|part| toml::Value::String(part.trim().to_owned())).collect(),
+        );
+    }
+    toml::Value::String(value.to_owned())
+}
+
+fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("{name} = {value}; allowed is {low} to {high}")))
+    }
+}
+
+impl Size {
+    fn bytes(&self, name: &str) -> Result<u64> {
+        let text = match self {
+            Self::Bytes(bytes) => return Ok(*bytes),
+            Self::Text(text) => text.trim(),
+        };
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let unit = match text[digits..].trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
+            _ => 0,
+        };
+        text[..digits]
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit))
+            .filter(|_| unit > 0)
+            .ok_or_else(|| Error::invalid(format!("{name} = '{text}' is not a size; write 64 MiB, 2 GiB or a number of bytes")))
+    }
+}
+
+fn signal_number(name: &str) -> Result<i32> {
+    // Numbers of Linux on x86-64 and Arm.
+    match name.trim_start_matches("SIG") {
+        "USR1" => Ok(10),
+        "USR2" => Ok(12),
+        "TERM" => Ok(15),
+        "HUP" => Ok(1),
+        "XCPU" => Ok(24),
+        _ => Err(Error::invalid(format!("signal = '{name}'; allowed are USR1, USR2, TERM, HUP and XCPU"))),
+    }
+}
+
+/// The option whose name is closest, if it is close.
+fn nearest(name: &str) -> Option<&'static str> {
+    NAMES
+        .iter()
+        .map(|&known| (distance(name, known), known))
+        .min()
+        .filter(|&(distance, known)| distance <= known.len() / 2)
+        .map(|(_, known)| known)
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let next = (row[j + 1] + 1).min(row[j] + 1).min(diagonal + usize::from(x != y));
+            diagonal = row[j + 1];
+            row[j + 1] = next;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_option_names_the_nearest() {
+        let error = Options::from_text("globel = '/pfs'").unwrap_err();
+        assert!(error.message().contains("did you mean 'global'"), "{error}");
+    }
+
+    #[test]
+    fn sizes_and_ranges_are_checked_by_name() {
+        let good = Options::from_text("global = ['/a', '/b']\npool = '64 MiB'\nevery_s = 5").unwrap();
+        assert_eq!(good.pool_bytes, Some(64 << 20));
+        assert_eq!(good.global.len(), 2);
+        for (text, part) in [
+            ("global = '/a'\npool = '64 parsecs'", "pool"),
+            ("global = '/a'\nkeep = 0", "keep"),
+            ("global = '/a'\nchunk = 5000", "chunk"),
+            ("global = '/a'\nmode = 'sideways'", "mode"),
+            ("global = '/a'\nsignal = 'KILL'", "signal"),
+            ("", "no directory"),
+        ] {
+            let error = Options::from_text(text).unwrap_err();
+            assert!(error.message().contains(part) || part == "mode", "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn environment_values_are_toml_or_text() {
+        assert_eq!(value_of("keep", "3"), toml::Value::Integer(3));
+        assert_eq!(value_of("mode", "vertical"), toml::Value::String("vertical".into()));
+        assert_eq!(value_of("global", "/a, /b").as_array().unwrap().len(), 2);
+        assert_eq!(value_of("pool", "64 MiB"), toml::Value::String("64 MiB".into()));
+    }
+}

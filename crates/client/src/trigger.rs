@@ -1,0 +1,217 @@
+//! When a checkpoint is due.
+//!
+//! * every n steps: every rank knows it, no message;
+//! * every t seconds, a signal, a request, the job's end, an overhead budget: one rank may know
+//!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
+//!   of the run time.
+//!
+//! Invariants:
+//! 1. All ranks get the same answer for the same step.
+//! 2. With nothing but a step trigger configured no message is sent; requests are then agreed in
+//!    the next checkpoint's own message.
+//! 3. `Request` is async-signal-safe: atomic stores only.
+//!
+//! Not here: taking the checkpoint (`session.rs`).
+
+use crate::agree::agree_min;
+use crate::collective::Collective;
+use crate::options::Options;
+use orcheck_format::error::Result;
+use orcheck_io::clock::Clock;
+use orcheck_io::signal::install_signal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Share of run time that agreeing may cost.
+const AGREE_SHARE: f64 = 0.001;
+/// Most steps between two agreements.
+const MAX_STRIDE: i64 = 1_000_000;
+
+/// A request for a checkpoint, from a signal handler or another thread.
+#[derive(Debug, Default)]
+pub struct Request {
+    checkpoint: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Request {
+    /// Asks for a checkpoint as soon as all ranks agree; with `stop_after` also for the end.
+    pub fn request(&self, stop_after: bool) {
+        self.checkpoint.store(true, Ordering::Release);
+        if stop_after {
+            self.stop.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A session's triggers.
+pub struct Trigger {
+    every_steps: u64,
+    every: Option<Duration>,
+    overhead_share: f64,
+    end_unix_ms: Option<u64>,
+    agreed: bool,
+    request: &'static Request,
+    signal: Option<&'static AtomicBool>,
+    clock: Arc<dyn Clock>,
+    /// Agreements happen every so many calls; calls since the last.
+    stride: i64,
+    calls: i64,
+    last_call: Option<Duration>,
+    step_time_s: f64,
+    cost_s: f64,
+    opened: Duration,
+    last_checkpoint: Duration,
+    blocked_s: f64,
+    last_blocked_s: f64,
+    stop: bool,
+}
+
+impl Trigger {
+    /// Triggers as configured. Installs the signal's handler if one is configured (it chains).
+    ///
+    /// # Errors
+    /// When the handler cannot be installed.
+    pub fn new(options: &Options, clock: Arc<dyn Clock>) -> Result<Self> {
+        // One small leak per session: a signal may arrive at any later time.
+        let request: &'static Request = Box::leak(Box::default());
+        let signal = match options.signal {
+            Some(number) => {
+                let flag: &'static AtomicBool = Box::leak(Box::default());
+                install_signal(number, flag)?;
+                Some(flag)
+            }
+            None => None,
+        };
+        let every = (options.every_s > 0.0).then(|| Duration::from_secs_f64(options.every_s));
+        let end_unix_ms = options
+            .end_time_unix_s
+            .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
+        let configured =
+            every.is_some() || signal.is_some() || options.overhead_percent > 0.0 || end_unix_ms.is_some();
+        let now = clock.now();
+        Ok(Self {
+            every_steps: options.every_steps,
+            every,
+            overhead_share: options.overhead_percent / 100.0,
+            end_unix_ms,
+            agreed: configured || options.every_steps == 0,
+            request,
+            signal,
+            clock,
+            stride: 1,
+            calls: 0,
+            last_call: None,
+            step_time_s: 0.0,
+            cost_s: 0.0,
+            opened: now,
+            last_checkpoint: now,
+            blocked_s: 0.0,
+            last_blocked_s: 0.0,
+            stop: false,
+        })
+    }
+
+    /// The handle for signal handlers; valid for ever.
+    #[must_use]
+    pub fn request(&self) -> &'static Request {
+        self.request
+    }
+
+    /// Whether all ranks agreed to end after the last checkpoint.
+    #[must_use]
+    pub fn should_stop(&self) -> bool {
+        self.stop
+    }
+
+    /// This rank's wish to stop, for the checkpoint's own message.
+    #[must_use]
+    pub fn wants_stop(&self) -> bool {
+        self.request.stop.load(Ordering::Acquire)
+    }
+
+    /// Takes the agreed wish to stop in.
+    pub fn agree_stop(&mut self, stop: bool) {
+        self.stop |= stop;
+    }
+
+    /// Whether a checkpoint is due at `step`.
+    ///
+    /// # Errors
+    /// What the collective says.
+    pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
+        let by_steps = self.every_steps > 0 && step > 0 && step.is_multiple_of(self.every_steps);
+        if !self.agreed {
+            return Ok(by_steps);
+        }
+        let now = self.clock.now();
+        if let Some(last) = self.last_call {
+            let step_time_s = now.saturating_sub(last).as_secs_f64();
+            // A running mean that forgets: steps may get slower or faster.
+            self.step_time_s = if self.step_time_s == 0.0 {
+                step_time_s
+            } else {
+                0.9 * self.step_time_s + 0.1 * step_time_s
+            };
+        }
+        self.last_call = Some(now);
+        self.calls += 1;
+        if self.calls < self.stride {
+            return Ok(by_steps);
+        }
+        self.calls = 0;
+        let (wish, ending) = self.wishes(now);
+        let mut values = [-i64::from(wish), -i64::from(ending || self.wants_stop()), -self.stride_wish()];
+        agree_min(collective, Ok(()), &mut values)?;
+        let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
+        // The quickest agreement seen is its cost; longer ones waited for a slower rank.
+        self.cost_s = if self.cost_s == 0.0 { cost_s } else { self.cost_s.min(cost_s) };
+        self.stride = (-values[2]).clamp(1, MAX_STRIDE);
+        self.stop |= values[1] != 0;
+        let due = values[0] != 0 || values[1] != 0;
+        if due {
+            // Whoever wished has been heard.
+            self.request.checkpoint.store(false, Ordering::Release);
+            if let Some(signal) = self.signal {
+                signal.store(false, Ordering::Release);
+            }
+        }
+        Ok(by_steps || due)
+    }
+
+    /// Calls between agreements that keep their cost below the share, from what was seen so far.
+    fn stride_wish(&self) -> i64 {
+        if self.step_time_s <= 0.0 || self.cost_s <= 0.0 {
+            return 1;
+        }
+        let stride = (self.cost_s / (AGREE_SHARE * self.step_time_s)).ceil();
+        // A deadline in time must not be missed by many steps either.
+        let limit = self.every.map_or(f64::INFINITY, |every| {
+            (0.05 * every.as_secs_f64() / self.step_time_s).max(1.0)
+        });
+        stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
+    }
+
+    fn wishes(&self, now: Duration) -> (bool, bool) {
+        let asked = self.request.checkpoint.load(Ordering::Acquire)
+            || self.signal.is_some_and(|signal| signal.load(Ordering::Acquire));
+        let since = now.saturating_sub(self.last_checkpoint);
+        let by_time = self.every.is_some_and(|every| since >= every);
+        let elapsed_s = now.saturating_sub(self.opened).as_secs_f64();
+        let by_budget = self.overhead_share > 0.0
+            && elapsed_s > 0.0
+            && self.blocked_s + self.last_blocked_s <= self.overhead_share * elapsed_s
+            && since > Duration::ZERO;
+        let ending = self.end_unix_ms.is_some_and(|end| self.clock.unix_ms() >= end);
+        (asked || by_time || by_budget, ending)
+    }
+
+    /// A checkpoint was taken and blocked the program so long.
+    pub fn taken(&mut self, blocked_s: f64) {
+        self.last_checkpoint = self.clock.now();
+        self.last_blocked_s = blocked_s;
+        self.blocked_s += blocked_s;
+        self.last_call = None;
+    }
+}

@@ -1,0 +1,238 @@
+//! Whole jobs inside one process: ranks are threads, nodes are names, payloads say who they are.
+
+use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Dtype;
+use orcheck_io::clock::SystemClock;
+use orcheck_io::memory::Span;
+use orcheck_io::steps::Steps;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Longest wait for the other ranks: a test that would hang fails instead.
+const MEETING: Duration = Duration::from_secs(60);
+
+/// A collective over threads: everybody puts something on the table, everybody sees the table.
+pub struct Threads {
+    rank: u32,
+    size: u32,
+    table: Arc<Table>,
+    pub calls: u64,
+}
+
+struct Table {
+    state: Mutex<Meeting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Meeting {
+    round: u64,
+    arrived: Vec<Option<Vec<u8>>>,
+    seen: usize,
+    shown: Vec<Vec<u8>>,
+}
+
+impl Threads {
+    /// One per rank.
+    pub fn world(size: u32) -> Vec<Threads> {
+        let state = Meeting { arrived: vec![None; size as usize], ..Meeting::default() };
+        let table = Arc::new(Table { state: Mutex::new(state), changed: Condvar::new() });
+        (0..size).map(|rank| Threads { rank, size, table: Arc::clone(&table), calls: 0 }).collect()
+    }
+
+    fn exchange(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        self.calls += 1;
+        let late = || Error::unavailable("the other ranks did not come to the collective");
+        let mut state = self.table.state.lock().unwrap();
+        // The last round must have been seen by all before the next one fills the table.
+        while state.arrived[self.rank as usize].is_some() {
+            let (next, timeout) = self.table.changed.wait_timeout(state, MEETING).unwrap();
+            state = next;
+            if timeout.timed_out() {
+                return Err(late());
+            }
+        }
+        state.arrived[self.rank as usize] = Some(mine);
+        let round = state.round;
+        if state.arrived.iter().all(Option::is_some) {
+            state.shown = state.arrived.iter().flatten().cloned().collect();
+            state.seen = 0;
+            state.round += 1;
+            self.table.changed.notify_all();
+        }
+        while state.round == round {
+            let (next, timeout) = self.table.changed.wait_timeout(state, MEETING).unwrap();
+            state = next;
+            if timeout.timed_out() {
+                return Err(late());
+            }
+        }
+        let shown = state.shown.clone();
+        state.seen += 1;
+        if state.seen == self.size as usize {
+            state.arrived = vec![None; self.size as usize];
+            state.seen = 0;
+            self.table.changed.notify_all();
+        }
+        Ok(shown)
+    }
+}
+
+impl Collective for Threads {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn bcast(&mut self, buf: &mut [u8], root: u32) -> Result<()> {
+        let mine = if self.rank == root { buf.to_vec() } else { Vec::new() };
+        let shown = self.exchange(mine)?;
+        assert_eq!(shown[root as usize].len(), buf.len(), "bcast lengths differ");
+        buf.copy_from_slice(&shown[root as usize]);
+        Ok(())
+    }
+
+    fn gather(&mut self, mine: &[u8], root: u32) -> Result<Option<Vec<u8>>> {
+        let shown = self.exchange(mine.to_vec())?;
+        Ok((self.rank == root).then(|| shown.concat()))
+    }
+
+    fn allreduce_min(&mut self, values: &mut [i64]) -> Result<()> {
+        let mine = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let shown = self.exchange(mine)?;
+        for other in shown {
+            for (value, bytes) in values.iter_mut().zip(other.chunks_exact(8)) {
+                *value = (*value).min(i64::from_le_bytes(bytes.try_into().unwrap()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a test job looks.
+#[derive(Clone)]
+pub struct Job {
+    pub ranks: u32,
+    pub ranks_per_node: u32,
+    pub options: String,
+    pub steps: Steps,
+}
+
+impl Job {
+    /// `ranks` on one node, level `global` in `dirs` below `root`, and level `node` if asked for.
+    pub fn new(root: &Path, ranks: u32, dirs: u32, with_node_level: bool) -> Self {
+        let global: Vec<String> = (0..dirs)
+            .map(|i| {
+                let dir = root.join(format!("ost{i}"));
+                make_dir(&dir);
+                format!("'{}'", dir.display())
+            })
+            .collect();
+        let mut options = String::from("chunk = '64 KiB'\npool = '8 MiB'\ntimeout_s = 20.0\ntake_over_wait_s = 0.0\n");
+        if dirs > 0 {
+            options += &format!("global = [{}]\n", global.join(", "));
+        }
+        if with_node_level {
+            let dir = root.join("local");
+            make_dir(&dir);
+            options += &format!("node_dir = '{}'\n", dir.display());
+        }
+        Self { ranks, ranks_per_node: ranks, options, steps: Steps::none() }
+    }
+
+    pub fn with(mut self, line: &str) -> Self {
+        self.options += line;
+        self.options.push('\n');
+        self
+    }
+
+    pub fn nodes(mut self, nodes: u32) -> Self {
+        self.ranks_per_node = self.ranks.div_ceil(nodes);
+        self
+    }
+
+    pub fn steps(mut self, steps: Steps) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Runs `work` on every rank; results in rank order. A panic in a rank is a panic here.
+    pub fn run<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
+        let worlds = Threads::world(self.ranks);
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = worlds
+                .into_iter()
+                .map(|collective| {
+                    let work = &work;
+                    scope.spawn(move || {
+                        let rank = collective.rank;
+                        let node = rank / self.ranks_per_node;
+                        let options = Options::from_text(&format!("{}node_name = 'n{node}'\n", self.options));
+                        let environment =
+                            Environment { steps: self.steps.clone(), clock: Arc::new(SystemClock) };
+                        work(Session::open_with("job", Box::new(collective), options, environment), rank)
+                    })
+                })
+                .collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        })
+    }
+}
+
+/// Test directories are made by the test, not by the library.
+#[allow(clippy::disallowed_methods)]
+pub fn make_dir(path: &Path) {
+    std::fs::create_dir_all(path).unwrap();
+}
+
+/// A rank's state: every 64 bytes say region, rank, step and offset.
+pub struct State {
+    pub u: Vec<u8>,
+    pub v: Vec<u8>,
+    pub small: Vec<u8>,
+}
+
+impl State {
+    pub fn new(rank: u32, step: u64, scale: usize) -> Self {
+        let part = |region: u64, len: usize| {
+            let mut bytes = vec![0u8; len];
+            for (i, block) in bytes.chunks_mut(64).enumerate() {
+                let words = [region, u64::from(rank), step, i as u64 * 64, !step, region ^ 0x5a5a, step * 31, 7];
+                for (word, to) in words.iter().zip(block.chunks_mut(8)) {
+                    to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
+                }
+            }
+            bytes
+        };
+        Self {
+            u: part(1, scale * 1000 + 17 * rank as usize),
+            v: part(2, scale * 317 + 5),
+            small: part(3, 24),
+        }
+    }
+
+    /// Same sizes, no content.
+    pub fn empty(rank: u32, scale: usize) -> Self {
+        let mut state = Self::new(rank, 0, scale);
+        for bytes in [&mut state.u, &mut state.v, &mut state.small] {
+            bytes.fill(0xee);
+        }
+        state
+    }
+
+    pub fn protect(&mut self, session: &mut Session) -> Result<()> {
+        session.protect("u", Span::from_mut(&mut self.u), Dtype::U8, 0)?;
+        session.protect("v", Span::from_mut(&mut self.v), Dtype::U8, 0)?;
+        session.protect("small", Span::from_mut(&mut self.small), Dtype::F64, 0)
+    }
+
+    pub fn is(&self, rank: u32, step: u64, scale: usize) -> bool {
+        let expected = Self::new(rank, step, scale);
+        self.u == expected.u && self.v == expected.v && self.small == expected.small
+    }
+}

@@ -1,0 +1,14 @@
+//! What stands beside the layers and watches them.
+//!
+//! What it does: holds the tests that are about the source tree as a whole. Today that is
+//! `tests/tidy.rs`: layers, file lengths, words and marks that must not appear, where `unsafe`
+//! and commit records may be written, links in the documents.
+//! How: the rules are functions from a path and a text to violations; one test runs each rule
+//! over the tree, another plants a violation of each and expects it to be found.
+//!
+//! Invariants:
+//! 1. No other crate depends on this one.
+//! 2. A rule's message says what to do, not only what is wrong.
+//!
+//! Faults survived: none, it runs at development time only.
+//! Not here: tests of one crate's behaviour; they live beside that crate.

@@ -1,0 +1,370 @@
+//! The catalog: what the directories of one job hold.
+//!
+//! A job keeps its files in one directory per place (a placed directory of level `global`, a node's own
+//! directory of level `node`). A scan lists every place once, reads the small files (commit records, claims,
+//! resumed records), drops what cannot be proven and says so, and merges the copies of one commit record.
+//! "Latest" is computed here from commit records each time; there is no pointer file that could be stale.
+//!
+//! Invariants:
+//! 1. A scan changes nothing on any disk.
+//! 2. A commit is visible only through a record whose checksum, name, job, step, epoch and level all agree.
+//! 3. The resume rule: a commit (s, e) is fenced once an epoch after e has resumed from a step below s, or from
+//!    nothing. An epoch that claimed but has not yet recorded where it resumed from restricts nothing.
+//! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
+//!    names both, never a choice.
+//! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
+//!    that vanished between listing and reading (another process pruned it) and temporary files.
+//!
+//! Faults survived: any number of unreadable places as long as one can be read; damaged, truncated, renamed or
+//! foreign files; stale copies that reappear; a crash of any writer at any point.
+//!
+//! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
+//! about which commit to use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orcheck_format::{Claim, CommitRecord, Epoch, Error, ErrorKind, FileName, JobName, Level, Result, Resumed};
+use orcheck_io::{Dir, Entry, read_small};
+
+/// Largest commit record, claim or resumed record that a scan reads, in bytes.
+pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
+
+/// A commit record and the places that hold a valid copy of it.
+#[derive(Debug, Clone)]
+pub struct Commit {
+    /// The record itself.
+    pub record: CommitRecord,
+    /// Indices of the places that hold a valid copy, ascending.
+    pub copies: Vec<usize>,
+}
+
+/// Something a scan had to skip: the kind of fault and the note that tells the story.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// `Corrupt` for a damaged record, `Unsupported` for one of a newer version, otherwise what the disk said.
+    pub kind: ErrorKind,
+    /// The same text as the note.
+    pub message: String,
+}
+
+/// What the directories of one job hold at the time of the scan.
+pub struct Catalog {
+    places: Vec<Arc<dyn Dir>>,
+    commits: Vec<Commit>,
+    fenced: Vec<Commit>,
+    claims: Vec<(Claim, Option<Resumed>)>,
+    notes: Vec<String>,
+    problems: Vec<Problem>,
+    files: Vec<(usize, Entry, Option<FileName>)>,
+}
+
+/// Commits are ordered and merged by this key.
+type CommitKey = (u64, Epoch, Level);
+
+impl Catalog {
+    /// Reads the job's directories. An unreadable one becomes a note.
+    ///
+    /// # Errors
+    /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced` if two runs
+    /// claimed one epoch counter.
+    pub fn scan(job: &JobName, places: &[Arc<dyn Dir>]) -> Result<Catalog> {
+        let mut scan = Scan::new(job, places);
+        let mut first_error = None;
+        let mut readable = 0usize;
+        for (place, dir) in places.iter().enumerate() {
+            match dir.list() {
+                Ok(entries) => {
+                    readable += 1;
+                    scan.read_place(place, dir.as_ref(), entries);
+                }
+                Err(error) => {
+                    scan.skip(error.kind(), format!("place {} cannot be listed: {error}", dir.path().display()));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if readable == 0 {
+            return Err(first_error.unwrap_or_else(|| {
+                Error::invalid(format!("no directory given for job {}", job.as_str())).next("name at least one directory")
+            }));
+        }
+        scan.finish()
+    }
+
+    /// The visible commits, newest first: by step, then epoch, then level, all descending. Copies of one
+    /// (step, epoch, level) are merged; fenced commits are left out.
+    pub fn commits(&self) -> &[Commit] {
+        &self.commits
+    }
+
+    /// The commits that the resume rule excludes, newest first.
+    pub fn fenced(&self) -> &[Commit] {
+        &self.fenced
+    }
+
+    /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
+    pub fn claims(&self) -> &[(Claim, Option<Resumed>)] {
+        &self.claims
+    }
+
+    /// What was skipped and why, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The notes that report a fault (damage, a newer version, an unreadable place), with their kind.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Every entry of every place: index of the place, the entry, and its name if it is one of ours.
+    pub fn files(&self) -> &[(usize, Entry, Option<FileName>)] {
+        &self.files
+    }
+
+    /// The places in the order they were given.
+    pub fn places(&self) -> &[Arc<dyn Dir>] {
+        &self.places
+    }
+}
+
+/// Why the resume rule excludes this commit, or `None`.
+fn fenced_by(commit: &CommitRecord, claims: &BTreeMap<u64, Claim>, resumed: &BTreeMap<u64, Resumed>) -> Option<String> {
+    let counter = commit.epoch.counter;
+    if let Some(claim) = claims.get(&counter)
+        && claim.epoch.run != commit.epoch.run
+    {
+        return Some(format!("epoch counter {counter} belongs to epoch {} of another run", claim.epoch));
+    }
+    resumed.range(counter.saturating_add(1)..).find_map(|(_, later)| match later.step {
+        None => Some(format!("epoch {} started afresh after it", later.epoch)),
+        Some(step) if commit.step > step => Some(format!("epoch {} resumed from step {step}", later.epoch)),
+        Some(_) => None,
+    })
+}
+
+/// A scan in progress.
+struct Scan<'a> {
+    job: &'a JobName,
+    places: &'a [Arc<dyn Dir>],
+    commits: BTreeMap<CommitKey, Vec<Commit>>,
+    claims: BTreeMap<u64, Vec<(Claim, String)>>,
+    resumed: BTreeMap<u64, Resumed>,
+    files: Vec<(usize, Entry, Option<FileName>)>,
+    foreign: Vec<Vec<String>>,
+    notes: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Scan<'a> {
+    fn new(job: &'a JobName, places: &'a [Arc<dyn Dir>]) -> Self {
+        Scan {
+            job,
+            places,
+            commits: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            resumed: BTreeMap::new(),
+            files: Vec::new(),
+            foreign: vec![Vec::new(); places.len()],
+            notes: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn skip(&mut self, kind: ErrorKind, note: String) {
+        self.notes.push(note.clone());
+        self.problems.push(Problem { kind, message: note });
+    }
+
+    fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
+        for entry in entries {
+            let name = if entry.is_dir { None } else { FileName::parse(&entry.name) };
+            match &name {
+                None if entry.is_dir => {}
+                None => self.foreign[place].push(entry.name.clone()),
+                Some(FileName::Commit { .. } | FileName::Claim { .. } | FileName::Resumed { .. }) => {
+                    let path = dir.path().join(&entry.name).display().to_string();
+                    match read_small(dir, &entry.name, RECORD_LIMIT_BYTES) {
+                        Ok(bytes) => {
+                            let taken = match &name {
+                                Some(FileName::Commit { .. }) => self.take_commit(place, &entry.name, &bytes),
+                                Some(FileName::Claim { epoch }) => self.take_claim(*epoch, &bytes, &path),
+                                Some(FileName::Resumed { epoch }) => self.take_resumed(*epoch, &bytes),
+                                _ => Ok(()),
+                            };
+                            match taken {
+                                Ok(()) => {}
+                                // A run that died while it claimed leaves a torn claim. It restricts nothing,
+                                // so it is no fault of the disk.
+                                Err(error) if matches!(name, Some(FileName::Claim { .. })) => {
+                                    self.notes.push(format!("skipped {path}: {error}"));
+                                }
+                                Err(error) => self.skip(error.kind(), format!("skipped {path}: {error}")),
+                            }
+                        }
+                        // Pruned by another process between the listing and now.
+                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                        Err(error) => self.skip(error.kind(), format!("skipped {path}: {error}")),
+                    }
+                }
+                Some(_) => {}
+            }
+            self.files.push((place, entry, name));
+        }
+    }
+
+    fn check_job(&self, found: &JobName) -> Result<()> {
+        if found == self.job {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the record belongs to another job: expected {}, found {}",
+            self.job.as_str(),
+            found.as_str()
+        ))
+        .next("move the file back to the directory of its own job"))
+    }
+
+    fn take_commit(&mut self, place: usize, name: &str, bytes: &[u8]) -> Result<()> {
+        let record = CommitRecord::decode(bytes)?;
+        self.check_job(&record.job)?;
+        let expected = commit_name(&record);
+        if name != expected {
+            // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
+            return Err(Error::corrupt(format!("the file name and the record disagree: the record belongs into {expected}"))
+                .next("rename the file back"));
+        }
+        let variants = self.commits.entry((record.step, record.epoch, record.level)).or_default();
+        match variants.iter_mut().find(|commit| commit.record == record) {
+            Some(commit) => commit.copies.push(place),
+            None => variants.push(Commit { record, copies: vec![place] }),
+        }
+        Ok(())
+    }
+
+    fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
+        let claim = Claim::decode(bytes)?;
+        self.check_job(&claim.job)?;
+        if claim.epoch.counter != counter {
+            return Err(Error::corrupt(format!(
+                "the file name and the claim disagree: name says epoch {counter}, claim says {}",
+                claim.epoch
+            )));
+        }
+        let claims = self.claims.entry(counter).or_default();
+        if claims.iter().all(|(other, _)| other.epoch.run != claim.epoch.run) {
+            claims.push((claim, path.to_string()));
+        }
+        Ok(())
+    }
+
+    fn take_resumed(&mut self, counter: u64, bytes: &[u8]) -> Result<()> {
+        let resumed = Resumed::decode(bytes)?;
+        self.check_job(&resumed.job)?;
+        if resumed.epoch.counter != counter {
+            return Err(Error::corrupt(format!(
+                "the file name and the resumed record disagree: name says epoch {counter}, record says {}",
+                resumed.epoch
+            )));
+        }
+        // Copies that differ: the one that fences more wins, because a step that was resumed past must never
+        // come back.
+        match self.resumed.get(&counter) {
+            Some(known) if known.step <= resumed.step => {}
+            _ => {
+                self.resumed.insert(counter, resumed);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Catalog> {
+        let mut claims = BTreeMap::new();
+        for (counter, mut found) in std::mem::take(&mut self.claims) {
+            if let [(first, first_path), (second, second_path), ..] = found.as_slice() {
+                // Breaks if: the first claim is taken instead; two runs would then write under one epoch.
+                return Err(Error::fenced(format!(
+                    "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",
+                    self.job.as_str(),
+                    first.epoch,
+                    first.host,
+                    first.pid,
+                    second.epoch,
+                    second.host,
+                    second.pid
+                ))
+                .next("find out which run is real, stop the other, and remove the other's claim file"));
+            }
+            if let Some((claim, _)) = found.pop() {
+                claims.insert(counter, claim);
+            }
+        }
+
+        let mut commits = Vec::new();
+        let mut fenced = Vec::new();
+        for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
+            if variants.len() > 1 {
+                // Most copies first; a stable sort keeps the order of the places otherwise.
+                variants.sort_by_key(|commit| std::cmp::Reverse(commit.copies.len()));
+                let places: Vec<String> =
+                    variants[1..].iter().flat_map(|other| &other.copies).map(|&place| self.places[place].path().display().to_string()).collect();
+                self.skip(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "commit records of step {} epoch {} level {} differ between places; the one with most copies counts, not that in {}",
+                        key.0,
+                        key.1,
+                        key.2,
+                        places.join(", ")
+                    ),
+                );
+            }
+            let commit = variants.swap_remove(0);
+            match fenced_by(&commit.record, &claims, &self.resumed) {
+                None => commits.push(commit),
+                Some(why) => {
+                    self.notes.push(format!(
+                        "step {} of epoch {} (level {}) does not count: {why}",
+                        key.0, key.1, key.2
+                    ));
+                    fenced.push(commit);
+                }
+            }
+        }
+
+        for (place, names) in self.foreign.iter_mut().enumerate() {
+            names.sort();
+            if let Some(first) = names.first() {
+                self.notes.push(format!(
+                    "{} file{} in {} not written by Orcheck left alone (first: {first})",
+                    names.len(),
+                    if names.len() == 1 { "" } else { "s" },
+                    self.places[place].path().display()
+                ));
+            }
+        }
+
+        let mut resumed = self.resumed;
+        Ok(Catalog {
+            places: self.places.to_vec(),
+            commits,
+            fenced,
+            claims: claims.into_iter().map(|(counter, claim)| (claim, resumed.remove(&counter))).collect(),
+            notes: self.notes,
+            problems: self.problems,
+            files: self.files,
+        })
+    }
+}
+
+/// The file name that this record must have.
+fn commit_name(record: &CommitRecord) -> String {
+    FileName::Commit {
+        step: record.step,
+        epoch: record.epoch.counter,
+        run: record.epoch.run.short_bytes(),
+        level: record.level,
+    }
+    .to_string()
+}

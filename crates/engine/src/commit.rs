@@ -1,0 +1,61 @@
+//! Commit: the only place that makes a checkpoint visible.
+//!
+//! A commit record is written under a temporary name, made durable, renamed, and its directory is
+//! made durable, in **every** directory of the level; any valid copy counts for readers. Then the
+//! claims are read again: a newer run's claim means this one is fenced off, and the record, though
+//! visible, is ignored by readers because the newer run resumed from an earlier step.
+//!
+//! Invariants:
+//! 1. Called only with records whose containers are all durable (`protocol.rs`, invariant 1).
+//! 2. `Ok` is returned only when every directory holds the record and no newer claim was seen
+//!    after the last rename.
+//!
+//! Survives: a crash between any two steps (the record is whole or absent in each directory), a
+//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable,
+//! which is harmless). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
+
+use crate::container::run_prefix;
+use crate::epoch::check_not_fenced;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::dir::Dir;
+use orcheck_io::file::write_small;
+use std::sync::Arc;
+
+/// Puts the record into every directory, in order. On failure: the index of the directory in
+/// `dirs` that failed, if one did.
+///
+/// # Errors
+/// Fenced, or what a directory says.
+pub fn make_visible(
+    dirs: &[Arc<dyn Dir>],
+    record: &CommitRecord,
+) -> std::result::Result<(), (Option<usize>, Error)> {
+    let name = name_of(record.step, record.epoch, record.level);
+    // A superseded run stops here in the common case, before it leaves a record behind.
+    check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))?;
+    let bytes = record.encode();
+    for (number, dir) in dirs.iter().enumerate() {
+        write_small(dir.as_ref(), &name, &bytes).map_err(|error| {
+            (Some(number), error.at(format!("commit of step {} at level {}", record.step, record.level)))
+        })?;
+    }
+    check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))
+}
+
+/// As [`make_visible`], from the encoded record that the lead sent to this node.
+///
+/// # Errors
+/// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
+pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<()> {
+    let record = CommitRecord::decode(bytes)?;
+    make_visible(std::slice::from_ref(dir), &record).map_err(|(_, error)| error)
+}
+
+/// File name of a commit record.
+#[must_use]
+pub fn name_of(step: u64, epoch: Epoch, level: Level) -> String {
+    FileName::Commit { step, epoch: epoch.counter, run: run_prefix(&epoch.run.0), level }.to_string()
+}

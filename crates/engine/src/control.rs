@@ -1,0 +1,390 @@
+//! The control thread of a node: carries the commit protocol's messages and actions.
+//!
+//! One thread on the node's lowest rank. It hears the node's writers over Unix sockets, the lead
+//! over one authenticated connection (and, on the lead itself, every node over one), runs the pure
+//! state machines of `protocol.rs`, and does what they ask for: commit records, the board that the
+//! ranks wait on, lanes, prune.
+//!
+//! Invariants:
+//! 1. All decisions are in `protocol.rs`; nothing here depends on the order in which sockets become
+//!    readable.
+//! 2. A peer that hangs up, sends rubbish or stalls costs at most the steps in flight; it never
+//!    blocks this thread longer than `SEND_TIMEOUT`.
+//! 3. When this thread ends for whatever reason, waiting ranks are told (`set_gone`).
+//!
+//! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
+
+use crate::commit;
+use crate::index::{Index, IndexShape, Outcome};
+use crate::places::Places;
+use crate::protocol::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
+};
+use crate::prune::{KeepRule, prune};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, Level};
+use orcheck_format::record::CommitRecord;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::conn::Conn;
+use orcheck_io::poll::Poller;
+use orcheck_io::pool::Pool;
+use orcheck_io::steps::Steps;
+use orcheck_plan::Placement;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Longest time one message may take to leave.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(500);
+
+/// What the session and the control thread of a node share.
+#[derive(Default)]
+pub struct ControlShared {
+    /// The session ends.
+    pub stop: AtomicBool,
+    /// The checkpoint this run resumed from (step, epoch counter), once known.
+    pub resumed: Mutex<Option<(u64, u64)>>,
+    /// What the user should know, oldest first; bounded.
+    pub notes: Mutex<Vec<String>>,
+}
+
+impl ControlShared {
+    /// Adds a note; beyond 64 the newest are dropped.
+    pub fn note(&self, text: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if notes.len() < 64 {
+            notes.push(text);
+        }
+    }
+}
+
+/// What a control thread needs to know.
+pub struct ControlContext {
+    /// The node's pool.
+    pub pool: Arc<Pool>,
+    /// Shape of the index in it.
+    pub shape: IndexShape,
+    /// This node.
+    pub node: u32,
+    /// The job.
+    pub facts: JobFacts,
+    /// Ranks of this node that host a writer.
+    pub writer_hosts: BTreeSet<u32>,
+    /// Writers of this node.
+    pub writers: u32,
+    /// The job's directories.
+    pub places: Places,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// Where the lanes lead at first; `None` without placed directories.
+    pub placement: Option<Placement>,
+    /// Whether this node is the lead.
+    pub is_lead: bool,
+    /// Clock for records.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Shared with the session.
+    pub shared: Arc<ControlShared>,
+}
+
+/// The connections of a control thread.
+pub struct Links {
+    /// One per rank of this node.
+    pub ranks: Vec<(u32, Conn)>,
+    /// To the lead; `None` on the lead.
+    pub lead: Option<Conn>,
+    /// On the lead: one per other node.
+    pub nodes: Vec<(u32, Conn)>,
+}
+
+enum Work {
+    Node(NodeEvent),
+    Lead(LeadEvent),
+}
+
+/// A control thread's state.
+pub struct Control {
+    context: ControlContext,
+    links: Links,
+    poller: Poller,
+    node: NodeState,
+    lead: Option<LeadState>,
+    work: VecDeque<Work>,
+    levels: Vec<Level>,
+    /// Levels at which a step of this run is committed.
+    committed: BTreeMap<u64, BTreeSet<Level>>,
+    rule: KeepRule,
+    inactive: BTreeSet<u32>,
+}
+
+impl Control {
+    /// Prepares the control thread; `poller` is the one whose waker the session holds.
+    #[must_use]
+    pub fn new(context: ControlContext, links: Links, poller: Poller) -> Self {
+        let levels = context.places.levels();
+        let node = NodeState::new(context.node, context.writers, levels.clone());
+        let lead = context
+            .is_lead
+            .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
+        let epoch: Epoch = context.facts.epoch;
+        let rule = KeepRule { keep: context.keep, epoch, resumed: None, committed: BTreeSet::new() };
+        let mut this = Self {
+            context,
+            links,
+            poller,
+            node,
+            lead,
+            work: VecDeque::new(),
+            levels,
+            committed: BTreeMap::new(),
+            rule,
+            inactive: BTreeSet::new(),
+        };
+        if let Some(placement) = this.context.placement.clone() {
+            this.take_placement(&placement);
+        }
+        this
+    }
+
+    /// Runs until the session ends. Ranks that wait are told when it ends early.
+    ///
+    /// # Errors
+    /// A defect, or a test's injected failure; the node then commits nothing any more.
+    pub fn run(mut self) -> Result<()> {
+        let result = self.serve();
+        Index::new(&self.context.pool, self.context.shape).set_gone();
+        result
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while !self.context.shared.stop.load(Ordering::Acquire) {
+            let fds: Vec<_> = self
+                .links
+                .ranks
+                .iter()
+                .map(|(_, conn)| conn.as_fd())
+                .chain(self.links.lead.iter().map(AsFd::as_fd))
+                .chain(self.links.nodes.iter().map(|(_, conn)| conn.as_fd()))
+                .collect();
+            self.poller.wait(&fds, SLICE)?;
+            drop(fds);
+            self.receive();
+            while let Some(work) = self.work.pop_front() {
+                match work {
+                    Work::Node(event) => {
+                        for action in self.node.step(event) {
+                            self.do_for_node(action)?;
+                        }
+                    }
+                    Work::Lead(event) => {
+                        let now = self.context.clock.unix_ms();
+                        let Some(lead) = &mut self.lead else { continue };
+                        for action in lead.step(event, now) {
+                            self.do_for_lead(action)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves every message that has arrived into the queue; drops connections that are gone.
+    fn receive(&mut self) {
+        let work = &mut self.work;
+        let hosts = &self.context.writer_hosts;
+        self.links.ranks.retain_mut(|(rank, conn)| {
+            match drain(conn, |message| work.push_back(Work::Node(NodeEvent::FromRank(message)))) {
+                Ok(()) => true,
+                Err(error) => {
+                    if hosts.contains(rank) {
+                        let error = error.at(format!("rank {rank}, which flushes for its node, is gone"));
+                        work.push_back(Work::Node(NodeEvent::WriterGone(error)));
+                    }
+                    false
+                }
+            }
+        });
+        if let Some(conn) = &mut self.links.lead {
+            let drained = drain(conn, |message| work.push_back(Work::Node(NodeEvent::FromLead(message))));
+            if let Err(error) = drained {
+                self.links.lead = None;
+                let error = error.at("the lead of the job is gone");
+                work.push_back(Work::Node(NodeEvent::LeadGone(error)));
+            }
+        }
+        self.links.nodes.retain_mut(|(node, conn)| {
+            let node = *node;
+            match drain(conn, |message| work.push_back(Work::Lead(LeadEvent::FromNode(node, message)))) {
+                Ok(()) => true,
+                Err(error) => {
+                    work.push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
+                    false
+                }
+            }
+        });
+    }
+
+    fn do_for_node(&mut self, action: NodeAction) -> Result<()> {
+        match action {
+            NodeAction::ToLead(message) => {
+                self.context.steps.at("control.to_lead", name_of(&message))?;
+                if self.lead.is_some() {
+                    self.work.push_back(Work::Lead(LeadEvent::FromNode(self.context.node, message)));
+                } else if let Some(conn) = &mut self.links.lead
+                    && let Err(error) = conn.send(&message, SEND_TIMEOUT)
+                {
+                    self.links.lead = None;
+                    let error = error.at("the lead of the job is gone");
+                    self.work.push_back(Work::Node(NodeEvent::LeadGone(error)));
+                }
+            }
+            NodeAction::Publish(step, level, outcome) => {
+                self.context.steps.at("control.publish", "")?;
+                let index = Index::new(&self.context.pool, self.context.shape);
+                index.publish(step, level, &outcome);
+                if outcome == Outcome::Committed {
+                    self.after_commit(step, level);
+                }
+            }
+            NodeAction::WriteRecord(step, bytes) => {
+                let written = match &self.context.places.node {
+                    Some(dir) => commit::make_visible_here(dir, &bytes),
+                    None => Err(Error::internal("level node has no directory")),
+                };
+                self.work.push_back(Work::Node(NodeEvent::RecordWritten(step, written)));
+            }
+            NodeAction::Lanes(_, text) => {
+                let roots: Vec<String> = self.context.facts.servers.clone();
+                match Placement::from_toml(&text, &self.context.facts.nodes, &roots) {
+                    Ok(placement) => self.take_placement(&placement),
+                    Err(error) => self.context.shared.note(format!("placement not taken: {error}")),
+                }
+            }
+            NodeAction::Gone(error) => {
+                self.context.shared.note(error.message().to_owned());
+                Index::new(&self.context.pool, self.context.shape).set_gone();
+            }
+        }
+        Ok(())
+    }
+
+    fn do_for_lead(&mut self, action: LeadAction) -> Result<()> {
+        match action {
+            LeadAction::ToNode(node, message) => self.send_to_node(node, &message),
+            LeadAction::ToAll(message) => {
+                self.context.steps.at("control.to_all", name_of(&message))?;
+                let others: Vec<u32> = self.links.nodes.iter().map(|(node, _)| *node).collect();
+                for node in others {
+                    self.send_to_node(node, &message);
+                }
+                self.work.push_back(Work::Node(NodeEvent::FromLead(message)));
+            }
+            LeadAction::WriteRecord(record) => {
+                self.context.steps.at("control.write_record", "")?;
+                let written = self.write_global(&record);
+                self.work.push_back(Work::Lead(LeadEvent::RecordWritten(record.step, written)));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_to_node(&mut self, node: u32, message: &Message) {
+        let Some(at) = self.links.nodes.iter().position(|(other, _)| *other == node) else {
+            if node == self.context.node {
+                self.work.push_back(Work::Node(NodeEvent::FromLead(message.clone())));
+            }
+            return;
+        };
+        if let Err(error) = self.links.nodes[at].1.send(message, SEND_TIMEOUT) {
+            self.links.nodes.remove(at);
+            self.work.push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
+        }
+    }
+
+    /// The record goes into every placed directory that still takes part.
+    fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), (Option<u32>, Error)> {
+        let (numbers, dirs): (Vec<u32>, Vec<_>) = self
+            .context
+            .places
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(server, dir)| (server as u32, dir))
+            .filter(|(server, _)| !self.inactive.contains(server))
+            .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
+            .unzip();
+        commit::make_visible(&dirs, record)
+            .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
+    }
+
+    fn take_placement(&mut self, placement: &Placement) {
+        let index = Index::new(&self.context.pool, self.context.shape);
+        if placement.generation < index.generation() {
+            return;
+        }
+        if let Some(lanes) = placement.lanes.get(self.context.node as usize) {
+            index.set_lanes(placement.generation, lanes);
+        }
+        for (number, server) in placement.servers.iter().enumerate() {
+            if !server.active && self.inactive.insert(number as u32) && placement.generation > 1 {
+                self.context.shared.note(format!(
+                    "directory {} takes no more containers of this run (placement generation {})",
+                    server.name, placement.generation
+                ));
+            }
+        }
+    }
+
+    /// Keeps count, and prunes once a step is committed at every configured level.
+    fn after_commit(&mut self, step: u64, level: Level) {
+        let levels = self.committed.entry(step).or_default();
+        levels.insert(level);
+        if levels.len() < self.levels.len() {
+            return;
+        }
+        self.committed.retain(|&other, _| other > step);
+        self.rule.committed.insert(step);
+        while self.rule.committed.len() > self.rule.keep.max(1) {
+            self.rule.committed.pop_first();
+        }
+        self.rule.resumed =
+            *self.context.shared.resumed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut dirs = self.context.places.of_level(Level::Node);
+        if self.lead.is_some() {
+            dirs.extend(self.context.places.of_level(Level::Global));
+        }
+        for dir in dirs {
+            if let Err(error) = prune(dir.as_ref(), &self.rule) {
+                // Nothing is lost by keeping too much; the next commit tries again.
+                self.context.shared.note(format!("prune: {error}"));
+            }
+        }
+    }
+}
+
+fn drain(conn: &mut Conn, mut take: impl FnMut(Message)) -> Result<()> {
+    while let Some(message) = conn.try_receive()? {
+        take(message);
+    }
+    Ok(())
+}
+
+/// Short name of a message, as the numbered steps show it.
+fn name_of(message: &Message) -> &'static str {
+    match message {
+        Message::Vote { .. } => "vote",
+        Message::NotDurable { .. } => "not durable",
+        Message::Recorded { .. } => "recorded",
+        Message::Committed { .. } => "committed",
+        Message::Aborted { .. } => "aborted",
+        Message::Record { .. } => "record",
+        _ => "other",
+    }
+}

@@ -1,0 +1,459 @@
+//! Flush: the CP-thread of one writer takes snapshots from the pool and writes its containers.
+//!
+//! Snapshots are flushed one after the other in the order in which they begin. In mode
+//! `orchestrated` a snapshot is written only while the **gate** of its lane is held, so that a
+//! directory sees one sequential stream from a node. Two ways through the levels:
+//!
+//! * the pool holds everything: level `node` is written and reported first, then level `global`
+//!   from the same chunks, which are freed as they are written the last time;
+//! * pipelined: every chunk is written to all levels and freed at once.
+//!
+//! Invariants:
+//! 1. A chunk is given back exactly once, also when a container failed: ranks never wait for a
+//!    directory that is gone.
+//! 2. A gate is held only while a snapshot that has begun is being written, never between two: a
+//!    rank that waits for its stage slot cannot be waiting for this gate's holder.
+//! 3. The first error of a container is reported, once, and ends that container only; the other
+//!    level goes on.
+//! 4. `Durable` is reported after fsync of the files and their directories.
+//!
+//! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
+//! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
+
+use crate::container::{ContainerWriter, Target};
+use crate::index::{Descriptor, Index, IndexShape};
+use crate::layout::Mode;
+use crate::places::Places;
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::gate::{Gate, Gates};
+use orcheck_io::machine::thread_cpu_time;
+use orcheck_io::pool::{Chunk, Pool};
+use orcheck_io::steps::Steps;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Lock byte of the node's stage slot.
+pub const STAGE_SLOT: u64 = 0;
+const NODE_DISK_GATE: u64 = 1;
+const SERVER_GATES: u64 = 16;
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// What a writer needs to know.
+pub struct FlushContext {
+    /// The node's pool.
+    pub pool: Arc<Pool>,
+    /// Shape of the index in it.
+    pub shape: IndexShape,
+    /// Job and epoch that the containers belong to.
+    pub job: JobName,
+    /// Epoch of this run.
+    pub epoch: Epoch,
+    /// Ranks in the job.
+    pub world_size: u32,
+    /// Node index and name.
+    pub node: (u32, String),
+    /// Writer index on the node.
+    pub writer: u32,
+    /// The writer's ranks: (position on the node, rank).
+    pub ranks: Vec<(u32, u32)>,
+    /// How streams travel.
+    pub mode: Mode,
+    /// The job's directories.
+    pub places: Places,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// Longest wait for a gate.
+    pub gate_timeout: Duration,
+    /// Clock for creation times.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Set when the session ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Sends a message to the node's control thread.
+pub type Report = Box<dyn FnMut(Message) -> Result<()> + Send>;
+
+/// A CP-thread's state.
+pub struct Flusher {
+    context: FlushContext,
+    gates: Gates,
+    report: Report,
+}
+
+/// One container of the step being flushed, or why there is none.
+struct Sink {
+    level: Level,
+    server: Option<u32>,
+    container: Option<ContainerWriter>,
+}
+
+/// A snapshot read from the ring whose chunks are kept for the next level.
+struct Held {
+    local: u32,
+    rank: u32,
+    stream_len_bytes: u64,
+    cut_bytes: u32,
+    segments: Vec<(u64, u64, Option<u32>)>,
+    record: Option<Vec<u8>>,
+}
+
+impl Flusher {
+    /// Prepares the CP-thread of one writer.
+    ///
+    /// # Errors
+    /// When the lock file of the gates cannot be opened.
+    pub fn new(context: FlushContext, report: Report) -> Result<Self> {
+        let gates = Gates::open(&context.pool)?;
+        Ok(Self { context, gates, report })
+    }
+
+    /// Runs until the session ends. An error is a defect or the loss of the control thread.
+    ///
+    /// # Errors
+    /// Corrupt for a descriptor out of order; Unavailable when reports cannot be sent.
+    pub fn run(&mut self) -> Result<()> {
+        loop {
+            let all: Vec<usize> = (0..self.context.ranks.len()).collect();
+            let Some((first, begin)) = self.next_begin(&all, None)? else { return Ok(()) };
+            self.flush_step(first, begin)?;
+        }
+    }
+
+    fn index(&self) -> Index<'_> {
+        Index::new(&self.context.pool, self.context.shape)
+    }
+
+    fn stopping(&self) -> bool {
+        self.context.stop.load(Ordering::Acquire)
+    }
+
+    /// The next snapshot of `step` (any step if `None`) among the ranks `waiting`; `None` when the
+    /// session ends first.
+    fn next_begin(&self, waiting: &[usize], step: Option<u64>) -> Result<Option<(usize, Begin)>> {
+        loop {
+            let index = self.index();
+            let news = index.writer_news(self.context.writer);
+            for &which in waiting {
+                let (local, rank) = self.context.ranks[which];
+                match index.pop(local)? {
+                    None => {}
+                    Some(Descriptor::Begin { step: begun, stream_len_bytes, cut_bytes, pipelined })
+                        if step.is_none_or(|step| step == begun) =>
+                    {
+                        return Ok(Some((which, Begin { step: begun, stream_len_bytes, cut_bytes, pipelined })));
+                    }
+                    Some(other) => {
+                        return Err(Error::corrupt(format!(
+                            "rank {rank} sent {other:?} where the begin of a snapshot{} was expected",
+                            step.map(|s| format!(" of step {s}")).unwrap_or_default()
+                        )));
+                    }
+                }
+            }
+            if self.stopping() {
+                return Ok(None);
+            }
+            index.wait_for_entries(self.context.writer, news, SLICE);
+        }
+    }
+
+    /// The rank's next descriptor; `None` when the session ends first.
+    fn next(&self, local: u32) -> Result<Option<Descriptor>> {
+        loop {
+            let index = self.index();
+            let news = index.writer_news(self.context.writer);
+            if let Some(descriptor) = index.pop(local)? {
+                return Ok(Some(descriptor));
+            }
+            if self.stopping() {
+                return Ok(None);
+            }
+            index.wait_for_entries(self.context.writer, news, SLICE);
+        }
+    }
+
+    fn flush_step(&mut self, first: usize, begin: Begin) -> Result<()> {
+        let step = begin.step;
+        let levels = self.context.places.levels();
+        let together = begin.pipelined || levels.len() < 2;
+        let first_pass: &[Level] = if together { &levels } else { &levels[..1] };
+        let mut sinks: Vec<Sink> = Vec::new();
+        for &level in first_pass {
+            sinks.push(self.open_sink(step, level)?);
+        }
+        let mut waiting: Vec<usize> = (0..self.context.ranks.len()).collect();
+        let mut next = Some((first, begin));
+        let mut held = Vec::new();
+        while let Some((which, begin)) = next {
+            waiting.retain(|&other| other != which);
+            let snapshot = self.stream_snapshot(step, which, &begin, &mut sinks, together)?;
+            let complete = snapshot.record.is_some();
+            if together {
+                self.finish_rank(snapshot.local, step);
+            } else {
+                held.push(snapshot);
+            }
+            if !complete && self.stopping() {
+                break;
+            }
+            next = if waiting.is_empty() { None } else { self.next_begin(&waiting, Some(step))? };
+        }
+        let whole = waiting.is_empty();
+        self.close_sinks(step, sinks, whole)?;
+        if together {
+            return Ok(());
+        }
+        for &level in &levels[1..] {
+            let last = Some(&level) == levels.last();
+            let mut sinks = vec![self.open_sink(step, level)?];
+            for snapshot in &held {
+                self.write_held(step, snapshot, &mut sinks, last)?;
+            }
+            self.close_sinks(step, sinks, whole)?;
+        }
+        Ok(())
+    }
+
+    fn finish_rank(&self, local: u32, step: u64) {
+        self.index().set_done(local, step, thread_cpu_time().as_nanos() as u64);
+    }
+
+    /// Where a container of `level` goes now.
+    fn target(&self, level: Level) -> Result<(Target, Option<u32>)> {
+        let places = &self.context.places;
+        let direct = self.context.direct;
+        if level == Level::Node {
+            let dir = places.node.clone().ok_or_else(|| Error::internal("level node has no directory"))?;
+            return Ok((Target { dir, server: 0, stripes: Vec::new(), direct }, None));
+        }
+        let lane = self.context.writer;
+        let server = self.index().lane_server(lane).ok_or_else(|| {
+            Error::unavailable("no placed directory is left")
+                .next("mend or replace the directories of `global`")
+        })?;
+        let dir = places.servers.get(server as usize).cloned().flatten().ok_or_else(|| {
+            Error::unavailable(format!("placed directory number {server} is not there"))
+        })?;
+        let stripes = if self.context.mode == Mode::Traditional {
+            places.servers.iter().flatten().cloned().collect()
+        } else {
+            Vec::new()
+        };
+        Ok((Target { dir, server, stripes, direct }, Some(server)))
+    }
+
+    fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
+        let context = &self.context;
+        let mut server = None;
+        let container = self.target(level).and_then(|(target, placed)| {
+            server = placed;
+            let striped = !target.stripes.is_empty();
+            let header = ContainerHeader {
+                features: if striped { Features::striped() } else { Features::default() },
+                job: context.job.clone(),
+                step,
+                epoch: context.epoch,
+                level,
+                node: context.node.0,
+                writer: context.writer,
+                world_size: context.world_size,
+                alignment_bytes: BLOCK_BYTES as u32,
+                created_unix_ms: context.clock.unix_ms(),
+            };
+            ContainerWriter::create(header, &context.node.1, &target)
+        });
+        match container {
+            Ok(container) => Ok(Sink { level, server, container: Some(container) }),
+            Err(error) => {
+                self.report_loss(step, level, server, error)?;
+                Ok(Sink { level, server, container: None })
+            }
+        }
+    }
+
+    fn report_loss(&mut self, step: u64, level: Level, server: Option<u32>, error: Error) -> Result<()> {
+        let text = format!("node {}: {}", self.context.node.1, error.message());
+        (self.report)(Message::NotDurable { step, level: Some(level), server, kind: error.kind(), text })
+    }
+
+    /// Does `work` on a sink's container; the first error loses it.
+    fn on_sink(
+        &mut self,
+        step: u64,
+        sink: &mut Sink,
+        work: impl FnOnce(&mut ContainerWriter, &FlushContext) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut container) = sink.container.take() else { return Ok(()) };
+        match work(&mut container, &self.context) {
+            Ok(()) => {
+                sink.container = Some(container);
+                Ok(())
+            }
+            Err(error) => {
+                container.abort();
+                self.report_loss(step, sink.level, sink.server, error)
+            }
+        }
+    }
+
+    /// The gates of all sinks, always in the same order; a gate that does not open loses its sink.
+    fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
+        let mut held = Vec::new();
+        if self.context.mode != Mode::Orchestrated {
+            return Ok(held);
+        }
+        for sink in sinks {
+            let byte = match sink.level {
+                Level::Node => NODE_DISK_GATE,
+                _ => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
+            };
+            let locked = self.gates.lock(byte, self.context.gate_timeout);
+            match locked {
+                Ok(gate) => held.push(gate),
+                Err(error) => self.on_sink(step, sink, |_, _| Err(error))?,
+            }
+        }
+        Ok(held)
+    }
+
+    fn stream_snapshot(
+        &mut self,
+        step: u64,
+        which: usize,
+        begin: &Begin,
+        sinks: &mut [Sink],
+        release: bool,
+    ) -> Result<Held> {
+        let (local, rank) = self.context.ranks[which];
+        let gates = self.lock_gates(step, sinks)?;
+        self.context.steps.at("flush.taken", "")?;
+        self.index().set_taken(local, step);
+        let mut held = Held {
+            local,
+            rank,
+            stream_len_bytes: begin.stream_len_bytes,
+            cut_bytes: begin.cut_bytes,
+            segments: Vec::new(),
+            record: None,
+        };
+        for sink in sinks.iter_mut() {
+            self.on_sink(step, sink, |container, _| {
+                container.begin_rank(rank, held.stream_len_bytes, held.cut_bytes)
+            })?;
+        }
+        let mut record = Vec::new();
+        loop {
+            match self.next(local)? {
+                Some(Descriptor::Segment { pool_at_bytes, len_bytes, chunk }) => {
+                    for sink in sinks.iter_mut() {
+                        self.on_sink(step, sink, |container, context| {
+                            container.append(&context.pool, pool_at_bytes, len_bytes)
+                        })?;
+                    }
+                    if release {
+                        self.give(chunk)?;
+                    } else {
+                        held.segments.push((pool_at_bytes, len_bytes, chunk));
+                    }
+                }
+                Some(Descriptor::Record { pool_at_bytes, len_bytes, chunk }) => {
+                    record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
+                    self.give(Some(chunk))?;
+                }
+                Some(Descriptor::Seal) => break,
+                Some(Descriptor::Fail) | None => {
+                    for sink in sinks.iter_mut() {
+                        self.on_sink(step, sink, |_, _| {
+                            Err(Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up")))
+                        })?;
+                    }
+                    drop(gates);
+                    return Ok(held);
+                }
+                Some(other @ Descriptor::Begin { .. }) => {
+                    return Err(Error::corrupt(format!("rank {rank} sent {other:?} inside a snapshot")));
+                }
+            }
+        }
+        for sink in sinks.iter_mut() {
+            let framed = record.clone();
+            self.on_sink(step, sink, |container, _| container.end_rank(framed))?;
+        }
+        drop(gates);
+        held.record = Some(record);
+        Ok(held)
+    }
+
+    fn write_held(&mut self, step: u64, snapshot: &Held, sinks: &mut [Sink], release: bool) -> Result<()> {
+        let gates = self.lock_gates(step, sinks)?;
+        let Held { rank, stream_len_bytes, cut_bytes, .. } = *snapshot;
+        for sink in sinks.iter_mut() {
+            self.on_sink(step, sink, |container, _| {
+                container.begin_rank(rank, stream_len_bytes, cut_bytes)
+            })?;
+        }
+        for &(pool_at_bytes, len_bytes, chunk) in &snapshot.segments {
+            for sink in sinks.iter_mut() {
+                self.on_sink(step, sink, |container, context| {
+                    container.append(&context.pool, pool_at_bytes, len_bytes)
+                })?;
+            }
+            if release {
+                self.give(chunk)?;
+            }
+        }
+        for sink in sinks.iter_mut() {
+            let framed = snapshot.record.clone();
+            self.on_sink(step, sink, |container, _| match framed {
+                Some(framed) => container.end_rank(framed),
+                None => Err(Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up"))),
+            })?;
+        }
+        drop(gates);
+        if release {
+            self.finish_rank(snapshot.local, step);
+        }
+        Ok(())
+    }
+
+    fn give(&self, chunk: Option<u32>) -> Result<()> {
+        if let Some(index) = chunk {
+            self.context.pool.give(Chunk::from_index(&self.context.pool, index)?);
+        }
+        Ok(())
+    }
+
+    fn close_sinks(&mut self, step: u64, sinks: Vec<Sink>, whole: bool) -> Result<()> {
+        for sink in sinks {
+            let Some(container) = sink.container else { continue };
+            if !whole {
+                container.abort();
+                continue;
+            }
+            match container.finish() {
+                Ok(container) => {
+                    self.context.steps.at("flush.durable", "")?;
+                    (self.report)(Message::Durable { step, level: sink.level, container })?;
+                }
+                Err(error) => self.report_loss(step, sink.level, sink.server, error)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a `Begin` said.
+struct Begin {
+    step: u64,
+    stream_len_bytes: u64,
+    cut_bytes: u32,
+    pipelined: bool,
+}

@@ -1,0 +1,500 @@
+//! The snapshot index: what ranks, CP-threads and the control thread of a node tell each other
+//! through the shared pool.
+//!
+//! Shared words (each a 64-bit atomic) and one ring of descriptors per rank:
+//!
+//! ```text
+//! word  0            news: bumped whenever the board or a committed step changes (waited on)
+//!       1, 2         newest step committed at level node / global, plus one
+//!       3            the engine of this node is gone
+//!       4            placement generation
+//!       5 … 12       server of lane 0 … 7, plus one
+//!       16 …         per writer: news (bumped when one of its rings gets an entry)
+//!       …            per rank:   done, taken, popped, declared[2], …
+//!       …            the board: the last 64 steps, state and error per level, error text
+//! ```
+//!
+//! Invariants:
+//! 1. A word has one writer: a rank its own block, a CP-thread `done/taken/popped` of its ranks,
+//!    the control thread the rest; the news words may be bumped by anyone.
+//! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
+//! 3. A board entry's text is written before its state, and its step is checked after reading.
+//!
+//! Survives: a rank that dies (its entries simply stop). Not here: the memory itself (`io::pool`).
+
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_io::pool::Pool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::time::Duration;
+
+const NEWS: u32 = 0;
+const COMMITTED: u32 = 1;
+const GONE: u32 = 3;
+const GENERATION: u32 = 4;
+const LANES: u32 = 5;
+/// Lanes a node can have at most.
+pub const MAX_LANES: u32 = 8;
+const WRITERS: u32 = 16;
+const RANK_WORDS: u32 = 8;
+const BOARD_STEPS: u32 = 64;
+const TEXT_WORDS: u32 = 40;
+const BOARD_WORDS: u32 = 6 + TEXT_WORDS;
+/// Largest error text that reaches the other ranks of a node, in bytes.
+const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
+
+/// What a rank tells its CP-thread, in this order: `Begin`, segments, `Record`s, `Seal` — or `Fail`
+/// at any point after `Begin`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Descriptor {
+    /// A snapshot begins.
+    Begin {
+        /// Step of the checkpoint.
+        step: u64,
+        /// Length of the stream that follows.
+        stream_len_bytes: u64,
+        /// Longest extent.
+        cut_bytes: u32,
+        /// Chunks are released as they are written, because the pool does not hold all snapshots.
+        pipelined: bool,
+    },
+    /// The next bytes of the stream.
+    Segment {
+        /// Where they lie in the pool.
+        pool_at_bytes: u64,
+        /// Their length, a multiple of a block.
+        len_bytes: u64,
+        /// Chunk to give back once written; `None` for lent pool memory.
+        chunk: Option<u32>,
+    },
+    /// A part of the framed rank record.
+    Record {
+        /// Where it lies in the pool.
+        pool_at_bytes: u64,
+        /// Its length.
+        len_bytes: u64,
+        /// Chunk to give back.
+        chunk: u32,
+    },
+    /// The snapshot is complete.
+    Seal,
+    /// The snapshot will not be completed.
+    Fail,
+}
+
+impl Descriptor {
+    fn encode(self) -> [u64; 8] {
+        match self {
+            Self::Begin { step, stream_len_bytes, cut_bytes, pipelined } => {
+                [1, step, stream_len_bytes, u64::from(cut_bytes), u64::from(pipelined), 0, 0, 0]
+            }
+            Self::Segment { pool_at_bytes, len_bytes, chunk } => {
+                [2, pool_at_bytes, len_bytes, chunk.map_or(0, |c| u64::from(c) + 1), 0, 0, 0, 0]
+            }
+            Self::Record { pool_at_bytes, len_bytes, chunk } => {
+                [3, pool_at_bytes, len_bytes, u64::from(chunk) + 1, 0, 0, 0, 0]
+            }
+            Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
+            Self::Fail => [5, 0, 0, 0, 0, 0, 0, 0],
+        }
+    }
+
+    fn decode(words: [u64; 8]) -> Option<Self> {
+        let chunk = words[3].checked_sub(1).and_then(|c| u32::try_from(c).ok());
+        Some(match words[0] {
+            1 => Self::Begin {
+                step: words[1],
+                stream_len_bytes: words[2],
+                cut_bytes: u32::try_from(words[3]).ok()?,
+                pipelined: words[4] != 0,
+            },
+            2 => Self::Segment { pool_at_bytes: words[1], len_bytes: words[2], chunk },
+            3 => Self::Record { pool_at_bytes: words[1], len_bytes: words[2], chunk: chunk? },
+            4 => Self::Seal,
+            5 => Self::Fail,
+            _ => return None,
+        })
+    }
+}
+
+/// What became of one step at one level, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing known yet.
+    Pending,
+    /// Committed.
+    Committed,
+    /// It will never be committed.
+    Lost(Error),
+}
+
+/// Shape of the index, and the pool words and rings it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexShape {
+    /// Ranks of the node.
+    pub ranks: u32,
+    /// Writers of the node.
+    pub writers: u32,
+}
+
+impl IndexShape {
+    /// Shared words the pool must have.
+    #[must_use]
+    pub fn words(self) -> u32 {
+        self.board_base() + BOARD_STEPS * BOARD_WORDS
+    }
+
+    fn rank_base(self) -> u32 {
+        WRITERS + self.writers
+    }
+
+    fn board_base(self) -> u32 {
+        self.rank_base() + self.ranks * RANK_WORDS
+    }
+}
+
+/// The index of one node's pool.
+pub struct Index<'p> {
+    pool: &'p Pool,
+    shape: IndexShape,
+}
+
+const DONE: u32 = 0;
+const TAKEN: u32 = 1;
+const POPPED: u32 = 2;
+const DECLARED: u32 = 3;
+const FLUSH_CPU_NS: u32 = 5;
+
+impl<'p> Index<'p> {
+    /// The index inside `pool`.
+    #[must_use]
+    pub fn new(pool: &'p Pool, shape: IndexShape) -> Self {
+        Self { pool, shape }
+    }
+
+    fn rank_word(&self, local: u32, word: u32) -> u32 {
+        self.shape.rank_base() + local * RANK_WORDS + word
+    }
+
+    fn get(&self, word: u32) -> u64 {
+        self.pool.word(word).load(Acquire)
+    }
+
+    fn set(&self, word: u32, value: u64) {
+        self.pool.word(word).store(value, Release);
+    }
+
+    fn bump(&self, word: u32) {
+        self.pool.word(word).fetch_add(1, AcqRel);
+        self.pool.wake(word);
+    }
+
+    // ---- rank to CP-thread -------------------------------------------------------------------
+
+    /// Says how many chunks this rank's next snapshot takes; `turn` alternates between
+    /// checkpoints, so that a fast rank cannot overwrite what a slow one still has to read.
+    pub fn declare_chunks(&self, local: u32, turn: u64, chunks: u64) {
+        self.set(self.rank_word(local, DECLARED + (turn % 2) as u32), chunks);
+    }
+
+    /// Chunks all ranks of the node declared for this turn.
+    #[must_use]
+    pub fn declared_chunks(&self, turn: u64) -> u64 {
+        (0..self.shape.ranks)
+            .map(|local| self.get(self.rank_word(local, DECLARED + (turn % 2) as u32)))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Hands a descriptor to the CP-thread of `writer`, waiting while the ring is full.
+    ///
+    /// # Errors
+    /// Unavailable when the CP-thread takes nothing before `timeout`.
+    pub fn push(&self, local: u32, writer: u32, descriptor: Descriptor, timeout: Duration) -> Result<()> {
+        let words = descriptor.encode();
+        loop {
+            let popped = self.get(self.rank_word(local, POPPED));
+            if self.pool.ring(local).push(&words) {
+                self.bump(WRITERS + writer);
+                return Ok(());
+            }
+            if !self.pool.wait_while(self.rank_word(local, POPPED), popped, timeout) {
+                return Err(Error::unavailable(format!(
+                    "the CP-thread took no snapshot descriptor for {:.1} s",
+                    timeout.as_secs_f64()
+                ))
+                .next("look for a stopped process or a stalled directory on this node"));
+            }
+        }
+    }
+
+    /// Takes a rank's next descriptor, if there is one.
+    ///
+    /// # Errors
+    /// Corrupt for an entry that no rank of this version writes.
+    pub fn pop(&self, local: u32) -> Result<Option<Descriptor>> {
+        let Some(words) = self.pool.ring(local).pop() else { return Ok(None) };
+        self.bump(self.rank_word(local, POPPED));
+        Descriptor::decode(words).map(Some).ok_or_else(|| {
+            Error::corrupt(format!(
+                "the snapshot index of local rank {local} holds an unknown descriptor {words:?}"
+            ))
+        })
+    }
+
+    /// Value to hand to [`Self::wait_for_entries`] after the rings were found empty.
+    #[must_use]
+    pub fn writer_news(&self, writer: u32) -> u64 {
+        self.get(WRITERS + writer)
+    }
+
+    /// Sleeps until an entry arrives or `timeout` passes.
+    pub fn wait_for_entries(&self, writer: u32, news: u64, timeout: Duration) {
+        // Woken or not: the caller looks again.
+        let _ = self.pool.wait_while(WRITERS + writer, news, timeout);
+    }
+
+    /// Wakes a writer without an entry, for it to see a stop flag.
+    pub fn nudge(&self, writer: u32) {
+        self.bump(WRITERS + writer);
+    }
+
+    // ---- CP-thread to rank -------------------------------------------------------------------
+
+    /// The snapshot of `step` has its turn at the lane (Algorithm 1: the flush lock is held).
+    pub fn set_taken(&self, local: u32, step: u64) {
+        self.set(self.rank_word(local, TAKEN), step + 1);
+        self.pool.wake(self.rank_word(local, TAKEN));
+    }
+
+    /// All chunks of the snapshot of `step` are free again.
+    pub fn set_done(&self, local: u32, step: u64, cpu_ns: u64) {
+        self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
+        self.set(self.rank_word(local, DONE), step + 1);
+        self.pool.wake(self.rank_word(local, DONE));
+    }
+
+    /// Processor time of the CP-thread that flushed this rank, since the session opened.
+    #[must_use]
+    pub fn flush_cpu_ns(&self, local: u32) -> u64 {
+        self.get(self.rank_word(local, FLUSH_CPU_NS))
+    }
+
+    /// Whether the rank's snapshot of `step` (or a later one) left the pool.
+    #[must_use]
+    pub fn is_done(&self, local: u32, step: u64) -> bool {
+        self.get(self.rank_word(local, DONE)) > step
+    }
+
+    /// Waits for [`Self::is_done`]; false at the deadline.
+    pub fn wait_done(&self, local: u32, step: u64, timeout: Duration) -> bool {
+        self.wait_word(self.rank_word(local, DONE), step, timeout)
+    }
+
+    /// Waits until the snapshot of `step` has its turn at the lane; false at the deadline.
+    pub fn wait_taken(&self, local: u32, step: u64, timeout: Duration) -> bool {
+        self.wait_word(self.rank_word(local, TAKEN), step, timeout)
+    }
+
+    /// Waits in slices, so that the death of the engine's host ends the wait.
+    fn wait_word(&self, word: u32, step: u64, timeout: Duration) -> bool {
+        let mut left = timeout;
+        loop {
+            let value = self.get(word);
+            if value > step {
+                return true;
+            }
+            if left.is_zero() || self.is_gone() {
+                return false;
+            }
+            let slice = left.min(Duration::from_millis(100));
+            let _ = self.pool.wait_while(word, value, slice);
+            left = left.saturating_sub(slice);
+        }
+    }
+
+    // ---- control thread to all ---------------------------------------------------------------
+
+    /// The engine of this node ended; nothing will be committed any more.
+    pub fn set_gone(&self) {
+        self.set(GONE, 1);
+        self.bump(NEWS);
+    }
+
+    /// Whether the engine of this node ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.get(GONE) != 0
+    }
+
+    /// Publishes where the lanes of this node lead.
+    pub fn set_lanes(&self, generation: u64, servers: &[u32]) {
+        for lane in 0..MAX_LANES {
+            let server = servers.get(lane as usize).map_or(0, |&s| u64::from(s) + 1);
+            self.set(LANES + lane, server);
+        }
+        self.set(GENERATION, generation);
+    }
+
+    /// Server of lane `lane` (modulo the lanes there are).
+    #[must_use]
+    pub fn lane_server(&self, lane: u32) -> Option<u32> {
+        let servers: Vec<u64> =
+            (0..MAX_LANES).map(|l| self.get(LANES + l)).take_while(|&s| s != 0).collect();
+        let server = *servers.get(lane as usize % servers.len().max(1))?;
+        Some(server as u32 - 1)
+    }
+
+    /// Placement generation that the lanes belong to.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.get(GENERATION)
+    }
+
+    fn board_word(&self, step: u64) -> u32 {
+        self.shape.board_base() + (step % u64::from(BOARD_STEPS)) as u32 * BOARD_WORDS
+    }
+
+    /// Publishes what became of `step` at `level`.
+    pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
+        let base = self.board_word(step);
+        if self.get(base) != step + 1 {
+            self.set(base, 0);
+            self.set(base + 1, 0);
+            self.set(base + 2, 0);
+            self.set(base, step + 1);
+        }
+        let at = base + 1 + level_slot(level);
+        match outcome {
+            Outcome::Pending => {}
+            Outcome::Committed => {
+                self.set(at, 1);
+                let committed = COMMITTED + level_slot(level);
+                self.set(committed, self.get(committed).max(step + 1));
+            }
+            // The first loss stays: it is the cause, later ones are its consequences.
+            Outcome::Lost(error) if self.get(at) == 0 => {
+                let bytes = error.message().as_bytes();
+                let text = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
+                for word in 0..TEXT_WORDS {
+                    let mut packed = [0u8; 8];
+                    let from = text.len().min(word as usize * 8);
+                    let part = &text[from..text.len().min(from + 8)];
+                    packed[..part.len()].copy_from_slice(part);
+                    self.set(base + 6 + word, u64::from_le_bytes(packed));
+                }
+                self.set(base + 3, text.len() as u64);
+                self.set(at, 2 + ((error.kind().code() as u64) << 8));
+            }
+            Outcome::Lost(_) => {}
+        }
+        self.bump(NEWS);
+    }
+
+    /// What became of `step` at `level`.
+    #[must_use]
+    pub fn outcome(&self, step: u64, level: Level) -> Outcome {
+        let base = self.board_word(step);
+        if self.get(base) != step + 1 {
+            return Outcome::Pending;
+        }
+        let state = self.get(base + 1 + level_slot(level));
+        let outcome = match state & 0xff {
+            1 => Outcome::Committed,
+            2 => {
+                let kind = ErrorKind::from_code((state >> 8) as i32).unwrap_or(ErrorKind::Internal);
+                let len = (self.get(base + 3) as usize).min(MAX_TEXT_BYTES);
+                let bytes: Vec<u8> = (0..TEXT_WORDS)
+                    .flat_map(|word| self.get(base + 6 + word).to_le_bytes())
+                    .take(len)
+                    .collect();
+                Outcome::Lost(Error::new(kind, String::from_utf8_lossy(&bytes).into_owned()))
+            }
+            _ => Outcome::Pending,
+        };
+        if self.get(base) == step + 1 { outcome } else { Outcome::Pending }
+    }
+
+    /// Newest step committed at `level` in this session.
+    #[must_use]
+    pub fn committed_step(&self, level: Level) -> Option<u64> {
+        self.get(COMMITTED + level_slot(level)).checked_sub(1)
+    }
+
+    /// Value for [`Self::wait_news`].
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.get(NEWS)
+    }
+
+    /// Sleeps until something is published or `timeout` passes.
+    pub fn wait_news(&self, news: u64, timeout: Duration) {
+        let _ = self.pool.wait_while(NEWS, news, timeout);
+    }
+}
+
+/// Levels with containers have a slot; `process` and `peers` have none in this version.
+fn level_slot(level: Level) -> u32 {
+    u32::from(level == Level::Global)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_io::pool::PoolShape;
+
+    fn pool(shape: IndexShape) -> Pool {
+        Pool::create(PoolShape {
+            chunk_bytes: 65536,
+            chunk_count: 4,
+            words: shape.words(),
+            rings: shape.ranks,
+            ring_entries: 8,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
+        let shape = IndexShape { ranks: 2, writers: 1 };
+        let pool = pool(shape);
+        let index = Index::new(&pool, shape);
+        let all = [
+            Descriptor::Begin { step: 7, stream_len_bytes: 4096, cut_bytes: 65536, pipelined: true },
+            Descriptor::Segment { pool_at_bytes: 0, len_bytes: 4096, chunk: Some(0) },
+            Descriptor::Segment { pool_at_bytes: 65536, len_bytes: 4096, chunk: None },
+            Descriptor::Record { pool_at_bytes: 4096, len_bytes: 77, chunk: 3 },
+            Descriptor::Seal,
+            Descriptor::Fail,
+        ];
+        for descriptor in all {
+            index.push(1, 0, descriptor, Duration::ZERO).unwrap();
+        }
+        for descriptor in all {
+            assert_eq!(index.pop(1).unwrap(), Some(descriptor));
+        }
+        assert_eq!(index.pop(1).unwrap(), None);
+        assert_eq!(index.pop(0).unwrap(), None);
+        let full = (0..100)
+            .find_map(|_| index.push(0, 0, Descriptor::Seal, Duration::from_millis(1)).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
+        let shape = IndexShape { ranks: 1, writers: 1 };
+        let pool = pool(shape);
+        let index = Index::new(&pool, shape);
+        assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+        let cause = Error::no_space("x".repeat(1000));
+        index.publish(3, Level::Global, &Outcome::Lost(cause));
+        index.publish(3, Level::Global, &Outcome::Lost(Error::internal("later")));
+        let Outcome::Lost(error) = index.outcome(3, Level::Global) else { panic!("lost") };
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(error.message().len(), MAX_TEXT_BYTES);
+        assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
+        index.publish(3 + 64, Level::Node, &Outcome::Committed);
+        assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+        assert_eq!(index.committed_step(Level::Node), Some(67));
+        assert_eq!(index.committed_step(Level::Global), None);
+    }
+}

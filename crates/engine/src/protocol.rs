@@ -1,0 +1,380 @@
+//! The commit protocol as two pure state machines: what a node does, what the lead does.
+//!
+//! ```text
+//! writer ──Durable──▶ node ──Vote──▶ lead      all nodes voted?
+//!                                     ├─ level global: write the record into every directory
+//!                                     └─ level node: Record ▶ every node writes its copy ▶ Recorded
+//! ranks ◀──board── node ◀──Committed / Aborted── lead
+//! ```
+//!
+//! Invariants:
+//! 1. A commit record is asked for only after every writer of every node reported its container
+//!    durable at that level.
+//! 2. A (step, level) is decided once; whatever arrives later about it is ignored.
+//! 3. A loss is final: no vote after it can commit the step at that level.
+//! 4. Duplicated and reordered messages change nothing; a node that is gone aborts what waits for it.
+//! 5. State is bounded: decisions older than `REMEMBERED` steps are forgotten, votes for them too.
+//!
+//! Pure: the driver (`control.rs`) brings messages in, carries actions out, and passes the time.
+//! Not here: what a record contains on disk (`commit.rs`).
+
+use crate::index::Outcome;
+use crate::places::is_directory_loss;
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::wire::Message;
+use orcheck_plan::Placement;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Decisions that are remembered, to recognise late messages.
+const REMEMBERED: usize = 4096;
+
+/// Something that happened to a node.
+#[derive(Debug, Clone)]
+pub enum NodeEvent {
+    /// A message from a rank of this node.
+    FromRank(Message),
+    /// A message from the lead.
+    FromLead(Message),
+    /// The rank that hosts a writer is gone.
+    WriterGone(Error),
+    /// The connection to the lead is gone.
+    LeadGone(Error),
+    /// This node's copy of the record of level `node` is durable, or will never be.
+    RecordWritten(u64, Result<(), Error>),
+}
+
+/// Something a node has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeAction {
+    /// Send to the lead.
+    ToLead(Message),
+    /// Tell the ranks.
+    Publish(u64, Level, Outcome),
+    /// Write this node's copy of the commit record of level `node`.
+    WriteRecord(u64, Vec<u8>),
+    /// The lanes lead elsewhere from now on (placement generation, TOML).
+    Lanes(u64, String),
+    /// Nothing will be committed any more.
+    Gone(Error),
+}
+
+/// One node's part.
+#[derive(Debug)]
+pub struct NodeState {
+    node: u32,
+    writers: u32,
+    levels: Vec<Level>,
+    collected: BTreeMap<(u64, Level), BTreeMap<u32, ContainerRef>>,
+    decided: BTreeSet<(u64, Level)>,
+    broken: Option<Error>,
+}
+
+impl NodeState {
+    /// A node with `writers` writers and the given configured levels.
+    #[must_use]
+    pub fn new(node: u32, writers: u32, levels: Vec<Level>) -> Self {
+        Self {
+            node,
+            writers,
+            levels,
+            collected: BTreeMap::new(),
+            decided: BTreeSet::new(),
+            broken: None,
+        }
+    }
+
+    /// Takes one event in.
+    pub fn step(&mut self, event: NodeEvent) -> Vec<NodeAction> {
+        match event {
+            NodeEvent::FromRank(Message::Durable { step, level, container }) => {
+                self.durable(step, level, container)
+            }
+            NodeEvent::FromRank(Message::NotDurable { step, level, server, kind, text }) => {
+                let levels = level.map_or_else(|| self.levels.clone(), |level| vec![level]);
+                levels
+                    .into_iter()
+                    .filter(|&level| self.decide(step, level))
+                    .map(|level| {
+                        let text = text.clone();
+                        NodeAction::ToLead(Message::NotDurable { step, level: Some(level), server, kind, text })
+                    })
+                    .collect()
+            }
+            NodeEvent::FromLead(Message::Record { step, bytes, .. }) => {
+                vec![NodeAction::WriteRecord(step, bytes)]
+            }
+            NodeEvent::RecordWritten(step, result) => {
+                let failed = result.err().map(|error| (error.kind(), error.message().to_owned()));
+                let node = self.node;
+                vec![NodeAction::ToLead(Message::Recorded { step, level: Level::Node, node, failed })]
+            }
+            NodeEvent::FromLead(Message::Committed { step, level }) => {
+                self.decide(step, level);
+                vec![NodeAction::Publish(step, level, Outcome::Committed)]
+            }
+            NodeEvent::FromLead(Message::Aborted { step, level, kind, text }) => {
+                self.decide(step, level);
+                vec![NodeAction::Publish(step, level, Outcome::Lost(Error::new(kind, text)))]
+            }
+            NodeEvent::FromLead(Message::Placement { generation, text }) => {
+                vec![NodeAction::Lanes(generation, text)]
+            }
+            NodeEvent::WriterGone(error) => {
+                let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
+                let actions = waiting.into_iter().map(|(step, level)| self.refuse(step, level, &error)).collect();
+                self.broken.get_or_insert(error);
+                actions
+            }
+            NodeEvent::LeadGone(error) => {
+                let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
+                let mut actions: Vec<NodeAction> = waiting
+                    .into_iter()
+                    .map(|(step, level)| {
+                        NodeAction::Publish(step, level, Outcome::Lost(error.clone()))
+                    })
+                    .collect();
+                actions.push(NodeAction::Gone(error));
+                actions
+            }
+            NodeEvent::FromRank(_) | NodeEvent::FromLead(_) => Vec::new(),
+        }
+    }
+
+    /// Marks a decision; false if there was one already.
+    fn decide(&mut self, step: u64, level: Level) -> bool {
+        self.collected.remove(&(step, level));
+        remember(&mut self.decided, (step, level))
+    }
+
+    fn refuse(&mut self, step: u64, level: Level, error: &Error) -> NodeAction {
+        self.decide(step, level);
+        NodeAction::ToLead(Message::NotDurable {
+            step,
+            level: Some(level),
+            server: None,
+            kind: error.kind(),
+            text: error.message().to_owned(),
+        })
+    }
+
+    fn durable(&mut self, step: u64, level: Level, container: ContainerRef) -> Vec<NodeAction> {
+        if self.decided.contains(&(step, level)) {
+            return Vec::new();
+        }
+        if let Some(error) = self.broken.clone() {
+            return vec![self.refuse(step, level, &error)];
+        }
+        let containers = self.collected.entry((step, level)).or_default();
+        containers.insert(container.writer, container);
+        if containers.len() < self.writers as usize {
+            return Vec::new();
+        }
+        let containers: Vec<ContainerRef> = containers.values().cloned().collect();
+        vec![NodeAction::ToLead(Message::Vote { step, level, node: self.node, containers })]
+    }
+}
+
+/// Something that happened to the lead.
+#[derive(Debug, Clone)]
+pub enum LeadEvent {
+    /// A message from a node.
+    FromNode(u32, Message),
+    /// A node's connection is gone.
+    NodeGone(u32, Error),
+    /// The record of level `global` is in every directory, or one failed (server, why).
+    RecordWritten(u64, Result<(), (Option<u32>, Error)>),
+}
+
+/// Something the lead has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LeadAction {
+    /// Send to one node.
+    ToNode(u32, Message),
+    /// Send to every node.
+    ToAll(Message),
+    /// Write this record into every placed directory.
+    WriteRecord(CommitRecord),
+}
+
+/// What the lead knows about the job.
+#[derive(Debug, Clone)]
+pub struct JobFacts {
+    /// The job.
+    pub job: JobName,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// Ranks.
+    pub world_size: u32,
+    /// Node names.
+    pub nodes: Vec<String>,
+    /// Placed directories as configured.
+    pub servers: Vec<String>,
+    /// Directory of level `node` as configured, or empty.
+    pub node_root: String,
+}
+
+#[derive(Debug, Default)]
+struct Ballot {
+    votes: BTreeMap<u32, Vec<ContainerRef>>,
+    recorded: BTreeSet<u32>,
+    writing: bool,
+}
+
+/// The lead's part.
+#[derive(Debug)]
+pub struct LeadState {
+    facts: JobFacts,
+    placement: Option<Placement>,
+    ballots: BTreeMap<(u64, Level), Ballot>,
+    decided: BTreeSet<(u64, Level)>,
+    gone: BTreeMap<u32, Error>,
+}
+
+impl LeadState {
+    /// The lead of a job; `placement` is absent when no directories are placed.
+    #[must_use]
+    pub fn new(facts: JobFacts, placement: Option<Placement>) -> Self {
+        Self { facts, placement, ballots: BTreeMap::new(), decided: BTreeSet::new(), gone: BTreeMap::new() }
+    }
+
+    /// Takes one event in; `now_unix_ms` goes into records.
+    pub fn step(&mut self, event: LeadEvent, now_unix_ms: u64) -> Vec<LeadAction> {
+        match event {
+            LeadEvent::FromNode(node, Message::Vote { step, level, containers, .. }) => {
+                self.vote(node, step, level, containers, now_unix_ms)
+            }
+            LeadEvent::FromNode(_, Message::NotDurable { step, level, server, kind, text }) => {
+                let error = Error::new(kind, text);
+                let mut actions = Vec::new();
+                if let Some(level) = level {
+                    actions.extend(self.abort(step, level, &error));
+                }
+                actions.extend(self.replace(server, kind));
+                actions
+            }
+            LeadEvent::FromNode(node, Message::Recorded { step, level, failed, .. }) => {
+                if let Some((kind, text)) = failed {
+                    let error = Error::new(kind, text);
+                    return self.abort(step, level, &error).into_iter().collect();
+                }
+                let Some(ballot) = self.ballots.get_mut(&(step, level)) else { return Vec::new() };
+                ballot.recorded.insert(node);
+                if ballot.recorded.len() < self.facts.nodes.len() {
+                    return Vec::new();
+                }
+                self.commit(step, level)
+            }
+            LeadEvent::FromNode(..) => Vec::new(),
+            LeadEvent::RecordWritten(step, Ok(())) => self.commit(step, Level::Global),
+            LeadEvent::RecordWritten(step, Err((server, error))) => {
+                let mut actions: Vec<LeadAction> =
+                    self.abort(step, Level::Global, &error).into_iter().collect();
+                actions.extend(self.replace(server, error.kind()));
+                actions
+            }
+            LeadEvent::NodeGone(node, error) => {
+                let name = self.facts.nodes.get(node as usize).cloned().unwrap_or_default();
+                let error = error.at(format!("node {name} is gone"));
+                let waiting: Vec<(u64, Level)> = self
+                    .ballots
+                    .iter()
+                    .filter(|(_, ballot)| !ballot.writing || ballot.recorded.len() < self.facts.nodes.len())
+                    .filter(|((_, level), ballot)| !(ballot.writing && *level == Level::Global))
+                    .map(|(&key, _)| key)
+                    .collect();
+                self.gone.insert(node, error.clone());
+                waiting.into_iter().filter_map(|(step, level)| self.abort(step, level, &error)).collect()
+            }
+        }
+    }
+
+    fn vote(
+        &mut self,
+        node: u32,
+        step: u64,
+        level: Level,
+        containers: Vec<ContainerRef>,
+        now_unix_ms: u64,
+    ) -> Vec<LeadAction> {
+        if self.decided.contains(&(step, level)) || node as usize >= self.facts.nodes.len() {
+            return Vec::new();
+        }
+        if let Some(error) = self.gone.values().next().cloned() {
+            return self.abort(step, level, &error).into_iter().collect();
+        }
+        let ballot = self.ballots.entry((step, level)).or_default();
+        ballot.votes.insert(node, containers);
+        if ballot.votes.len() < self.facts.nodes.len() || ballot.writing {
+            return Vec::new();
+        }
+        ballot.writing = true;
+        let record = CommitRecord {
+            job: self.facts.job.clone(),
+            step,
+            epoch: self.facts.epoch,
+            level,
+            world_size: self.facts.world_size,
+            nodes: self.facts.nodes.clone(),
+            placement_generation: self.placement.as_ref().map_or(0, |placement| placement.generation),
+            servers: match level {
+                Level::Global => self.facts.servers.clone(),
+                _ => vec![self.facts.node_root.clone()],
+            },
+            containers: ballot.votes.values().flatten().cloned().collect(),
+            created_unix_ms: now_unix_ms,
+        };
+        match level {
+            Level::Global => vec![LeadAction::WriteRecord(record)],
+            _ => vec![LeadAction::ToAll(Message::Record { step, level, bytes: record.encode() })],
+        }
+    }
+
+    fn commit(&mut self, step: u64, level: Level) -> Vec<LeadAction> {
+        self.ballots.remove(&(step, level));
+        if !remember(&mut self.decided, (step, level)) {
+            return Vec::new();
+        }
+        vec![LeadAction::ToAll(Message::Committed { step, level })]
+    }
+
+    fn abort(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
+        self.ballots.remove(&(step, level));
+        remember(&mut self.decided, (step, level)).then(|| {
+            LeadAction::ToAll(Message::Aborted {
+                step,
+                level,
+                kind: error.kind(),
+                text: error.message().to_owned(),
+            })
+        })
+    }
+
+    /// A directory that is lost or full gets no more containers.
+    fn replace(&mut self, server: Option<u32>, kind: ErrorKind) -> Option<LeadAction> {
+        let (placement, server) = (self.placement.as_mut()?, server?);
+        let active = placement.servers.get(server as usize).is_some_and(|server| server.active);
+        if !active || !is_directory_loss(kind) {
+            return None;
+        }
+        let replaced = placement.without(server, &self.facts.nodes).ok()?;
+        *placement = replaced;
+        Some(LeadAction::ToAll(Message::Placement {
+            generation: placement.generation,
+            text: placement.to_toml(&self.facts.nodes),
+        }))
+    }
+}
+
+/// Remembers a decision; false if it was known (or so old that it counts as known).
+fn remember(decided: &mut BTreeSet<(u64, Level)>, key: (u64, Level)) -> bool {
+    if decided.len() >= REMEMBERED && decided.first().is_some_and(|first| key < *first) {
+        return false;
+    }
+    let new = decided.insert(key);
+    while decided.len() > REMEMBERED {
+        decided.pop_first();
+    }
+    new
+}

@@ -1,0 +1,155 @@
+//! Prune: older checkpoints go, by the keep rule, in an order that no crash can turn into a loss.
+//!
+//! Works on names only and removes only files whose name Orcheck could have given: foreign files
+//! stay. For each directory: the commit records of what goes, fsync of the directory, then the
+//! containers.
+//!
+//! Invariants:
+//! 1. Nothing goes before `keep` newer checkpoints are committed at every configured level by this
+//!    run (the one it resumed from counts).
+//! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
+//! 3. After a crash anywhere, a record never names a container that prune removed before it.
+//!
+//! Also collected, once the keep rule is met: containers without record (crashed or failed steps),
+//! records of fenced runs, temporary files and claims of epochs that nothing refers to any more.
+//! Not here: when to prune (`control.rs`).
+
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::Epoch;
+use orcheck_format::names::FileName;
+use orcheck_io::dir::Dir;
+use std::collections::BTreeSet;
+
+/// What is to be kept.
+#[derive(Debug, Clone)]
+pub struct KeepRule {
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// The checkpoint this run resumed from (step, epoch counter).
+    pub resumed: Option<(u64, u64)>,
+    /// Steps committed by this run at every configured level.
+    pub committed: BTreeSet<u64>,
+}
+
+impl KeepRule {
+    /// The kept (step, epoch counter), newest first; empty while nothing may go.
+    #[must_use]
+    pub fn kept(&self) -> Vec<(u64, u64)> {
+        let own = self.committed.iter().rev().map(|&step| (step, self.epoch.counter));
+        let kept: Vec<(u64, u64)> = own.chain(self.resumed).take(self.keep.max(1)).collect();
+        if kept.len() < self.keep.max(1) || self.committed.is_empty() { Vec::new() } else { kept }
+    }
+
+    /// Whether the files of (step, epoch counter) may go.
+    fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
+        let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
+        !kept.contains(&(step, epoch))
+            && epoch <= self.epoch.counter
+            && (step < newest || epoch < self.epoch.counter)
+    }
+}
+
+/// Removes from one directory what the rule lets go; returns how many files went.
+///
+/// # Errors
+/// What the directory says; whatever went before stays gone, the rest is tried again next time.
+pub fn prune(dir: &dyn Dir, rule: &KeepRule) -> Result<usize> {
+    let kept = rule.kept();
+    if kept.is_empty() {
+        return Ok(0);
+    }
+    let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
+    let mut records = Vec::new();
+    let mut others = Vec::new();
+    for entry in dir.list()?.into_iter().filter(|entry| !entry.is_dir) {
+        match FileName::parse(&entry.name) {
+            Some(FileName::Commit { step, epoch, .. }) if rule.may_go(&kept, step, epoch) => {
+                records.push(entry.name);
+            }
+            Some(FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. })
+                if rule.may_go(&kept, step, epoch) =>
+            {
+                others.push(entry.name);
+            }
+            Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) if epoch < oldest_epoch => {
+                others.push(entry.name);
+            }
+            Some(FileName::Temporary(target)) if is_of_older_epoch(&target, rule.epoch.counter) => {
+                others.push(entry.name);
+            }
+            _ => {}
+        }
+    }
+    for name in &records {
+        remove(dir, name)?;
+    }
+    if !records.is_empty() {
+        dir.sync()?;
+    }
+    for name in &others {
+        remove(dir, name)?;
+    }
+    Ok(records.len() + others.len())
+}
+
+/// Whether a temporary file's intended name belongs to an older epoch.
+fn is_of_older_epoch(target: &str, counter: u64) -> bool {
+    match FileName::parse(target) {
+        Some(
+            FileName::Commit { epoch, .. }
+            | FileName::Container { epoch, .. }
+            | FileName::Stripe { epoch, .. }
+            | FileName::Claim { epoch }
+            | FileName::Resumed { epoch },
+        ) => epoch < counter,
+        _ => false,
+    }
+}
+
+/// A file that somebody else removed is gone as well.
+fn remove(dir: &dyn Dir, name: &str) -> Result<()> {
+    match dir.remove(name) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_format::ids::RunId;
+
+    fn rule(keep: usize, resumed: Option<(u64, u64)>, committed: &[u64]) -> KeepRule {
+        KeepRule {
+            keep,
+            epoch: Epoch { counter: 5, run: RunId([7; 16]) },
+            resumed,
+            committed: committed.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn nothing_goes_before_enough_newer_ones_are_committed() {
+        assert!(rule(2, None, &[]).kept().is_empty());
+        assert!(rule(2, None, &[10]).kept().is_empty());
+        assert!(rule(2, Some((8, 4)), &[]).kept().is_empty());
+        assert!(rule(1, Some((8, 4)), &[]).kept().is_empty());
+        assert_eq!(rule(2, Some((8, 4)), &[10]).kept(), vec![(10, 5), (8, 4)]);
+        assert_eq!(rule(2, Some((8, 4)), &[10, 12]).kept(), vec![(12, 5), (10, 5)]);
+        assert_eq!(rule(1, None, &[10]).kept(), vec![(10, 5)]);
+    }
+
+    #[test]
+    fn what_is_newer_or_being_written_stays() {
+        let rule = rule(2, Some((8, 4)), &[10]);
+        let kept = rule.kept();
+        assert!(!rule.may_go(&kept, 10, 5) && !rule.may_go(&kept, 8, 4));
+        assert!(!rule.may_go(&kept, 11, 5), "being written");
+        assert!(!rule.may_go(&kept, 11, 6), "of a newer run");
+        assert!(rule.may_go(&kept, 9, 5), "failed step of this run");
+        assert!(rule.may_go(&kept, 9, 4), "fenced step of the last run");
+        assert!(rule.may_go(&kept, 7, 4), "older than the kept ones");
+    }
+}

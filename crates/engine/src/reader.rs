@@ -1,0 +1,764 @@
+//! One container, opened and proven; regions read straight into place.
+//!
+//! How: the container's file is looked for by name in every place. Its header, trailer and manifest must agree
+//! with the commit record, whose digest identifies the manifest. Where trailer or manifest are damaged, the
+//! manifest is rebuilt from the rank headers and rank records and used only if its digest is the recorded one.
+//! Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
+//! arrived there.
+//!
+//! Invariants:
+//! 1. A manifest is used only if its digest equals the one in the commit record.
+//! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent agrees. After an
+//!    error the contents of the target are undefined.
+//! 3. `stream_region` never hands on a byte whose checksum has not been proven.
+//! 4. Beyond the target, memory stays below one piece plus the metadata, whatever the file says.
+//! 5. Nothing is ever written.
+//!
+//! Faults survived: a damaged trailer or manifest, a truncated or overlong tail, a damaged copy of the file in
+//! one place while another place has a good one. Recognised and refused: everything else that was damaged,
+//! swapped, mixed up or written by a newer version.
+//!
+//! Not here: choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orcheck_format::container::{
+    BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN,
+    TRAILER_BYTES, Trailer, decode_rank_record, header_crc,
+};
+use orcheck_format::{
+    CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord, Result, crc64,
+    crc64_combine,
+};
+use orcheck_io::{Dir, File, Span, crc_span, read_span};
+
+/// Most bytes read at once.
+pub const PIECE_BYTES: u64 = 4 << 20;
+
+/// A container whose metadata agrees with its commit record.
+pub struct Reader {
+    places: Vec<Arc<dyn Dir>>,
+    commit: CommitRecord,
+    header: ContainerHeader,
+    manifest: Manifest,
+    file_len_bytes: u64,
+    /// The container's own file, then its stripes.
+    stores: Vec<Box<dyn File>>,
+    /// Files of other containers that extents refer to, opened when first needed.
+    referred: Mutex<BTreeMap<String, Arc<dyn File>>>,
+    /// Containers that store what several ranks hold alike, opened when first needed.
+    owners: Mutex<BTreeMap<String, Arc<Reader>>>,
+    notes: Vec<String>,
+}
+
+/// The container of this commit that holds the rank.
+///
+/// # Errors
+/// `NotFound` if no container of the commit holds it.
+pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
+    commit.containers.iter().find(|container| container.holds(rank)).ok_or_else(|| {
+        Error::not_found(format!(
+            "rank {rank} is not in step {} of job {}: the checkpoint was written by {} ranks",
+            commit.step,
+            commit.job.as_str(),
+            commit.world_size
+        ))
+    })
+}
+
+impl Reader {
+    /// Finds the container in the places and proves its metadata.
+    ///
+    /// # Errors
+    /// `NotFound` if no place has the file; `Corrupt` if it cannot be proven and not be rebuilt; `Unsupported` if
+    /// a newer version wrote it; otherwise what the disk said. Several bad copies: the most telling error.
+    pub fn open(places: &[Arc<dyn Dir>], commit: &CommitRecord, container: &ContainerRef) -> Result<Reader> {
+        let mut worst: Option<Error> = None;
+        for dir in places {
+            let file = match dir.open(&container.file) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => {
+                    worst.get_or_insert(error);
+                    continue;
+                }
+            };
+            match Self::prove(places, commit, container, file) {
+                Ok(mut reader) => {
+                    if let Some(error) = worst {
+                        reader.notes.push(format!("used the copy in {}, because {error}", dir.path().display()));
+                    }
+                    return Ok(reader);
+                }
+                Err(error) => match &worst {
+                    Some(known) if known.kind() == ErrorKind::Corrupt => {}
+                    _ => worst = Some(error),
+                },
+            }
+        }
+        Err(worst.unwrap_or_else(|| {
+            let searched: Vec<String> = places.iter().map(|dir| dir.path().display().to_string()).collect();
+            Error::not_found(format!(
+                "container {} of step {} (node {}, {} bytes) is in none of these places: {}",
+                container.file,
+                commit.step,
+                container.node,
+                container.len_bytes,
+                searched.join(", ")
+            ))
+            .next("give the directory that holds it, or use an older step")
+        }))
+    }
+
+    fn prove(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        file: Box<dyn File>,
+    ) -> Result<Reader> {
+        let found_len_bytes = file.len_bytes()?;
+        let mut notes = Vec::new();
+        if found_len_bytes != container.len_bytes {
+            notes.push(format!(
+                "{}: expected a length of {} bytes, found {found_len_bytes} bytes",
+                file.name(),
+                container.len_bytes
+            ));
+        }
+        let block = read_block(file.as_ref(), 0).map_err(|error| error.next("use an older step"))?;
+        let header = ContainerHeader::decode(&block)
+            .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))?;
+        check_header(&header, commit, container).map_err(|error| error.at(file.name()))?;
+
+        let stored = stored_manifest(file.as_ref(), header_crc(&block), container).and_then(|manifest| {
+            check_manifest(&manifest, commit, container, container.len_bytes)?;
+            Ok(manifest)
+        });
+        let manifest = match stored {
+            Ok(manifest) => manifest,
+            Err(damage) if damage.kind() == ErrorKind::Corrupt => {
+                let manifest = rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
+                    Error::new(damage.kind(), format!("{damage}; {failed}")).next("use an older step")
+                })?;
+                notes.push(format!("{damage}; the manifest was rebuilt from the rank records and its digest agrees"));
+                manifest
+            }
+            Err(other) => return Err(other),
+        };
+
+        let mut stores = vec![file];
+        for stripe in &manifest.stores[1..] {
+            stores.push(find(places, stripe)?);
+        }
+        Ok(Reader {
+            places: places.to_vec(),
+            commit: commit.clone(),
+            header,
+            manifest,
+            file_len_bytes: container.len_bytes,
+            stores,
+            referred: Mutex::default(),
+            owners: Mutex::default(),
+            notes,
+        })
+    }
+
+    /// What the container holds.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What was wrong with the container without harm to its data.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of the container's stripes, as found.
+    pub fn stripe_bytes(&self) -> u64 {
+        self.stores[1..].iter().filter_map(|store| store.len_bytes().ok()).sum()
+    }
+
+    /// The region of a rank in this container.
+    pub fn region(&self, rank: u32, name: &str) -> Option<&RegionRecord> {
+        self.rank(rank)?.regions.iter().find(|region| region.name == name)
+    }
+
+    /// Reads a region into place and proves it. `into` must have exactly the region's length.
+    ///
+    /// # Errors
+    /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges where a
+    /// checksum disagrees or the file ends early.
+    pub fn read_region(&self, rank: u32, region: &RegionRecord, into: Span) -> Result<()> {
+        if into.len_bytes() as u64 != region.len_bytes {
+            return Err(Error::invalid(format!(
+                "region {:?} of rank {rank}: expected a target of {} bytes, found {} bytes",
+                region.name,
+                region.len_bytes,
+                into.len_bytes()
+            ))
+            .next("ask for the stored size and allocate that"));
+        }
+        let stored = region.extents.iter().try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
+        if region.same_as.is_none() && stored != Some(region.len_bytes) {
+            return Err(Error::corrupt(format!(
+                "region {:?} of rank {rank}: its extents do not add up to {} bytes",
+                region.name, region.len_bytes
+            )));
+        }
+        self.with_owner(rank, region, |reader, rank, region| {
+            let mut at = 0;
+            for extent in &region.extents {
+                let target = into.sub(as_usize(at)?, as_usize(extent.len_bytes)?);
+                reader.source(rank, region, at, extent)?.read(target)?;
+                at += extent.len_bytes;
+            }
+            Ok(())
+        })
+    }
+
+    /// Hands a region to `sink` piece by piece, in order, each piece with its offset in the region and only
+    /// after the checksum of its extent has been proven.
+    ///
+    /// # Errors
+    /// As [`Reader::read_region`]; and what `sink` returns.
+    pub fn stream_region(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.with_owner(rank, region, |reader, rank, region| {
+            let mut piece = Vec::new();
+            let mut at = 0;
+            for extent in &region.extents {
+                reader.source(rank, region, at, extent)?.stream(&mut piece, sink)?;
+                at += extent.len_bytes;
+            }
+            Ok(())
+        })
+    }
+
+    /// Proves each extent that this container stores of the region, and goes on after a damaged one.
+    pub(crate) fn check_region(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        damage: &mut dyn FnMut(Error),
+        progress: &mut dyn FnMut(u64),
+    ) {
+        let mut piece = Vec::new();
+        let mut at = 0;
+        for extent in &region.extents {
+            let checked = self
+                .source(rank, region, at, extent)
+                .and_then(|source| source.stream(&mut piece, &mut |_, _| Ok(())));
+            if let Err(error) = checked {
+                damage(error);
+            }
+            progress(extent.len_bytes);
+            at += extent.len_bytes;
+        }
+    }
+
+    /// Finds who stores the bytes of a region that several ranks hold alike, and calls `then` with that.
+    pub(crate) fn with_owner(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        then: impl FnOnce(&Reader, u32, &RegionRecord) -> Result<()>,
+    ) -> Result<()> {
+        let Some(owner) = region.same_as else {
+            return then(self, rank, region);
+        };
+        let context = || format!("region {:?} of rank {rank}, stored once by rank {owner}", region.name);
+        let other;
+        let reader = if self.rank(owner).is_some() {
+            self
+        } else {
+            other = self.owner_reader(owner).map_err(|error| error.at(context()))?;
+            other.as_ref()
+        };
+        let stored = reader
+            .region(owner, &region.name)
+            .filter(|stored| stored.same_as.is_none() && stored.len_bytes == region.len_bytes)
+            .ok_or_else(|| {
+                Error::corrupt(format!("expected a region of {} bytes there, found none", region.len_bytes)).at(context())
+            })?;
+        then(reader, owner, stored)
+    }
+
+    fn owner_reader(&self, owner: u32) -> Result<Arc<Reader>> {
+        let holder = holder_of(&self.commit, owner)?;
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reader) = owners.get(&holder.file) {
+            return Ok(reader.clone());
+        }
+        let reader = Arc::new(Reader::open(&self.places, &self.commit, holder)?);
+        owners.insert(holder.file.clone(), reader.clone());
+        Ok(reader)
+    }
+
+    fn rank(&self, rank: u32) -> Option<&RankRecord> {
+        let index = self.manifest.ranks.binary_search_by_key(&rank, |record| record.rank).ok()?;
+        self.manifest.ranks.get(index)
+    }
+
+    /// Where the bytes of an extent are, and what to say when they are wrong.
+    fn source<'a>(&'a self, rank: u32, region: &'a RegionRecord, at: u64, extent: &'a Extent) -> Result<Source<'a>> {
+        let file = match &extent.container {
+            None => match self.stores.get(usize::from(extent.store)) {
+                Some(file) => Stored::Own(file.as_ref()),
+                None => return Err(Error::corrupt(format!("store {} is not in the manifest", extent.store))),
+            },
+            Some(name) => Stored::Other(self.referred_file(name, extent.store)?),
+        };
+        let source = Source { step: self.manifest.step, rank, region, at, extent, file };
+        if extent.encoding != 0 || extent.stored_len_bytes != extent.len_bytes {
+            return Err(Error::unsupported(format!(
+                "{}: stored with encoding {}, this version reads encoding 0 only",
+                source.place(),
+                extent.encoding
+            ))
+            .next("use a newer version of Orcheck"));
+        }
+        Ok(source)
+    }
+
+    fn referred_file(&self, name: &str, store: u16) -> Result<Arc<dyn File>> {
+        let wanted = match (store, name.strip_suffix(".orc")) {
+            (0, _) | (_, None) => name.to_string(),
+            (stripe, Some(stem)) => format!("{stem}.stripe{stripe:02}"),
+        };
+        let mut referred = self.referred.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = referred.get(&wanted) {
+            return Ok(file.clone());
+        }
+        let file: Arc<dyn File> = Arc::from(find(&self.places, &wanted)?);
+        referred.insert(wanted, file.clone());
+        Ok(file)
+    }
+
+    pub(crate) fn header(&self) -> &ContainerHeader {
+        &self.header
+    }
+
+    pub(crate) fn own_file(&self) -> &dyn File {
+        self.stores[0].as_ref()
+    }
+
+    pub(crate) fn file_len_bytes(&self) -> u64 {
+        self.file_len_bytes
+    }
+}
+
+/// A file of this container, or of one that it refers to.
+enum Stored<'a> {
+    Own(&'a dyn File),
+    Other(Arc<dyn File>),
+}
+
+/// One extent on its way from a file.
+struct Source<'a> {
+    step: u64,
+    rank: u32,
+    region: &'a RegionRecord,
+    /// Offset of the extent in the region, in bytes.
+    at: u64,
+    extent: &'a Extent,
+    file: Stored<'a>,
+}
+
+impl Source<'_> {
+    fn file(&self) -> &dyn File {
+        match &self.file {
+            Stored::Own(file) => *file,
+            Stored::Other(file) => file.as_ref(),
+        }
+    }
+
+    fn place(&self) -> String {
+        format!(
+            "step {}, rank {}, region {:?}, bytes {}..{} (file {}, bytes {}..{})",
+            self.step,
+            self.rank,
+            self.region.name,
+            self.at,
+            self.at + self.extent.len_bytes,
+            self.file().name(),
+            self.extent.physical,
+            self.extent.physical + self.extent.len_bytes
+        )
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let len = self.extent.len_bytes;
+        (0..len).step_by(PIECE_BYTES as usize).map(move |at| (at, PIECE_BYTES.min(len - at)))
+    }
+
+    /// Reads one piece into `into` and gives back its checksum.
+    fn piece(&self, at: u64, into: Span) -> Result<u64> {
+        read_span(self.file(), into, self.extent.physical + at).map_err(|error| error.at(self.place()))?;
+        Ok(crc_span(into))
+    }
+
+    fn compare(&self, found: u64) -> Result<()> {
+        if found == self.extent.crc_plain {
+            return Ok(());
+        }
+        // Breaks if: this returns Ok; every damaged byte would then reach the program.
+        Err(Error::corrupt(format!(
+            "damaged data: expected CRC-64 {:016x}, found {found:016x}",
+            self.extent.crc_plain
+        ))
+        .at(self.place())
+        .next("restart from an older step, and have the storage checked"))
+    }
+
+    fn read(&self, into: Span) -> Result<()> {
+        let mut crc = Crc::default();
+        for (at, len) in self.pieces() {
+            crc.append(self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?, len);
+        }
+        self.compare(crc.value())
+    }
+
+    /// An extent of one piece is read once. A longer one is read twice: first to prove it and to note the
+    /// checksum of each piece, then to hand the pieces on, each compared with what was proven.
+    fn stream(&self, piece: &mut Vec<u8>, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        piece.resize(as_usize(self.extent.len_bytes.min(PIECE_BYTES))?, 0);
+        let mut crc = Crc::default();
+        let mut proven = Vec::new();
+        for (at, len) in self.pieces() {
+            let found = self.piece(at, Span::from_mut(&mut piece[..as_usize(len)?]))?;
+            crc.append(found, len);
+            proven.push(found);
+        }
+        self.compare(crc.value())?;
+        if let [_] = proven[..] {
+            return sink(self.at, piece);
+        }
+        for ((at, len), expected) in self.pieces().zip(proven) {
+            let part = &mut piece[..as_usize(len)?];
+            let found = self.piece(at, Span::from_mut(part))?;
+            if found != expected {
+                return Err(Error::corrupt(format!(
+                    "the file changed while it was read: expected CRC-64 {expected:016x}, found {found:016x}"
+                ))
+                .at(self.place())
+                .next("read it when nobody writes it"));
+            }
+            sink(self.at + at, part)?;
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of pieces that follow each other.
+#[derive(Default)]
+struct Crc(Option<u64>);
+
+impl Crc {
+    fn append(&mut self, crc: u64, len_bytes: u64) {
+        self.0 = Some(match self.0 {
+            None => crc,
+            Some(before) => crc64_combine(before, crc, len_bytes),
+        });
+    }
+
+    fn value(&self) -> u64 {
+        self.0.unwrap_or_else(|| crc64(&[]))
+    }
+}
+
+fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
+    let mut failed = None;
+    for dir in places {
+        match dir.open(name) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        let searched: Vec<String> = places.iter().map(|dir| dir.path().display().to_string()).collect();
+        Error::not_found(format!("{name} is in none of these places: {}", searched.join(", ")))
+            .next("give the directory that holds it, or use an older step")
+    }))
+}
+
+fn as_usize(value: u64) -> Result<usize> {
+    usize::try_from(value).map_err(|_| Error::invalid(format!("{value} bytes are beyond the address space")))
+}
+
+/// One metadata block at `at`.
+pub(crate) fn read_block(file: &dyn File, at: u64) -> Result<[u8; BLOCK_BYTES]> {
+    let mut block = [0; BLOCK_BYTES];
+    file.read_at(&mut block, at)?;
+    Ok(block)
+}
+
+/// `Corrupt`, naming the field, unless the two agree.
+fn agree<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("{what}: the commit record says {expected}, found {found}")).next("use an older step"))
+}
+
+fn check_header(header: &ContainerHeader, commit: &CommitRecord, container: &ContainerRef) -> Result<()> {
+    agree("job in the header", commit.job.as_str(), header.job.as_str())?;
+    agree("step in the header", commit.step, header.step)?;
+    agree("epoch in the header", commit.epoch, header.epoch)?;
+    agree("level in the header", commit.level, header.level)?;
+    agree("node in the header", container.node, header.node)?;
+    agree("writer in the header", container.writer, header.writer)?;
+    agree("ranks of the job in the header", commit.world_size, header.world_size)
+}
+
+fn check_manifest(
+    manifest: &Manifest,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+    file_len_bytes: u64,
+) -> Result<()> {
+    manifest.validate(file_len_bytes)?;
+    agree("job in the manifest", commit.job.as_str(), manifest.job.as_str())?;
+    agree("step in the manifest", commit.step, manifest.step)?;
+    agree("epoch in the manifest", commit.epoch, manifest.epoch)?;
+    agree("level in the manifest", commit.level, manifest.level)?;
+    agree("node in the manifest", container.node, manifest.node)?;
+    agree("writer in the manifest", container.writer, manifest.writer)?;
+    agree("ranks of the job in the manifest", commit.world_size, manifest.world_size)?;
+    match manifest.ranks.iter().find(|record| !container.holds(record.rank)) {
+        None => Ok(()),
+        Some(record) => Err(Error::corrupt(format!(
+            "the manifest holds rank {}, the commit record does not expect it there",
+            record.rank
+        ))),
+    }
+}
+
+/// Trailer and manifest as the file has them.
+fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -> Result<Manifest> {
+    let len = container.len_bytes;
+    let trailer_at = len
+        .checked_sub(TRAILER_BYTES as u64)
+        .ok_or_else(|| Error::corrupt(format!("{len} bytes cannot hold a container")))?;
+    let mut sector = [0; TRAILER_BYTES];
+    file.read_at(&mut sector, trailer_at)?;
+    let place = || format!("{}: trailer at bytes {trailer_at}..{len}", file.name());
+    let trailer = Trailer::decode(&sector).map_err(|error| error.at(place()))?;
+    agree("file length in the trailer", len, trailer.file_len_bytes).map_err(|error| error.at(place()))?;
+    if trailer.header_crc != header_crc {
+        return Err(Error::corrupt(format!(
+            "header and trailer are not of one file: expected CRC-64 {:016x} of the header, found {header_crc:016x}",
+            trailer.header_crc
+        ))
+        .at(place()));
+    }
+    // Inside the file and bounded: the decoder has checked that.
+    let manifest_len = trailer.manifest_len_bytes;
+    let mut bytes = vec![0; as_usize(manifest_len)?];
+    file.read_at(&mut bytes, trailer.manifest_at)?;
+    let place =
+        || format!("{}: manifest at bytes {}..{}", file.name(), trailer.manifest_at, trailer.manifest_at + manifest_len);
+    check_digest(&bytes, container).map_err(|error| error.at(place()))?;
+    Manifest::decode(&bytes).map_err(|error| error.at(place()))
+}
+
+fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
+    let found = Manifest::digest(bytes);
+    if found == container.manifest_digest {
+        return Ok(());
+    }
+    // Breaks if: this returns Ok; a manifest of another checkpoint would then be believed.
+    Err(Error::corrupt(format!(
+        "expected BLAKE3 {} (from the commit record), found {}",
+        short(&container.manifest_digest),
+        short(&found)
+    )))
+}
+
+fn short(digest: &[u8; 32]) -> String {
+    format!("{}…", orcheck_format::ids::hex(&digest[..8]))
+}
+
+/// One rank's part of a container, as found by walking through the file.
+pub(crate) struct Part {
+    /// Where the rank header block begins.
+    pub header_at: u64,
+    /// Where the stream begins.
+    pub stream_at: u64,
+    /// Where the rank record begins.
+    pub record_at: u64,
+    /// Bytes of the framed rank record, without padding.
+    pub record_len_bytes: u64,
+    /// Where the next part begins.
+    pub end: u64,
+    /// The record, its extents still relative to the stream.
+    pub record: RankRecord,
+}
+
+/// `value` rounded up to the alignment; `None` on overflow.
+pub(crate) fn padded(value: u64, alignment: u64) -> Option<u64> {
+    value.checked_next_multiple_of(alignment)
+}
+
+/// Reads the rank record at `at`; gives back its framed length in bytes too.
+pub(crate) fn record_at(file: &dyn File, at: u64, end: u64) -> Result<(RankRecord, u64)> {
+    let place = || format!("{}: rank record at byte {at}", file.name());
+    let mut prefix = [0; RANK_RECORD_PREFIX_BYTES];
+    file.read_at(&mut prefix, at)?;
+    let prefix = RankFooterPrefix::decode(&prefix).map_err(|error| error.at(place()))?;
+    let len = RANK_RECORD_PREFIX_BYTES as u64 + u64::from(prefix.len_bytes);
+    if at.checked_add(len).is_none_or(|record_end| record_end > end) {
+        return Err(Error::corrupt(format!("{len} bytes do not fit before byte {end}")).at(place()));
+    }
+    let mut bytes = vec![0; as_usize(len)?];
+    file.read_at(&mut bytes, at)?;
+    let (record, used) = decode_rank_record(&bytes).map_err(|error| error.at(place()))?;
+    Ok((record, used as u64))
+}
+
+/// Rebuilds the manifest from the rank headers and rank records; it must have the recorded digest.
+fn rebuild(
+    file: &dyn File,
+    header: &ContainerHeader,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Result<Manifest> {
+    if is_striped(header) {
+        return Err(Error::corrupt("the manifest of a striped container is not rebuilt"));
+    }
+    let (parts, stopped) = walk(file, header, container.len_bytes);
+    let manifest = manifest_of(parts, header, commit, container);
+    let bytes = manifest.encode();
+    if Manifest::digest(&bytes) != container.manifest_digest {
+        return Err(Error::corrupt(format!(
+            "the manifest cannot be rebuilt: {} of {} ranks found, and the digest differs ({stopped})",
+            manifest.ranks.len(),
+            container.ranks.iter().map(|(_, count)| u64::from(*count)).sum::<u64>()
+        )));
+    }
+    check_manifest(&manifest, commit, container, container.len_bytes)?;
+    Ok(manifest)
+}
+
+/// Whether streams lie in stripe files.
+pub(crate) fn is_striped(header: &ContainerHeader) -> bool {
+    header.features.incompat & Features::STRIPED != 0
+}
+
+/// The manifest that these parts make.
+pub(crate) fn manifest_of(
+    parts: Vec<Part>,
+    header: &ContainerHeader,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Manifest {
+    let mut ranks: Vec<RankRecord> = parts.into_iter().map(|part| absolute(part.record, part.stream_at)).collect();
+    ranks.sort_by_key(|record| record.rank);
+    Manifest {
+        job: header.job.clone(),
+        step: header.step,
+        epoch: header.epoch,
+        level: header.level,
+        node: header.node,
+        node_name: commit.nodes.get(header.node as usize).cloned().unwrap_or_default(),
+        writer: header.writer,
+        world_size: header.world_size,
+        stores: vec![container.file.clone()],
+        ranks,
+    }
+}
+
+/// A rank record with the positions of its own extents counted from the start of the file.
+fn absolute(mut record: RankRecord, stream_at: u64) -> RankRecord {
+    for extent in record.regions.iter_mut().flat_map(|region| &mut region.extents) {
+        if extent.container.is_none() && extent.store == 0 {
+            extent.physical = extent.physical.saturating_add(stream_at);
+        }
+    }
+    record
+}
+
+/// Walks from rank header to rank record to the end of the parts, and says why it stopped.
+pub(crate) fn walk(file: &dyn File, header: &ContainerHeader, end: u64) -> (Vec<Part>, Error) {
+    let alignment = u64::from(header.alignment_bytes);
+    let mut parts = Vec::new();
+    let mut at = alignment;
+    loop {
+        match part_at(file, header, alignment, at, end) {
+            Ok(part) => {
+                at = part.end;
+                parts.push(part);
+            }
+            Err(error) => return (parts, error),
+        }
+    }
+}
+
+/// The part whose rank header is at `at`.
+pub(crate) fn part_at(file: &dyn File, header: &ContainerHeader, alignment: u64, at: u64, end: u64) -> Result<Part> {
+    let place = |at: u64| format!("{}: rank header at byte {at}", file.name());
+    if at.checked_add(BLOCK_BYTES as u64).is_none_or(|block_end| block_end > end) {
+        return Err(Error::corrupt("the file ends here").at(place(at)));
+    }
+    let found = RankHeader::decode(&read_block(file, at)?).map_err(|error| error.at(place(at)))?;
+    if (found.step, found.epoch) != (header.step, header.epoch) {
+        return Err(Error::corrupt(format!(
+            "expected step {} of epoch {}, found step {} of epoch {}",
+            header.step, header.epoch, found.step, found.epoch
+        ))
+        .at(place(at)));
+    }
+    let too_long = || Error::corrupt(format!("a stream of {} bytes does not fit", found.stream_len_bytes)).at(place(at));
+    // The header block is one block, and the alignment is never less than that.
+    let stream_at = at.checked_add(alignment).ok_or_else(too_long)?;
+    let (record_begin, (record, record_len_bytes)) = if is_striped(header) {
+        // The stream lies in the stripe files; the record follows at once.
+        (stream_at, record_at(file, stream_at, end)?)
+    } else if found.stream_len_bytes == STREAM_LEN_UNKNOWN {
+        record_after(file, stream_at, alignment, found.rank, end)?
+    } else {
+        let stream_end = stream_at.checked_add(found.stream_len_bytes);
+        let record_begin = stream_end.and_then(|end| padded(end, alignment)).ok_or_else(too_long)?;
+        (record_begin, record_at(file, record_begin, end)?)
+    };
+    if record.rank != found.rank
+        || (found.stream_len_bytes != STREAM_LEN_UNKNOWN && record.stream_len_bytes != found.stream_len_bytes)
+    {
+        return Err(Error::corrupt(format!(
+            "the rank record at byte {record_begin} is of rank {} with {} bytes, expected rank {} with {} bytes",
+            record.rank, record.stream_len_bytes, found.rank, found.stream_len_bytes
+        ))
+        .at(place(at)));
+    }
+    let part_end = padded(record_begin + record_len_bytes, alignment).ok_or_else(too_long)?;
+    Ok(Part { header_at: at, stream_at, record_at: record_begin, record_len_bytes, end: part_end, record })
+}
+
+/// Searches the rank record behind a stream whose length was not known when its header was written: the first
+/// aligned block with a valid record of this rank whose stream length leads exactly there.
+fn record_after(
+    file: &dyn File,
+    stream_at: u64,
+    alignment: u64,
+    rank: u32,
+    end: u64,
+) -> Result<(u64, (RankRecord, u64))> {
+    let mut at = stream_at;
+    while at.checked_add(RANK_RECORD_PREFIX_BYTES as u64).is_some_and(|prefix_end| prefix_end <= end) {
+        if let Ok((record, len)) = record_at(file, at, end) {
+            let leads_here = stream_at.checked_add(record.stream_len_bytes).and_then(|end| padded(end, alignment));
+            if record.rank == rank && leads_here == Some(at) {
+                return Ok((at, (record, len)));
+            }
+        }
+        at += alignment;
+    }
+    Err(Error::corrupt(format!("{}: no rank record of rank {rank} after byte {stream_at}", file.name())))
+}

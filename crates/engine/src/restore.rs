@@ -1,0 +1,223 @@
+//! Restore: which checkpoints a rank could resume from, and its bytes, proven.
+//!
+//! The lead lists candidates; every rank checks whether it can open its own part of one; the
+//! client lets them agree and then reads. A rank prefers the copy of level `node`; bytes that turn
+//! out damaged there are read from level `global` instead, and that is noted.
+//!
+//! Invariants:
+//! 1. A region is handed over only after every extent's CRC was verified, from the manifest whose
+//!    digest the commit record holds.
+//! 2. A candidate is one (step, epoch); containers of two checkpoints are never mixed.
+//!
+//! Survives: damaged, missing or foreign files in any copy (another copy, or an error that names
+//! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
+
+use crate::catalog::{Catalog, Commit};
+use crate::places::Places;
+use crate::reader::{Reader, holder_of};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::manifest::RegionRecord;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::dir::Dir;
+use orcheck_io::file::read_small;
+use orcheck_io::memory::Span;
+use std::sync::Arc;
+
+/// Largest commit record that is read.
+const RECORD_LIMIT_BYTES: u64 = 256 << 20;
+
+/// One checkpoint that may be restartable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its step.
+    pub step: u64,
+    /// The run that wrote it.
+    pub epoch: Epoch,
+}
+
+/// Candidates newest first, and what the scan skipped.
+///
+/// # Errors
+/// What [`Catalog::scan`] says.
+pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec<String>)> {
+    let catalog = Catalog::scan(job, &places.all())?;
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for Commit { record, .. } in catalog.commits() {
+        let candidate = Candidate { step: record.step, epoch: record.epoch };
+        if !candidates.contains(&candidate) {
+            candidates.push(candidate);
+        }
+    }
+    Ok((candidates, catalog.notes().to_vec()))
+}
+
+/// One rank's part of a candidate, opened at every level where it can be.
+pub struct RankView {
+    rank: u32,
+    copies: Vec<Copy>,
+    notes: Vec<String>,
+}
+
+struct Copy {
+    level: Level,
+    places: Vec<Arc<dyn Dir>>,
+    record: CommitRecord,
+    own: Reader,
+}
+
+impl RankView {
+    /// Opens rank `rank`'s part of a candidate.
+    ///
+    /// # Errors
+    /// Unsupported for another number of ranks; otherwise why no level has it.
+    pub fn open(places: &Places, candidate: Candidate, rank: u32, world_size: u32) -> Result<Self> {
+        let mut copies = Vec::new();
+        let mut errors: Vec<Error> = Vec::new();
+        for level in places.levels() {
+            match open_copy(places, candidate, rank, world_size, level) {
+                Ok(copy) => copies.push(copy),
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+                Err(error) => errors.push(error.at(format!("level {level}"))),
+            }
+        }
+        if copies.is_empty() {
+            let text: Vec<&str> = errors.iter().map(Error::message).collect();
+            let kind = errors.last().map_or(ErrorKind::NotFound, Error::kind);
+            return Err(Error::new(kind, format!("step {} rank {rank}: {}", candidate.step, text.join("; "))));
+        }
+        let notes = errors.iter().map(|error| error.message().to_owned()).collect();
+        Ok(Self { rank, copies, notes })
+    }
+
+    /// What was skipped or repaired so far.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let mut notes = std::mem::take(&mut self.notes);
+        for copy in &self.copies {
+            notes.extend(copy.own.notes().iter().cloned());
+        }
+        notes
+    }
+
+    /// Names of the regions this rank stored.
+    #[must_use]
+    pub fn region_names(&self) -> Vec<String> {
+        let manifest = self.copies[0].own.manifest();
+        let record = manifest.ranks.iter().find(|record| record.rank == self.rank);
+        record.map_or_else(Vec::new, |record| {
+            record.regions.iter().map(|region| region.name.clone()).collect()
+        })
+    }
+
+    /// A region as it was stored.
+    #[must_use]
+    pub fn region(&self, name: &str) -> Option<&RegionRecord> {
+        self.copies[0].own.region(self.rank, name)
+    }
+
+    /// Reads a region into place, verified; falls back to the next level when a copy is damaged.
+    ///
+    /// # Errors
+    /// The last copy's error, naming file and byte range.
+    pub fn read(&mut self, name: &str, into: Span) -> Result<()> {
+        self.from_any_copy(name, &mut |reader, rank, region| reader.read_region(rank, region, into))
+    }
+
+    /// Hands a region to `sink` piece by piece, each verified before. When a copy turns out
+    /// damaged, the next one starts again from offset 0.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or what `sink` says.
+    pub fn stream(&mut self, name: &str, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        self.from_any_copy(name, &mut |reader, rank, region| reader.stream_region(rank, region, sink))
+    }
+
+    fn from_any_copy(
+        &mut self,
+        name: &str,
+        work: &mut dyn FnMut(&Reader, u32, &RegionRecord) -> Result<()>,
+    ) -> Result<()> {
+        let mut last = Error::not_found(format!("region '{name}' is in no copy"));
+        let mut notes = Vec::new();
+        for copy in &self.copies {
+            match read_from(copy, self.rank, name, work) {
+                Ok(()) => {
+                    self.notes.extend(notes);
+                    return Ok(());
+                }
+                Err(error) => {
+                    let error = error.at(format!("level {}", copy.level));
+                    notes.push(format!("another copy is used: {}", error.message()));
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+fn read_from(
+    copy: &Copy,
+    rank: u32,
+    name: &str,
+    work: &mut dyn FnMut(&Reader, u32, &RegionRecord) -> Result<()>,
+) -> Result<()> {
+    let region = copy
+        .own
+        .region(rank, name)
+        .ok_or_else(|| Error::not_found(format!("region '{name}' of rank {rank} is not stored")))?;
+    let Some(holder) = region.same_as else { return work(&copy.own, rank, region) };
+    if let Some(shared) = copy.own.region(holder, name) {
+        return work(&copy.own, holder, shared);
+    }
+    let other = Reader::open(&copy.places, &copy.record, holder_of(&copy.record, holder)?)?;
+    let shared = other
+        .region(holder, name)
+        .ok_or_else(|| Error::not_found(format!("region '{name}' of rank {holder} is not stored")))?;
+    work(&other, holder, shared)
+}
+
+fn open_copy(
+    places: &Places,
+    candidate: Candidate,
+    rank: u32,
+    world_size: u32,
+    level: Level,
+) -> Result<Copy> {
+    let dirs = places.of_level(level);
+    let record = read_record(&dirs, candidate, level)?;
+    if record.world_size != world_size {
+        return Err(Error::unsupported(format!(
+            "step {} was written by {} ranks, this run has {world_size}",
+            candidate.step, record.world_size
+        ))
+        .next(format!("restart with {} ranks", record.world_size)));
+    }
+    let own = Reader::open(&dirs, &record, holder_of(&record, rank)?)?;
+    Ok(Copy { level, places: dirs, record, own })
+}
+
+fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Result<CommitRecord> {
+    let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
+    let mut last = Error::not_found(format!("no commit record {name}"));
+    for dir in dirs {
+        let record = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES)
+            .and_then(|bytes| CommitRecord::decode(&bytes))
+            .and_then(|record| {
+                if record.step == candidate.step && record.epoch == candidate.epoch && record.level == level {
+                    Ok(record)
+                } else {
+                    Err(Error::corrupt(format!(
+                        "the record says step {} of epoch {} at level {}",
+                        record.step, record.epoch, record.level
+                    )))
+                }
+            });
+        match record {
+            Ok(record) => return Ok(record),
+            Err(error) if error.kind() == ErrorKind::NotFound && last.kind() != ErrorKind::NotFound => {}
+            Err(error) => last = error.at(format!("{}/{name}", dir.path().display())),
+        }
+    }
+    Err(last)
+}

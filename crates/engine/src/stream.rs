@@ -1,0 +1,296 @@
+//! Where every byte of a snapshot lies: regions cut into pieces, pieces packed into segments.
+//!
+//! A rank's snapshot is one **stream**: segments one after the other, each a multiple of a block.
+//! A packed segment fills at most one pool chunk with pieces of regions; a borrowed segment is a
+//! piece of lent pool memory that is written from where it lies.
+//!
+//! ```text
+//! stream  |  packed (≤ chunk)         |  packed          |  borrowed (lent pool memory)   | …
+//! pieces  |a|b|....c.............0000 |....c........0000 |...........d....................|
+//! ```
+//!
+//! Invariants:
+//! 1. Pieces of a region, in order, cover it without gap or overlap.
+//! 2. No piece crosses a multiple of `cut_bytes` in the stream (a stripe unit when striped).
+//! 3. Segment lengths are multiples of `BLOCK_BYTES`; what no piece covers is zero.
+//! 4. Regions of at least `ALIGN_FROM_BYTES` start on a block boundary.
+//!
+//! Pure. Not here: copying (`stage.rs`) and checksums.
+
+use orcheck_format::container::BLOCK_BYTES;
+
+/// Regions at least this long start on a block boundary, so that they can be read back with
+/// direct I/O and mapped.
+pub const ALIGN_FROM_BYTES: u64 = 64 * 1024;
+/// Alignment of smaller regions inside a segment.
+const SMALL_ALIGN_BYTES: u64 = 64;
+
+/// How one region enters the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// Copied into the pool while the program waits.
+    Copied {
+        /// Length of the region.
+        len_bytes: u64,
+    },
+    /// Lent: copied into the pool by the rank's own CP-thread while the program goes on.
+    Streamed {
+        /// Length of the region.
+        len_bytes: u64,
+    },
+    /// Written from pool memory that the program lends; the offset is a multiple of a block.
+    Borrowed {
+        /// Length of the region.
+        len_bytes: u64,
+        /// Where it lies in the pool.
+        pool_at_bytes: u64,
+    },
+}
+
+/// Part of one region inside a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the region in the order given to [`Plan::new`].
+    pub region: usize,
+    /// Where the piece begins in the region.
+    pub region_at_bytes: u64,
+    /// Where it begins in the segment.
+    pub segment_at_bytes: u64,
+    /// Its length.
+    pub len_bytes: u64,
+}
+
+/// Unit of transfer between rank and CP-thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins in the stream.
+    pub stream_at_bytes: u64,
+    /// Its length, a multiple of `BLOCK_BYTES`.
+    pub len_bytes: u64,
+    /// Pool offset when borrowed; `None` when packed into a chunk.
+    pub borrowed_at_bytes: Option<u64>,
+    /// What it holds, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// The whole stream of one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Segments in stream order.
+    pub segments: Vec<Segment>,
+    /// Length of the stream.
+    pub stream_len_bytes: u64,
+    /// The first so many segments are copied while the program waits.
+    pub foreground: usize,
+}
+
+struct Packer {
+    plan: Plan,
+    chunk_bytes: u64,
+    cut_bytes: u64,
+    /// The next piece begins a segment of its own.
+    fresh: bool,
+}
+
+impl Plan {
+    /// Lays out `entries`: first the copied ones, then the streamed, then the borrowed ones, each
+    /// kind in the given order and beginning a segment of its own.
+    /// `chunk_bytes` must be a multiple of `cut_bytes`, both multiples of a block.
+    #[must_use]
+    pub fn new(entries: &[Entry], chunk_bytes: u64, cut_bytes: u64) -> Self {
+        let mut packer = Packer {
+            plan: Plan { segments: Vec::new(), stream_len_bytes: 0, foreground: 0 },
+            chunk_bytes,
+            cut_bytes,
+            fresh: true,
+        };
+        for (region, entry) in entries.iter().enumerate() {
+            if let Entry::Copied { len_bytes } = *entry {
+                packer.pack(region, 0, len_bytes, true);
+            }
+        }
+        packer.close();
+        let foreground = packer.plan.segments.len();
+        packer.plan.foreground = foreground;
+        packer.fresh = true;
+        for (region, entry) in entries.iter().enumerate() {
+            if let Entry::Streamed { len_bytes } = *entry {
+                packer.pack(region, 0, len_bytes, true);
+            }
+        }
+        for (region, entry) in entries.iter().enumerate() {
+            if let Entry::Borrowed { len_bytes, pool_at_bytes } = *entry {
+                packer.borrow(region, len_bytes, pool_at_bytes);
+            }
+        }
+        packer.close();
+        packer.plan
+    }
+
+    /// Pool chunks that the packed segments take.
+    #[must_use]
+    pub fn packed_chunks(&self) -> u64 {
+        self.segments.iter().filter(|segment| segment.borrowed_at_bytes.is_none()).count() as u64
+    }
+}
+
+impl Packer {
+    /// Rounds the open segment up to a block and fixes the stream length.
+    fn close(&mut self) {
+        if let Some(last) = self.plan.segments.last_mut() {
+            last.len_bytes = last.len_bytes.next_multiple_of(BLOCK_BYTES as u64);
+            self.plan.stream_len_bytes = last.stream_at_bytes + last.len_bytes;
+        }
+    }
+
+    fn open(&mut self, borrowed_at_bytes: Option<u64>) {
+        self.close();
+        self.fresh = false;
+        self.plan.segments.push(Segment {
+            stream_at_bytes: self.plan.stream_len_bytes,
+            len_bytes: 0,
+            borrowed_at_bytes,
+            pieces: Vec::new(),
+        });
+    }
+
+    fn pack(&mut self, region: usize, mut region_at_bytes: u64, len_bytes: u64, align: bool) {
+        let mut left = len_bytes;
+        let align_bytes = if align && len_bytes >= ALIGN_FROM_BYTES {
+            BLOCK_BYTES as u64
+        } else {
+            SMALL_ALIGN_BYTES
+        };
+        let mut first = true;
+        while left > 0 {
+            let fits = matches!(self.plan.segments.last(),
+                Some(last) if last.borrowed_at_bytes.is_none()
+                    && last.len_bytes.next_multiple_of(align_bytes) < self.chunk_bytes);
+            if self.fresh || !fits {
+                self.open(None);
+            }
+            let (chunk_bytes, cut_bytes) = (self.chunk_bytes, self.cut_bytes);
+            let Some(segment) = self.plan.segments.last_mut() else { return };
+            if first {
+                segment.len_bytes = segment.len_bytes.next_multiple_of(align_bytes);
+                first = false;
+            }
+            let at = segment.len_bytes;
+            let stream_at = segment.stream_at_bytes + at;
+            let to_cut = cut_bytes - stream_at % cut_bytes;
+            let take = left.min(chunk_bytes - at).min(to_cut);
+            segment.pieces.push(Piece {
+                region,
+                region_at_bytes,
+                segment_at_bytes: at,
+                len_bytes: take,
+            });
+            segment.len_bytes += take;
+            region_at_bytes += take;
+            left -= take;
+        }
+    }
+
+    fn borrow(&mut self, region: usize, len_bytes: u64, pool_at_bytes: u64) {
+        let whole = len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let mut at = 0;
+        while at < whole {
+            self.open(Some(pool_at_bytes + at));
+            let to_cut = self.cut_bytes - self.plan.stream_len_bytes % self.cut_bytes;
+            let take = (whole - at).min(to_cut);
+            let Some(segment) = self.plan.segments.last_mut() else { return };
+            segment.len_bytes = take;
+            segment.pieces.push(Piece {
+                region,
+                region_at_bytes: at,
+                segment_at_bytes: 0,
+                len_bytes: take,
+            });
+            at += take;
+        }
+        // The tail is less than a block: bytes behind it may be other data of the program, so it
+        // goes through the pool where its padding is known to be zero.
+        self.pack(region, whole, len_bytes - whole, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CHUNK: u64 = 64 * 1024;
+
+    fn check(entries: &[Entry], cut: u64) {
+        let plan = Plan::new(entries, CHUNK, cut);
+        let mut covered: Vec<u64> = vec![0; entries.len()];
+        let mut stream_at = 0;
+        for (number, segment) in plan.segments.iter().enumerate() {
+            for piece in &segment.pieces {
+                let copied = matches!(entries[piece.region], Entry::Copied { .. });
+                assert_eq!(copied, number < plan.foreground);
+            }
+            assert_eq!(segment.stream_at_bytes, stream_at);
+            assert!(segment.len_bytes > 0 && segment.len_bytes.is_multiple_of(BLOCK_BYTES as u64));
+            if segment.borrowed_at_bytes.is_none() {
+                assert!(segment.len_bytes <= CHUNK);
+            }
+            let mut end = 0;
+            for piece in &segment.pieces {
+                assert!(piece.segment_at_bytes >= end && piece.len_bytes > 0);
+                end = piece.segment_at_bytes + piece.len_bytes;
+                assert_eq!(piece.region_at_bytes, covered[piece.region]);
+                covered[piece.region] += piece.len_bytes;
+                let from = segment.stream_at_bytes + piece.segment_at_bytes;
+                assert_eq!(from / cut, (from + piece.len_bytes - 1) / cut);
+                let len = match entries[piece.region] {
+                    Entry::Copied { len_bytes }
+                    | Entry::Streamed { len_bytes }
+                    | Entry::Borrowed { len_bytes, .. } => len_bytes,
+                };
+                if piece.region_at_bytes == 0 && len >= ALIGN_FROM_BYTES {
+                    assert!(from.is_multiple_of(BLOCK_BYTES as u64));
+                }
+                if let (Some(at), Entry::Borrowed { pool_at_bytes, .. }) =
+                    (segment.borrowed_at_bytes, entries[piece.region])
+                {
+                    assert_eq!(at, pool_at_bytes + piece.region_at_bytes);
+                }
+            }
+            assert!(end <= segment.len_bytes);
+            stream_at += segment.len_bytes;
+        }
+        assert_eq!(plan.stream_len_bytes, stream_at);
+        for (entry, covered) in entries.iter().zip(covered) {
+            let (Entry::Copied { len_bytes }
+            | Entry::Streamed { len_bytes }
+            | Entry::Borrowed { len_bytes, .. }) = *entry;
+            assert_eq!(len_bytes, covered);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_lies_exactly_once(
+            lens in proptest::collection::vec((0u64..300_000, 0u8..3), 0..12),
+            striped in any::<bool>(),
+        ) {
+            let entries: Vec<Entry> = lens.iter().enumerate().map(|(i, &(len_bytes, kind))| {
+                match kind {
+                    0 => Entry::Copied { len_bytes },
+                    1 => Entry::Streamed { len_bytes },
+                    _ => Entry::Borrowed { len_bytes, pool_at_bytes: i as u64 * 1_048_576 },
+                }
+            }).collect();
+            check(&entries, if striped { 16 * 1024 } else { CHUNK });
+        }
+    }
+
+    #[test]
+    fn small_regions_share_a_segment() {
+        let plan = Plan::new(&[Entry::Copied { len_bytes: 8 }; 10], CHUNK, CHUNK);
+        assert_eq!(plan.segments.len(), 1);
+        assert_eq!(plan.stream_len_bytes, BLOCK_BYTES as u64);
+        assert_eq!(Plan::new(&[], CHUNK, CHUNK).stream_len_bytes, 0);
+    }
+}

@@ -1,0 +1,494 @@
+//! The fixed blocks of a container: header, rank header, rank record, trailer.
+//!
+//! ```text
+//! [header block]
+//! [rank header block | stream, padded | rank record, padded]   for each rank, in any order
+//! [manifest, padded]
+//! [zeros up to the alignment, the trailer in the last 512 bytes]
+//! ```
+//!
+//! How: everything is little endian; each block ends in the CRC-64/NVME of what precedes it.
+//! A reader starts at the trailer; a scan without a trailer starts at the header and walks from
+//! rank header to rank record. `docs/format.md` has the byte tables.
+//!
+//! Invariants:
+//! 1. The first eight bytes, the feature words and the place of the CRC in the header block never
+//!    change, so that every future version can be refused by name.
+//! 2. The trailer lies inside one 512-byte sector: it is written whole or not at all.
+//! 3. Reserved bytes are written as zero and not interpreted.
+//!
+//! Faults survived: truncation (no trailer, or one that names another length), a trailer of
+//! another file (it holds the CRC of the header), flipped bits anywhere.
+//!
+//! Not here: order and alignment of the writes; reading streams.
+
+use crate::cbor::{Reader, Writer};
+use crate::crc::{Crc64, crc64};
+use crate::error::{Error, Result};
+use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId};
+use crate::manifest::{MAX_METADATA_BYTES, RankRecord};
+
+/// Size of the header and rank header blocks, and the least alignment of everything else.
+pub const BLOCK_BYTES: usize = 4096;
+/// Size of the trailer: one sector, which devices write whole.
+pub const TRAILER_BYTES: usize = 512;
+/// Size of what precedes the CBOR of a rank record.
+pub const RANK_RECORD_PREFIX_BYTES: usize = 24;
+/// Largest alignment a header may name, in bytes: the largest logical block in use is far below.
+pub const MAX_ALIGNMENT_BYTES: u32 = 1 << 20;
+/// Size of one unit of a striped container: what file systems and disks treat as one piece.
+pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
+/// [`RankHeader::stream_len_bytes`] of a stream whose length is not known yet.
+pub const STREAM_LEN_UNKNOWN: u64 = u64::MAX;
+
+const HEADER_MAGIC: [u8; 8] = *b"ORCKv1\r\n";
+const RANK_MAGIC: [u8; 8] = *b"ORCKrnk\n";
+const RECORD_MAGIC: [u8; 8] = *b"ORCKrec\n";
+const TRAILER_MAGIC: [u8; 8] = *b"ORCKend\n";
+
+/// What a reader or writer must know to handle a file; one bit per feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// May be ignored by readers and writers.
+    pub compat: u64,
+    /// May be ignored by readers; a writer that does not know a bit leaves the file alone.
+    pub ro_compat: u64,
+    /// Must be known by everybody.
+    pub incompat: u64,
+}
+
+impl Features {
+    /// Incompatible bit 0: the container has stripes; see `docs/format.md`.
+    pub const STRIPED: u64 = 1;
+
+    /// Incompatible bits that this version knows.
+    pub const KNOWN_INCOMPAT: u64 = Self::STRIPED;
+
+    /// The features of a striped container.
+    pub const fn striped() -> Self {
+        Features {
+            compat: 0,
+            ro_compat: 0,
+            incompat: Self::STRIPED,
+        }
+    }
+
+    /// Fails with Unsupported if an incompatible bit is unknown, naming the lowest one.
+    pub fn check_readable(&self) -> Result<()> {
+        self.check_known(Self::KNOWN_INCOMPAT)
+    }
+
+    pub(crate) fn check_known(&self, known: u64) -> Result<()> {
+        let unknown = self.incompat & !known;
+        if unknown == 0 {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "incompatible feature bit {} is unknown to this version (expected only bits of \
+             0x{known:x}, found 0x{:x})",
+            unknown.trailing_zeros(),
+            self.incompat
+        ))
+        .next("read it with the version that wrote it, or a newer one"))
+    }
+}
+
+/// The first block of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerHeader {
+    /// What a reader must know.
+    pub features: Features,
+    /// The job.
+    pub job: JobName,
+    /// The checkpoint's step.
+    pub step: u64,
+    /// Who wrote it.
+    pub epoch: Epoch,
+    /// For which level it was written.
+    pub level: Level,
+    /// Index of the node.
+    pub node: u32,
+    /// Index of the writer within the node.
+    pub writer: u32,
+    /// Ranks in the whole job.
+    pub world_size: u32,
+    /// Everything after this block starts at a multiple of this: a power of two, at least
+    /// [`BLOCK_BYTES`].
+    pub alignment_bytes: u32,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+}
+
+impl ContainerHeader {
+    /// The block.
+    pub fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        let job = self.job.as_str().as_bytes();
+        Put::new(&mut block)
+            .bytes(&HEADER_MAGIC)
+            .u64(self.features.compat)
+            .u64(self.features.ro_compat)
+            .u64(self.features.incompat)
+            .u64(self.step)
+            .epoch(&self.epoch)
+            .u64(self.created_unix_ms)
+            .u16(self.level.code())
+            .u16(job.len() as u16)
+            .u32(self.node)
+            .u32(self.writer)
+            .u32(self.world_size)
+            .u32(self.alignment_bytes)
+            .u32(0)
+            .bytes(job);
+        seal(&mut block);
+        block
+    }
+
+    /// Reads the first [`BLOCK_BYTES`] of `bytes`. Fails with Corrupt, or Unsupported for an
+    /// unknown incompatible feature.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "container header";
+        let mut get = unseal::<BLOCK_BYTES>(what, bytes, &HEADER_MAGIC)?;
+        let features = Features {
+            compat: get.u64(),
+            ro_compat: get.u64(),
+            incompat: get.u64(),
+        };
+        features.check_readable().map_err(|error| error.at(what))?;
+        let step = get.u64();
+        let epoch = get.epoch();
+        let created_unix_ms = get.u64();
+        let level_code = get.u16();
+        let level = Level::from_code(level_code).ok_or_else(|| {
+            Error::unsupported(format!(
+                "{what}, byte 72: level 0x{level_code:04x} is unknown"
+            ))
+        })?;
+        let job_len_bytes = usize::from(get.u16());
+        let (node, writer, world_size) = (get.u32(), get.u32(), get.u32());
+        let alignment_bytes = get.u32();
+        get.u32();
+        if !alignment_bytes.is_power_of_two()
+            || (alignment_bytes as usize) < BLOCK_BYTES
+            || alignment_bytes > MAX_ALIGNMENT_BYTES
+        {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 88: expected an alignment that is a power of two from {BLOCK_BYTES} \
+                 to {MAX_ALIGNMENT_BYTES} bytes, found {alignment_bytes}"
+            )));
+        }
+        if job_len_bytes > MAX_JOB_NAME_BYTES {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 74: expected a job name of at most {MAX_JOB_NAME_BYTES} bytes, \
+                 found {job_len_bytes}"
+            )));
+        }
+        let job = std::str::from_utf8(get.bytes(job_len_bytes))
+            .map_err(|error| Error::corrupt(error.to_string()))
+            .and_then(JobName::new)
+            .map_err(|error| Error::corrupt(format!("{what}, byte 96: {error}")))?;
+        Ok(ContainerHeader {
+            features,
+            job,
+            step,
+            epoch,
+            level,
+            node,
+            writer,
+            world_size,
+            alignment_bytes,
+            created_unix_ms,
+        })
+    }
+}
+
+/// The CRC at the end of a header block, as [`Trailer::header_crc`] repeats it.
+pub fn header_crc(block: &[u8; BLOCK_BYTES]) -> u64 {
+    Get {
+        bytes: block,
+        at: BLOCK_BYTES - 8,
+    }
+    .u64()
+}
+
+/// The block before a rank's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankHeader {
+    /// The rank.
+    pub rank: u32,
+    /// The checkpoint's step.
+    pub step: u64,
+    /// Who wrote it.
+    pub epoch: Epoch,
+    /// Bytes of the stream without padding; [`STREAM_LEN_UNKNOWN`] if not known when written.
+    pub stream_len_bytes: u64,
+    /// The stream is cut into extents of at most this many bytes.
+    pub cut_bytes: u32,
+}
+
+impl RankHeader {
+    /// The block.
+    pub fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        Put::new(&mut block)
+            .bytes(&RANK_MAGIC)
+            .u32(self.rank)
+            .u32(self.cut_bytes)
+            .u64(self.step)
+            .epoch(&self.epoch)
+            .u64(self.stream_len_bytes);
+        seal(&mut block);
+        block
+    }
+
+    /// Reads the first [`BLOCK_BYTES`] of `bytes`. Fails with Corrupt.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut get = unseal::<BLOCK_BYTES>("rank header", bytes, &RANK_MAGIC)?;
+        let (rank, cut_bytes) = (get.u32(), get.u32());
+        Ok(RankHeader {
+            rank,
+            step: get.u64(),
+            epoch: get.epoch(),
+            stream_len_bytes: get.u64(),
+            cut_bytes,
+        })
+    }
+}
+
+/// What precedes the CBOR of a rank record: enough to know how many bytes to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankFooterPrefix {
+    /// Bytes of CBOR after the prefix.
+    pub len_bytes: u32,
+    /// CRC-64/NVME of the first 16 bytes of the prefix and of the CBOR.
+    pub crc: u64,
+}
+
+impl RankFooterPrefix {
+    /// Reads the first [`RANK_RECORD_PREFIX_BYTES`] of `bytes`. Fails with Corrupt.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "rank record";
+        let bytes = exactly(what, bytes, RANK_RECORD_PREFIX_BYTES)?;
+        check_magic(what, bytes, &RECORD_MAGIC)?;
+        let mut get = Get { bytes, at: 8 };
+        let len_bytes = get.u32();
+        get.u32();
+        let crc = get.u64();
+        if len_bytes as usize > MAX_METADATA_BYTES {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 8: expected at most {MAX_METADATA_BYTES} bytes, found {len_bytes}"
+            )));
+        }
+        Ok(RankFooterPrefix { len_bytes, crc })
+    }
+}
+
+/// A rank record in its frame: prefix, then CBOR; not padded.
+pub fn encode_rank_record(record: &RankRecord) -> Vec<u8> {
+    let mut w = Writer::new();
+    record.write(&mut w);
+    let cbor = w.finish();
+    let mut bytes = vec![0; RANK_RECORD_PREFIX_BYTES];
+    Put::new(&mut bytes)
+        .bytes(&RECORD_MAGIC)
+        .u32(cbor.len() as u32)
+        .u32(0);
+    let mut crc = Crc64::new();
+    crc.update(&bytes[..16]);
+    crc.update(&cbor);
+    bytes[16..].copy_from_slice(&crc.value().to_le_bytes());
+    bytes.extend_from_slice(&cbor);
+    bytes
+}
+
+/// Reads a framed rank record from the start of `bytes`; also says how many bytes it took.
+/// Fails with Corrupt or Unsupported.
+pub fn decode_rank_record(bytes: &[u8]) -> Result<(RankRecord, usize)> {
+    let what = "rank record";
+    let prefix = RankFooterPrefix::decode(bytes)?;
+    let used = RANK_RECORD_PREFIX_BYTES + prefix.len_bytes as usize;
+    let cbor = &exactly(what, bytes, used)?[RANK_RECORD_PREFIX_BYTES..];
+    let mut crc = Crc64::new();
+    crc.update(&bytes[..16]);
+    crc.update(cbor);
+    check_crc(what, 16, prefix.crc, crc.value())?;
+    let mut r = Reader::new(what, cbor);
+    let record = RankRecord::read(&mut r)?;
+    r.end()?;
+    Ok((record, used))
+}
+
+/// The last sector of a container: where the manifest is, and that nothing is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trailer {
+    /// Byte offset of the manifest.
+    pub manifest_at: u64,
+    /// Bytes of the manifest without padding.
+    pub manifest_len_bytes: u64,
+    /// BLAKE3 digest of the manifest.
+    pub manifest_digest: [u8; 32],
+    /// Bytes of the whole file.
+    pub file_len_bytes: u64,
+    /// The CRC at the end of the header block of this file.
+    pub header_crc: u64,
+}
+
+impl Trailer {
+    /// The sector; it goes into the last 512 bytes of the file.
+    pub fn encode(&self) -> [u8; TRAILER_BYTES] {
+        let mut sector = [0; TRAILER_BYTES];
+        Put::new(&mut sector)
+            .bytes(&TRAILER_MAGIC)
+            .u64(self.manifest_at)
+            .u64(self.manifest_len_bytes)
+            .bytes(&self.manifest_digest)
+            .u64(self.file_len_bytes)
+            .u64(self.header_crc);
+        seal(&mut sector);
+        sector
+    }
+
+    /// Reads the first [`TRAILER_BYTES`] of `bytes`. Fails with Corrupt.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "trailer";
+        let mut get = unseal::<TRAILER_BYTES>(what, bytes, &TRAILER_MAGIC)?;
+        let (manifest_at, manifest_len_bytes) = (get.u64(), get.u64());
+        let manifest_digest = get.array();
+        let (file_len_bytes, header_crc) = (get.u64(), get.u64());
+        let end = manifest_at.checked_add(manifest_len_bytes);
+        let room = file_len_bytes.saturating_sub(TRAILER_BYTES as u64);
+        if manifest_len_bytes > MAX_METADATA_BYTES as u64 || end.is_none_or(|end| end > room) {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 8: a manifest of {manifest_len_bytes} bytes at offset {manifest_at} \
+                 does not fit a file of {file_len_bytes} bytes (at most {MAX_METADATA_BYTES})"
+            )));
+        }
+        Ok(Trailer {
+            manifest_at,
+            manifest_len_bytes,
+            manifest_digest,
+            file_len_bytes,
+            header_crc,
+        })
+    }
+}
+
+/// Puts the CRC of everything before it into the last eight bytes.
+pub(crate) fn seal(block: &mut [u8]) {
+    let (body, crc) = block.split_at_mut(block.len() - 8);
+    crc.copy_from_slice(&crc64(body).to_le_bytes());
+}
+
+/// Checks length, magic and CRC; the returned reader stands behind the magic.
+fn unseal<'b, const N: usize>(what: &str, bytes: &'b [u8], magic: &[u8; 8]) -> Result<Get<'b>> {
+    let bytes = exactly(what, bytes, N)?;
+    check_magic(what, bytes, magic)?;
+    let expected = Get { bytes, at: N - 8 }.u64();
+    check_crc(what, N - 8, expected, crc64(&bytes[..N - 8]))?;
+    Ok(Get { bytes, at: 8 })
+}
+
+/// The first `len` bytes, or Corrupt.
+pub(crate) fn exactly<'b>(what: &str, bytes: &'b [u8], len: usize) -> Result<&'b [u8]> {
+    bytes.get(..len).ok_or_else(|| {
+        Error::corrupt(format!(
+            "{what}: expected {len} bytes, found {}",
+            bytes.len()
+        ))
+    })
+}
+
+pub(crate) fn check_magic(what: &str, bytes: &[u8], magic: &[u8; 8]) -> Result<()> {
+    let found = &bytes[..8];
+    if found == magic {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{what}, byte 0: expected the mark \"{}\", found \"{}\"",
+        magic.escape_ascii(),
+        found.escape_ascii()
+    )))
+}
+
+pub(crate) fn check_crc(what: &str, at: usize, expected: u64, found: u64) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{what}: the CRC at byte {at} does not match: expected 0x{expected:016x}, found \
+         0x{found:016x}"
+    )))
+}
+
+/// Writes little-endian fields one after the other into a block known to be long enough.
+pub(crate) struct Put<'b> {
+    bytes: &'b mut [u8],
+    at: usize,
+}
+
+impl<'b> Put<'b> {
+    pub(crate) fn new(bytes: &'b mut [u8]) -> Self {
+        Put { bytes, at: 0 }
+    }
+
+    pub(crate) fn bytes(mut self, field: &[u8]) -> Self {
+        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
+        self.at += field.len();
+        self
+    }
+
+    pub(crate) fn u16(self, value: u16) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u32(self, value: u32) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u64(self, value: u64) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    fn epoch(self, epoch: &Epoch) -> Self {
+        self.u64(epoch.counter).bytes(&epoch.run.0)
+    }
+}
+
+/// Reads little-endian fields one after the other from a block whose length was checked.
+pub(crate) struct Get<'b> {
+    pub(crate) bytes: &'b [u8],
+    pub(crate) at: usize,
+}
+
+impl<'b> Get<'b> {
+    pub(crate) fn bytes(&mut self, len: usize) -> &'b [u8] {
+        let field = &self.bytes[self.at..self.at + len];
+        self.at += len;
+        field
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        field.copy_from_slice(self.bytes(N));
+        field
+    }
+
+    pub(crate) fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    pub(crate) fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    pub(crate) fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    fn epoch(&mut self) -> Epoch {
+        Epoch {
+            counter: self.u64(),
+            run: RunId(self.array()),
+        }
+    }
+}

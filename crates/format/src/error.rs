@@ -1,0 +1,210 @@
+//! The one error type: eight kinds and a message that a user can act on.
+//!
+//! How: a layer that knows more prepends where it happened with [`Error::at`] and appends what to
+//! do with [`Error::next`]; the kind never changes on the way up.
+//!
+//! Invariants:
+//! 1. Codes are stable: they cross the C boundary and the wire.
+//! 2. [`std::fmt::Display`] prints the message alone; the kind is for programs.
+//!
+//! Not here: the mapping from an operating system's errno to a kind (`orcheck-io`).
+
+use std::fmt;
+
+/// What went wrong, as far as a program can react to it.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorKind {
+    /// The caller asked for something that cannot be: a bad name, a wrong order, a bad option.
+    Invalid = 1,
+    /// What was asked for does not exist.
+    NotFound,
+    /// A device, directory, node or peer does not answer or refuses; it may come back.
+    Unavailable,
+    /// A disk, quota or budget is exhausted.
+    NoSpace,
+    /// Stored or received bytes are not what was written.
+    Corrupt,
+    /// A newer epoch of the job exists; this writer must stop.
+    Fenced,
+    /// The bytes or the request need a feature that this version or machine lacks.
+    Unsupported,
+    /// A defect of Orcheck itself.
+    Internal = 8,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of the codes.
+    pub const ALL: [ErrorKind; 8] = [
+        ErrorKind::Invalid,
+        ErrorKind::NotFound,
+        ErrorKind::Unavailable,
+        ErrorKind::NoSpace,
+        ErrorKind::Corrupt,
+        ErrorKind::Fenced,
+        ErrorKind::Unsupported,
+        ErrorKind::Internal,
+    ];
+
+    /// The stable number of this kind, 1 to 8.
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The kind with this number.
+    pub fn from_code(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// The Linux errno that comes nearest, for callers that speak errno.
+    pub fn errno(self) -> i32 {
+        match self {
+            ErrorKind::Invalid => 22,     // EINVAL
+            ErrorKind::NotFound => 2,     // ENOENT
+            ErrorKind::Unavailable => 5,  // EIO
+            ErrorKind::NoSpace => 28,     // ENOSPC
+            ErrorKind::Corrupt => 74,     // EBADMSG
+            ErrorKind::Fenced => 116,     // ESTALE
+            ErrorKind::Unsupported => 95, // EOPNOTSUPP
+            ErrorKind::Internal => 131,   // ENOTRECOVERABLE
+        }
+    }
+
+    /// The kind as a lower-case word with underscores, as printed in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::NotFound => "not_found",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::NoSpace => "no_space",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Fenced => "fenced",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An [`ErrorKind`] with a message: what, where, expected, found, next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// The result of everything in Orcheck that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of the given kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    /// An error of kind [`ErrorKind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// An error of kind [`ErrorKind::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// An error of kind [`ErrorKind::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// An error of kind [`ErrorKind::NoSpace`].
+    pub fn no_space(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NoSpace, message)
+    }
+
+    /// An error of kind [`ErrorKind::Corrupt`].
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// An error of kind [`ErrorKind::Fenced`].
+    pub fn fenced(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Fenced, message)
+    }
+
+    /// An error of kind [`ErrorKind::Unsupported`].
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// An error of kind [`ErrorKind::Internal`].
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// What a program may react to.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What a person reads.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with the place put in front: "place: message".
+    #[must_use]
+    pub fn at(self, place: impl fmt::Display) -> Self {
+        Error {
+            kind: self.kind,
+            message: format!("{place}: {}", self.message),
+        }
+    }
+
+    /// The same error with the next step appended: "message. Next: what".
+    #[must_use]
+    pub fn next(self, what: impl fmt::Display) -> Self {
+        Error {
+            kind: self.kind,
+            message: format!("{}. Next: {what}", self.message),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_one_to_eight_and_come_back() {
+        for (at, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.code(), at as i32 + 1);
+            assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(ErrorKind::from_code(0), None);
+        assert_eq!(ErrorKind::from_code(9), None);
+    }
+
+    #[test]
+    fn place_and_next_step_keep_the_kind() {
+        let error = Error::no_space("disk full").at("step 4").next("free 3 MiB");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(error.to_string(), "step 4: disk full. Next: free 3 MiB");
+    }
+}

@@ -1,0 +1,342 @@
+//! Every file name that may exist in a job's directory.
+//!
+//! How: [`FileName::parse`] accepts exactly the texts that `Display` prints, so a foreign file is
+//! never mistaken for one of ours. Numbers are zero-padded so that a plain listing is in order.
+//!
+//! | name | meaning |
+//! | --- | --- |
+//! | `s000000000042-e000007-1a2b3c4d-n0003-w00.orc` | container of step 42, epoch 7, node 3, writer 0 |
+//! | `s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01` | stripe 1 of that container |
+//! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`process`, `node`, `peers2`, `global`) |
+//! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it went on |
+//! | `<anything>.tmp` | a file that was not complete when its writer died |
+//!
+//! Invariants:
+//! 1. `parse(name.to_string()) == Some(name)` for every name, and nothing else parses.
+//! 2. No name holds a `/` or a NUL byte.
+//!
+//! Not here: which of these files are needed, and when they are removed.
+
+use crate::ids::{Level, hex, parse_hex};
+use std::fmt;
+
+/// Longest file name, in bytes: what ext4, XFS, tmpfs and NFS accept.
+pub const MAX_FILE_NAME_BYTES: usize = 255;
+
+/// The name of one file in a job's directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileName {
+    /// Snapshots of one writer of one node, with their manifest.
+    Container {
+        /// The checkpoint's step.
+        step: u64,
+        /// Counter of the epoch that wrote it.
+        epoch: u64,
+        /// First four bytes of the run id that wrote it.
+        run: [u8; 4],
+        /// Index of the node.
+        node: u32,
+        /// Index of the writer within the node.
+        writer: u32,
+    },
+    /// Data of a striped container that lies in another store than the container itself.
+    Stripe {
+        /// The checkpoint's step.
+        step: u64,
+        /// Counter of the epoch that wrote it.
+        epoch: u64,
+        /// First four bytes of the run id that wrote it.
+        run: [u8; 4],
+        /// Index of the node.
+        node: u32,
+        /// Index of the writer within the node.
+        writer: u32,
+        /// Store number of this stripe within the container, from 1.
+        stripe: u32,
+    },
+    /// The record whose appearance makes a checkpoint restartable at one level.
+    Commit {
+        /// The checkpoint's step.
+        step: u64,
+        /// Counter of the epoch that wrote it.
+        epoch: u64,
+        /// First four bytes of the run id that wrote it.
+        run: [u8; 4],
+        /// What the commit survives.
+        level: Level,
+    },
+    /// Who runs an epoch.
+    Claim {
+        /// The epoch's counter.
+        epoch: u64,
+    },
+    /// From which step an epoch went on.
+    Resumed {
+        /// The epoch's counter.
+        epoch: u64,
+    },
+    /// A file under construction; holds the final name.
+    Temporary(
+        /// The name without `.tmp`.
+        String,
+    ),
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stem = |f: &mut fmt::Formatter<'_>, step: &u64, epoch: &u64, run: &[u8; 4]| {
+            write!(f, "s{step:012}-e{epoch:06}-{}", hex(run))
+        };
+        match self {
+            FileName::Container {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+            } => {
+                stem(f, step, epoch, run)?;
+                write!(f, "-n{node:04}-w{writer:02}.orc")
+            }
+            FileName::Stripe {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+                stripe,
+            } => {
+                stem(f, step, epoch, run)?;
+                write!(f, "-n{node:04}-w{writer:02}.stripe{stripe:02}")
+            }
+            FileName::Commit {
+                step,
+                epoch,
+                run,
+                level,
+            } => {
+                stem(f, step, epoch, run)?;
+                match level {
+                    Level::Peers(losses) => write!(f, "-peers{losses}.commit"),
+                    level => write!(f, "-{level}.commit"),
+                }
+            }
+            FileName::Claim { epoch } => write!(f, "epoch-{epoch:06}.claim"),
+            FileName::Resumed { epoch } => write!(f, "epoch-{epoch:06}.resumed"),
+            FileName::Temporary(name) => write!(f, "{name}.tmp"),
+        }
+    }
+}
+
+impl FileName {
+    /// Recognises one of our names; `None` for a foreign file.
+    pub fn parse(text: &str) -> Option<FileName> {
+        if text.len() > MAX_FILE_NAME_BYTES || text.contains(['/', '\0']) {
+            return None;
+        }
+        if let Some(name) = text.strip_suffix(".tmp") {
+            return (!name.is_empty()).then(|| FileName::Temporary(name.to_owned()));
+        }
+        // Numbers are read leniently; printing the result and comparing makes it exact.
+        parse_loosely(text).filter(|name| name.to_string() == text)
+    }
+}
+
+fn parse_loosely(text: &str) -> Option<FileName> {
+    if let Some(rest) = text.strip_prefix("epoch-") {
+        let (number, kind) = rest.split_once('.')?;
+        let epoch = number.parse().ok()?;
+        return match kind {
+            "claim" => Some(FileName::Claim { epoch }),
+            "resumed" => Some(FileName::Resumed { epoch }),
+            _ => None,
+        };
+    }
+    let (stem, suffix) = text.split_once('.')?;
+    let mut parts = stem.split('-');
+    let step = parts.next()?.strip_prefix('s')?.parse().ok()?;
+    let epoch = parts.next()?.strip_prefix('e')?.parse().ok()?;
+    let run = parse_hex::<4>(parts.next()?)?;
+    let fourth = parts.next()?;
+    let fifth = parts.next();
+    if parts.next().is_some() {
+        return None;
+    }
+    match (suffix, fifth) {
+        ("commit", None) => {
+            let level = match fourth.strip_prefix("peers") {
+                Some(losses) => {
+                    Level::Peers(losses.parse().ok().filter(|losses: &u8| *losses > 0)?)
+                }
+                None => fourth.parse().ok()?,
+            };
+            Some(FileName::Commit {
+                step,
+                epoch,
+                run,
+                level,
+            })
+        }
+        (suffix, Some(writer)) => {
+            let node = fourth.strip_prefix('n')?.parse().ok()?;
+            let writer = writer.strip_prefix('w')?.parse().ok()?;
+            if suffix == "orc" {
+                return Some(FileName::Container {
+                    step,
+                    epoch,
+                    run,
+                    node,
+                    writer,
+                });
+            }
+            let stripe = suffix.strip_prefix("stripe")?.parse().ok()?;
+            Some(FileName::Stripe {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+                stripe,
+            })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn level() -> impl Strategy<Value = Level> {
+        prop_oneof![
+            Just(Level::Process),
+            Just(Level::Node),
+            (1u8..).prop_map(Level::Peers),
+            Just(Level::Global)
+        ]
+    }
+
+    fn any_name() -> impl Strategy<Value = FileName> {
+        let run = any::<[u8; 4]>();
+        prop_oneof![
+            (any::<u64>(), any::<u64>(), run, any::<u32>(), any::<u32>()).prop_map(
+                |(step, epoch, run, node, writer)| FileName::Container {
+                    step,
+                    epoch,
+                    run,
+                    node,
+                    writer
+                }
+            ),
+            (0..99u64, 0..9u64, run, 0..9u32, 0..9u32, any::<u32>()).prop_map(
+                |(step, epoch, run, node, writer, stripe)| FileName::Stripe {
+                    step,
+                    epoch,
+                    run,
+                    node,
+                    writer,
+                    stripe
+                }
+            ),
+            (any::<u64>(), any::<u64>(), run, level()).prop_map(|(step, epoch, run, level)| {
+                FileName::Commit {
+                    step,
+                    epoch,
+                    run,
+                    level,
+                }
+            }),
+            any::<u64>().prop_map(|epoch| FileName::Claim { epoch }),
+            any::<u64>().prop_map(|epoch| FileName::Resumed { epoch }),
+            "[a-z.-]{1,40}".prop_map(FileName::Temporary),
+        ]
+    }
+
+    proptest! {
+        // Breaks if: the comparison with the printed form in `parse` is dropped.
+        #[test]
+        fn printing_and_parsing_are_inverse(name in any_name(), noise in "[0-9a-z+. -]{0,3}", at in 0usize..60) {
+            let text = name.to_string();
+            prop_assert_eq!(FileName::parse(&text), Some(name.clone()));
+            let mut changed = text.clone();
+            changed.insert_str(at.min(text.len()), &noise);
+            if let Some(other) = FileName::parse(&changed) {
+                prop_assert_eq!(other.to_string(), changed);
+            }
+        }
+
+        #[test]
+        fn any_text_is_survived(text in "\\PC{0,80}") {
+            if let Some(name) = FileName::parse(&text) {
+                prop_assert_eq!(name.to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn the_documented_names() {
+        let run = [0x1a, 0x2b, 0x3c, 0x4d];
+        let cases = [
+            (
+                "s000000000042-e000007-1a2b3c4d-n0003-w00.orc",
+                FileName::Container {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    node: 3,
+                    writer: 0,
+                },
+            ),
+            (
+                "s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01",
+                FileName::Stripe {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    node: 3,
+                    writer: 0,
+                    stripe: 1,
+                },
+            ),
+            (
+                "s000000000042-e000007-1a2b3c4d-global.commit",
+                FileName::Commit {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    level: Level::Global,
+                },
+            ),
+            (
+                "s000000000042-e000007-1a2b3c4d-peers2.commit",
+                FileName::Commit {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    level: Level::Peers(2),
+                },
+            ),
+            ("epoch-000007.claim", FileName::Claim { epoch: 7 }),
+            ("epoch-000007.resumed", FileName::Resumed { epoch: 7 }),
+            ("x.orc.tmp", FileName::Temporary("x.orc".into())),
+        ];
+        for (text, name) in cases {
+            assert_eq!(name.to_string(), text);
+            assert_eq!(FileName::parse(text), Some(name));
+        }
+        for foreign in [
+            "",
+            ".tmp",
+            "notes.txt",
+            "s42-e000007-1a2b3c4d-n0003-w00.orc",
+            "s+00000000042-e000007-1a2b3c4d-n0003-w00.orc",
+            "s000000000042-e000007-1A2B3C4D-n0003-w00.orc",
+            "s000000000042-e000007-1a2b3c4d-peers(2).commit",
+            "s000000000042-e000007-1a2b3c4d-peers0.commit",
+            "a/b.tmp",
+        ] {
+            assert_eq!(FileName::parse(foreign), None, "{foreign}");
+        }
+    }
+}

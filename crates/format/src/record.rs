@@ -1,0 +1,491 @@
+//! Small files, one record each: commit records, claims, notes of resumption.
+//!
+//! How: an envelope of 40 bytes (mark, kind, version, length, feature words), deterministic CBOR,
+//! and a CRC-64/NVME over both; one file is one envelope with nothing after it.
+//!
+//! Invariants:
+//! 1. A commit record that decodes covers every rank of the job exactly once.
+//! 2. Every container it names belongs to its step and epoch.
+//!
+//! Faults survived: a torn, truncated, extended or flipped record is Corrupt, never half-read.
+//!
+//! Not here: when a record is written and what makes it valid against others (the engine).
+
+use crate::cbor::{Reader, Writer};
+use crate::container::{Features, Get, Put, check_crc, check_magic, exactly};
+use crate::crc::crc64;
+use crate::error::{Error, Result};
+use crate::ids::{Epoch, JobName, Level};
+use crate::manifest::{MAX_METADATA_BYTES, MAX_NAME_BYTES};
+use crate::names::{FileName, MAX_FILE_NAME_BYTES};
+
+/// Most nodes of a job: a hundred times the largest machines.
+pub const MAX_NODES: usize = 1 << 20;
+/// Most I/O servers of a job.
+pub const MAX_SERVERS: usize = 1 << 16;
+/// Longest path of a server, in bytes: PATH_MAX of Linux.
+pub const MAX_PATH_BYTES: usize = 4096;
+/// Most containers of a checkpoint: eight lanes on each of 128 Ki nodes.
+pub const MAX_CONTAINERS: usize = 1 << 20;
+/// Most rank ranges of one container; ranks of a node are mostly consecutive.
+pub const MAX_RANK_RANGES: usize = 1 << 16;
+/// Bytes of an envelope around its CBOR: 40 before and 8 after.
+pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
+
+const ENVELOPE_HEAD_BYTES: usize = 40;
+const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
+const ENVELOPE_VERSION: u16 = 1;
+/// Incompatible features of small records that this version knows: none yet.
+const KNOWN_INCOMPAT: u64 = 0;
+const KIND_COMMIT: u16 = 1;
+const KIND_CLAIM: u16 = 2;
+const KIND_RESUMED: u16 = 3;
+
+/// The record whose appearance makes a checkpoint restartable at one level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitRecord {
+    /// The job.
+    pub job: JobName,
+    /// The checkpoint's step.
+    pub step: u64,
+    /// Who committed it.
+    pub epoch: Epoch,
+    /// What the commit survives.
+    pub level: Level,
+    /// Ranks in the job; each is in exactly one container.
+    pub world_size: u32,
+    /// Names of the nodes, by index.
+    pub nodes: Vec<String>,
+    /// Generation of the placement map that was used.
+    pub placement_generation: u64,
+    /// Paths of the I/O servers as configured, by index; informative, they may have moved.
+    pub servers: Vec<String>,
+    /// Every container of the checkpoint.
+    pub containers: Vec<ContainerRef>,
+    /// When it was committed, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+}
+
+/// One container of a checkpoint, as a commit record names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerRef {
+    /// File name (not path) of the container.
+    pub file: String,
+    /// Index of the server that has it.
+    pub server: u32,
+    /// Index of the node that wrote it.
+    pub node: u32,
+    /// Index of the writer within the node.
+    pub writer: u32,
+    /// Bytes of the container's file.
+    pub len_bytes: u64,
+    /// BLAKE3 digest of its manifest.
+    pub manifest_digest: [u8; 32],
+    /// The ranks it holds: (first, count), ascending, not touching each other.
+    pub ranks: Vec<(u32, u32)>,
+}
+
+/// Who runs an epoch of a job; created before anything else of that epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The job.
+    pub job: JobName,
+    /// The claimed epoch.
+    pub epoch: Epoch,
+    /// Host of the lead.
+    pub host: String,
+    /// Process id of the lead on that host.
+    pub pid: u32,
+    /// User id of the lead.
+    pub uid: u32,
+    /// Since when, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Ranks in the job.
+    pub world_size: u32,
+    /// Names of the nodes, by index.
+    pub nodes: Vec<String>,
+}
+
+/// From which step an epoch went on; readers ignore later steps of older epochs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resumed {
+    /// The job.
+    pub job: JobName,
+    /// The epoch that went on.
+    pub epoch: Epoch,
+    /// The step it restarted from; `None` is a fresh start.
+    pub step: Option<u64>,
+    /// The epoch that had committed that step.
+    pub from: Option<Epoch>,
+}
+
+impl ContainerRef {
+    /// Whether the container holds this rank.
+    pub fn holds(&self, rank: u32) -> bool {
+        let after = self.ranks.partition_point(|(first, _)| *first <= rank);
+        after > 0 && {
+            let (first, count) = self.ranks[after - 1];
+            rank - first < count
+        }
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.map(7);
+        w.uint(1u8).text(&self.file);
+        w.uint(2u8).uint(self.server);
+        w.uint(3u8).uint(self.node);
+        w.uint(4u8).uint(self.writer);
+        w.uint(5u8).uint(self.len_bytes);
+        w.uint(6u8).bytes(&self.manifest_digest);
+        w.uint(7u8).array(self.ranks.len());
+        for (first, count) in &self.ranks {
+            w.array(2).uint(*first).uint(*count);
+        }
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
+        let (mut file, mut server, mut node, mut writer) = (None, None, None, None);
+        let (mut len_bytes, mut manifest_digest, mut ranks) = (None, None, None);
+        r.map(|r, key| {
+            match key {
+                1 => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
+                2 => server = Some(r.uint()?),
+                3 => node = Some(r.uint()?),
+                4 => writer = Some(r.uint()?),
+                5 => len_bytes = Some(r.u64()?),
+                6 => manifest_digest = Some(r.exact()?),
+                7 => {
+                    ranks = Some(r.items(MAX_RANK_RANGES, |r| {
+                        r.tuple(2)?;
+                        Ok((r.uint()?, r.uint()?))
+                    })?)
+                }
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        let found = ContainerRef {
+            file: r.need(file, "container file (key 1)")?,
+            server: r.need(server, "server (key 2)")?,
+            node: r.need(node, "node (key 3)")?,
+            writer: r.need(writer, "writer (key 4)")?,
+            len_bytes: r.need(len_bytes, "container length (key 5)")?,
+            manifest_digest: r.need(manifest_digest, "manifest digest (key 6)")?,
+            ranks: r.need(ranks, "ranks (key 7)")?,
+        };
+        found.check().map_err(|error| r.corrupt(error))?;
+        Ok(found)
+    }
+
+    fn check(&self) -> Result<()> {
+        match FileName::parse(&self.file) {
+            Some(FileName::Container { node, writer, .. })
+                if node == self.node && writer == self.writer => {}
+            _ => {
+                return Err(Error::corrupt(format!(
+                    "{:?} is not the name of a container of node {}, writer {}",
+                    self.file, self.node, self.writer
+                )));
+            }
+        }
+        let mut free = 0u64;
+        for (index, (first, count)) in self.ranks.iter().enumerate() {
+            let first = u64::from(*first);
+            let end = first + u64::from(*count);
+            // Touching ranges would be a second way to say the same.
+            if *count == 0 || end > 1 << 32 || (index > 0 && first <= free) {
+                return Err(Error::corrupt(format!(
+                    "{}: the rank range of {count} from {first} is empty, too long or not apart \
+                     from the one before",
+                    self.file
+                )));
+            }
+            free = end;
+        }
+        Ok(())
+    }
+}
+
+/// Ranks in any order, perhaps repeated, as ascending (first, count) ranges.
+pub fn ranks_to_ranges(ranks: &[u32]) -> Vec<(u32, u32)> {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for rank in sorted {
+        match ranges.last_mut() {
+            // No overflow: rank is beyond the range, so first + count <= rank.
+            Some((first, count)) if *first + *count == rank => *count += 1,
+            _ => ranges.push((rank, 1)),
+        }
+    }
+    ranges
+}
+
+impl CommitRecord {
+    /// The whole file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(10);
+        w.uint(1u8).text(self.job.as_str());
+        w.uint(2u8).uint(self.step);
+        w.uint(3u8).epoch(&self.epoch);
+        w.uint(4u8).uint(self.level.code());
+        w.uint(5u8).uint(self.world_size);
+        w.uint(6u8).texts(&self.nodes);
+        w.uint(7u8).uint(self.placement_generation);
+        w.uint(8u8).texts(&self.servers);
+        w.uint(9u8).array(self.containers.len());
+        for container in &self.containers {
+            container.write(&mut w);
+        }
+        w.uint(10u8).uint(self.created_unix_ms);
+        wrap(KIND_COMMIT, &w.finish())
+    }
+
+    /// Reads a whole file. Fails with Corrupt or Unsupported.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "commit record";
+        let r = &mut Reader::new(what, unwrap(what, KIND_COMMIT, bytes)?);
+        let (mut job, mut step, mut epoch, mut level) = (None, None, None, None);
+        let (mut world_size, mut nodes, mut generation) = (None, None, None);
+        let (mut servers, mut containers, mut created) = (None, None, None);
+        r.map(|r, key| {
+            match key {
+                1 => job = Some(r.job()?),
+                2 => step = Some(r.u64()?),
+                3 => epoch = Some(r.epoch()?),
+                4 => level = Some(r.level()?),
+                5 => world_size = Some(r.uint()?),
+                6 => nodes = Some(r.items(MAX_NODES, |r| r.name(MAX_NAME_BYTES))?),
+                7 => generation = Some(r.u64()?),
+                8 => servers = Some(r.items(MAX_SERVERS, |r| r.name(MAX_PATH_BYTES))?),
+                9 => containers = Some(r.items(MAX_CONTAINERS, ContainerRef::read)?),
+                10 => created = Some(r.u64()?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        r.end()?;
+        let record = CommitRecord {
+            job: r.need(job, "job (key 1)")?,
+            step: r.need(step, "step (key 2)")?,
+            epoch: r.need(epoch, "epoch (key 3)")?,
+            level: r.need(level, "level (key 4)")?,
+            world_size: r.need(world_size, "world size (key 5)")?,
+            nodes: r.need(nodes, "nodes (key 6)")?,
+            placement_generation: r.need(generation, "placement generation (key 7)")?,
+            servers: r.need(servers, "servers (key 8)")?,
+            containers: r.need(containers, "containers (key 9)")?,
+            created_unix_ms: r.need(created, "time (key 10)")?,
+        };
+        record.validate().map_err(|error| error.at(what))?;
+        Ok(record)
+    }
+
+    /// Checks that containers belong here and that every rank is in exactly one. `decode` does
+    /// this; a committer does it before it writes. Fails with Corrupt.
+    pub fn validate(&self) -> Result<()> {
+        let run = self.epoch.run.short_bytes();
+        let mut ranges = Vec::new();
+        for container in &self.containers {
+            container.check()?;
+            let (node, writer) = (container.node, container.writer);
+            let expected = FileName::Container {
+                step: self.step,
+                epoch: self.epoch.counter,
+                run,
+                node,
+                writer,
+            };
+            if FileName::parse(&container.file) != Some(expected.clone()) {
+                return Err(Error::corrupt(format!(
+                    "expected the container {expected}, found {:?}",
+                    container.file
+                )));
+            }
+            if node as usize >= self.nodes.len() || container.server as usize >= self.servers.len()
+            {
+                return Err(Error::corrupt(format!(
+                    "{}: node {node} of {} or server {} of {} does not exist",
+                    container.file,
+                    self.nodes.len(),
+                    container.server,
+                    self.servers.len()
+                )));
+            }
+            ranges.extend(
+                container
+                    .ranks
+                    .iter()
+                    .map(|(first, count)| (u64::from(*first), u64::from(*count))),
+            );
+        }
+        ranges.sort_unstable();
+        let mut covered = 0u64;
+        for (first, count) in ranges {
+            if first != covered {
+                let (rank, trouble) = if first > covered {
+                    (covered, "in no container")
+                } else {
+                    (first, "in two containers")
+                };
+                return Err(Error::corrupt(format!("rank {rank} is {trouble}")));
+            }
+            covered += count;
+        }
+        if covered != u64::from(self.world_size) || covered == 0 {
+            return Err(Error::corrupt(format!(
+                "expected containers of {} ranks, found {covered}",
+                self.world_size
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Claim {
+    /// The whole file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(8);
+        w.uint(1u8).text(self.job.as_str());
+        w.uint(2u8).epoch(&self.epoch);
+        w.uint(3u8).text(&self.host);
+        w.uint(4u8).uint(self.pid);
+        w.uint(5u8).uint(self.uid);
+        w.uint(6u8).uint(self.since_unix_ms);
+        w.uint(7u8).uint(self.world_size);
+        w.uint(8u8).texts(&self.nodes);
+        wrap(KIND_CLAIM, &w.finish())
+    }
+
+    /// Reads a whole file. Fails with Corrupt or Unsupported.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "claim";
+        let r = &mut Reader::new(what, unwrap(what, KIND_CLAIM, bytes)?);
+        let (mut job, mut epoch, mut host, mut pid) = (None, None, None, None);
+        let (mut uid, mut since, mut world_size, mut nodes) = (None, None, None, None);
+        r.map(|r, key| {
+            match key {
+                1 => job = Some(r.job()?),
+                2 => epoch = Some(r.epoch()?),
+                3 => host = Some(r.name(MAX_NAME_BYTES)?),
+                4 => pid = Some(r.uint()?),
+                5 => uid = Some(r.uint()?),
+                6 => since = Some(r.u64()?),
+                7 => world_size = Some(r.uint()?),
+                8 => nodes = Some(r.items(MAX_NODES, |r| r.name(MAX_NAME_BYTES))?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        r.end()?;
+        Ok(Claim {
+            job: r.need(job, "job (key 1)")?,
+            epoch: r.need(epoch, "epoch (key 2)")?,
+            host: r.need(host, "host (key 3)")?,
+            pid: r.need(pid, "process id (key 4)")?,
+            uid: r.need(uid, "user id (key 5)")?,
+            since_unix_ms: r.need(since, "time (key 6)")?,
+            world_size: r.need(world_size, "world size (key 7)")?,
+            nodes: r.need(nodes, "nodes (key 8)")?,
+        })
+    }
+}
+
+impl Resumed {
+    /// The whole file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(2 + u64::from(self.step.is_some()) + u64::from(self.from.is_some()));
+        w.uint(1u8).text(self.job.as_str());
+        w.uint(2u8).epoch(&self.epoch);
+        if let Some(step) = self.step {
+            w.uint(3u8).uint(step);
+        }
+        if let Some(from) = &self.from {
+            w.uint(4u8).epoch(from);
+        }
+        wrap(KIND_RESUMED, &w.finish())
+    }
+
+    /// Reads a whole file. Fails with Corrupt or Unsupported.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "note of resumption";
+        let r = &mut Reader::new(what, unwrap(what, KIND_RESUMED, bytes)?);
+        let (mut job, mut epoch, mut step, mut from) = (None, None, None, None);
+        r.map(|r, key| {
+            match key {
+                1 => job = Some(r.job()?),
+                2 => epoch = Some(r.epoch()?),
+                3 => step = Some(r.u64()?),
+                4 => from = Some(r.epoch()?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        r.end()?;
+        Ok(Resumed {
+            job: r.need(job, "job (key 1)")?,
+            epoch: r.need(epoch, "epoch (key 2)")?,
+            step,
+            from,
+        })
+    }
+}
+
+fn wrap(kind: u16, cbor: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; ENVELOPE_HEAD_BYTES];
+    Put::new(&mut bytes)
+        .bytes(&ENVELOPE_MAGIC)
+        .u16(kind)
+        .u16(ENVELOPE_VERSION)
+        .u32(cbor.len() as u32)
+        .u64(0)
+        .u64(0)
+        .u64(0);
+    bytes.extend_from_slice(cbor);
+    let crc = crc64(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<&'b [u8]> {
+    let head = exactly(what, bytes, ENVELOPE_HEAD_BYTES)?;
+    check_magic(what, head, &ENVELOPE_MAGIC)?;
+    let mut get = Get { bytes: head, at: 8 };
+    let (found_kind, version, len_bytes) = (get.u16(), get.u16(), get.u32() as usize);
+    let features = Features {
+        compat: get.u64(),
+        ro_compat: get.u64(),
+        incompat: get.u64(),
+    };
+    let expected_bytes = ENVELOPE_BYTES + len_bytes;
+    if len_bytes > MAX_METADATA_BYTES || bytes.len() != expected_bytes {
+        return Err(Error::corrupt(format!(
+            "{what}: expected a file of {expected_bytes} bytes (at most {} of them CBOR), found {}",
+            MAX_METADATA_BYTES,
+            bytes.len()
+        )));
+    }
+    let crc_at = ENVELOPE_HEAD_BYTES + len_bytes;
+    let stored = Get { bytes, at: crc_at }.u64();
+    check_crc(what, crc_at, stored, crc64(&bytes[..crc_at]))?;
+    // Only now are these fields known to be what was written.
+    if found_kind != kind {
+        return Err(Error::corrupt(format!(
+            "{what}, byte 8: expected a record of kind {kind}, found {found_kind}"
+        )));
+    }
+    if version != ENVELOPE_VERSION {
+        return Err(Error::unsupported(format!(
+            "{what}, byte 10: expected version {ENVELOPE_VERSION}, found {version}"
+        ))
+        .next("read it with the version that wrote it, or a newer one"));
+    }
+    features
+        .check_known(KNOWN_INCOMPAT)
+        .map_err(|error| error.at(what))?;
+    Ok(&bytes[ENVELOPE_HEAD_BYTES..crc_at])
+}

@@ -1,0 +1,454 @@
+//! Control messages between the ranks of a node, nodes and the lead.
+//!
+//! How: a frame is a header of 20 bytes, a payload of deterministic CBOR, and a MAC of 16 bytes
+//! that the transport appends and checks before the payload is looked at.
+//!
+//! Invariants:
+//! 1. A payload is at most [`MAX_PAYLOAD_BYTES`]; a reader may allocate that much and no more.
+//! 2. Texts of errors are at most [`MAX_TEXT_BYTES`]; longer ones are cut when encoded.
+//!
+//! Faults survived: arbitrary payloads give Corrupt or Unsupported.
+//!
+//! Not here: connections, authentication, sequence checks (`orcheck-io`); who sends what when
+//! (the engine).
+
+use crate::cbor::{Reader, Writer};
+use crate::container::{Get, Put, exactly};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Level;
+use crate::manifest::{MAX_METADATA_BYTES, check_metadata_len};
+use crate::record::{ContainerRef, MAX_CONTAINERS};
+
+/// Largest payload of a frame, in bytes: a commit record must fit.
+pub const MAX_PAYLOAD_BYTES: u32 = MAX_METADATA_BYTES as u32;
+/// Longest text of an error in a message, in bytes.
+pub const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Bytes of a frame header.
+pub const FRAME_HEADER_BYTES: usize = 20;
+
+const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
+const FRAME_VERSION: u8 = 1;
+
+/// What precedes every payload on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// [`Message::kind`], or a number above 127 that the transport uses for itself.
+    pub kind: u8,
+    /// None are defined; written as zero.
+    pub flags: u16,
+    /// Bytes of the payload, without the MAC.
+    pub len_bytes: u32,
+    /// Counts the frames of one direction of a connection, from 0.
+    pub seq: u64,
+}
+
+impl FrameHeader {
+    /// The header.
+    pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        Put::new(&mut bytes)
+            .u32(FRAME_MAGIC)
+            .bytes(&[FRAME_VERSION, self.kind])
+            .u16(self.flags)
+            .u32(self.len_bytes)
+            .u64(self.seq);
+        bytes
+    }
+
+    /// Reads the first [`FRAME_HEADER_BYTES`] of `bytes`. Fails with Corrupt, or Unsupported for
+    /// another version or an unknown flag.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let what = "frame header";
+        let bytes = exactly(what, bytes, FRAME_HEADER_BYTES)?;
+        let mut get = Get { bytes, at: 0 };
+        let magic = get.u32();
+        if magic != FRAME_MAGIC {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 0: expected the mark 0x{FRAME_MAGIC:08x}, found 0x{magic:08x}"
+            )));
+        }
+        let [version, kind] = get.array();
+        if version != FRAME_VERSION {
+            return Err(Error::unsupported(format!(
+                "{what}, byte 4: expected version {FRAME_VERSION}, found {version}"
+            ))
+            .next("run the same version of Orcheck on every node"));
+        }
+        let (flags, len_bytes, seq) = (get.u16(), get.u32(), get.u64());
+        if flags != 0 {
+            return Err(Error::unsupported(format!(
+                "{what}, byte 6: expected no flags, found 0x{flags:04x}"
+            ))
+            .next("run the same version of Orcheck on every node"));
+        }
+        if len_bytes > MAX_PAYLOAD_BYTES {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 8: expected at most {MAX_PAYLOAD_BYTES} bytes, found {len_bytes}"
+            )));
+        }
+        Ok(FrameHeader {
+            kind,
+            flags,
+            len_bytes,
+            seq,
+        })
+    }
+}
+
+/// A control message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The first message on a connection: who is there.
+    Hello {
+        /// The sender's rank.
+        rank: u32,
+        /// Index of the sender's node.
+        node: u32,
+    },
+    /// A writer's container is durable.
+    Durable {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level it was written for.
+        level: Level,
+        /// The container.
+        container: ContainerRef,
+    },
+    /// A writer could not make its part durable.
+    NotDurable {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level it was written for; `None` if it failed before any.
+        level: Option<Level>,
+        /// Index of the server that failed, if one did.
+        server: Option<u32>,
+        /// Kind of the error.
+        kind: ErrorKind,
+        /// Text of the error.
+        text: String,
+    },
+    /// A node's containers are all durable.
+    Vote {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level.
+        level: Level,
+        /// Index of the node.
+        node: u32,
+        /// All its containers.
+        containers: Vec<ContainerRef>,
+    },
+    /// The lead asks to store a copy of the commit record.
+    Record {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level.
+        level: Level,
+        /// The whole file.
+        bytes: Vec<u8>,
+    },
+    /// A node has stored its copy, or failed to.
+    Recorded {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level.
+        level: Level,
+        /// Index of the node.
+        node: u32,
+        /// What went wrong, if something did.
+        failed: Option<(ErrorKind, String)>,
+    },
+    /// Every copy of the commit record is durable.
+    Committed {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level.
+        level: Level,
+    },
+    /// The checkpoint will not be committed at this level.
+    Aborted {
+        /// The checkpoint's step.
+        step: u64,
+        /// The level.
+        level: Level,
+        /// Kind of the error.
+        kind: ErrorKind,
+        /// Text of the error.
+        text: String,
+    },
+    /// A new placement map.
+    Placement {
+        /// Its generation.
+        generation: u64,
+        /// The map as TOML.
+        text: String,
+    },
+    /// The sender leaves in order.
+    Goodbye {
+        /// Index of the sender's node.
+        node: u32,
+    },
+}
+
+impl Message {
+    /// The number of this kind of message in a frame header.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Message::Hello { .. } => 1,
+            Message::Durable { .. } => 2,
+            Message::NotDurable { .. } => 3,
+            Message::Vote { .. } => 4,
+            Message::Record { .. } => 5,
+            Message::Recorded { .. } => 6,
+            Message::Committed { .. } => 7,
+            Message::Aborted { .. } => 8,
+            Message::Placement { .. } => 9,
+            Message::Goodbye { .. } => 10,
+        }
+    }
+
+    /// The payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        match self {
+            Message::Hello { rank, node } => {
+                w.map(2).uint(1u8).uint(*rank).uint(2u8).uint(*node);
+            }
+            Message::Durable {
+                step,
+                level,
+                container,
+            } => {
+                checkpoint(&mut w, 3, *step, *level).uint(3u8);
+                container.write(&mut w);
+            }
+            Message::NotDurable {
+                step,
+                level,
+                server,
+                kind,
+                text,
+            } => {
+                w.map(3 + u64::from(level.is_some()) + u64::from(server.is_some()));
+                w.uint(1u8).uint(*step);
+                if let Some(level) = level {
+                    w.uint(2u8).uint(level.code());
+                }
+                if let Some(server) = server {
+                    w.uint(3u8).uint(*server);
+                }
+                w.uint(4u8)
+                    .uint(kind.code() as u64)
+                    .uint(5u8)
+                    .text(cut(text, MAX_TEXT_BYTES));
+            }
+            Message::Vote {
+                step,
+                level,
+                node,
+                containers,
+            } => {
+                checkpoint(&mut w, 4, *step, *level).uint(3u8).uint(*node);
+                w.uint(4u8).array(containers.len());
+                for container in containers {
+                    container.write(&mut w);
+                }
+            }
+            Message::Record { step, level, bytes } => {
+                checkpoint(&mut w, 3, *step, *level).uint(3u8).bytes(bytes);
+            }
+            Message::Recorded {
+                step,
+                level,
+                node,
+                failed,
+            } => {
+                let pairs = if failed.is_some() { 5 } else { 3 };
+                checkpoint(&mut w, pairs, *step, *level)
+                    .uint(3u8)
+                    .uint(*node);
+                if let Some((kind, text)) = failed {
+                    w.uint(4u8)
+                        .uint(kind.code() as u64)
+                        .uint(5u8)
+                        .text(cut(text, MAX_TEXT_BYTES));
+                }
+            }
+            Message::Committed { step, level } => {
+                checkpoint(&mut w, 2, *step, *level);
+            }
+            Message::Aborted {
+                step,
+                level,
+                kind,
+                text,
+            } => {
+                checkpoint(&mut w, 4, *step, *level);
+                w.uint(4u8)
+                    .uint(kind.code() as u64)
+                    .uint(5u8)
+                    .text(cut(text, MAX_TEXT_BYTES));
+            }
+            Message::Placement { generation, text } => {
+                w.map(2).uint(1u8).uint(*generation).uint(2u8).text(text);
+            }
+            Message::Goodbye { node } => {
+                w.map(1).uint(1u8).uint(*node);
+            }
+        }
+        w.finish()
+    }
+
+    /// Reads a payload of this kind. Fails with Corrupt, or Unsupported for an unknown kind.
+    pub fn decode(kind: u8, bytes: &[u8]) -> Result<Message> {
+        check_metadata_len("message", bytes)?;
+        let r = &mut Reader::new("message", bytes);
+        let message = match kind {
+            1 => {
+                let (rank, node) = pair(r, Reader::uint, Reader::uint)?;
+                Message::Hello { rank, node }
+            }
+            2..=8 => read_about_checkpoint(kind, r)?,
+            9 => {
+                let text = |r: &mut Reader<'_>| r.text(MAX_METADATA_BYTES).map(str::to_owned);
+                let (generation, text) = pair(r, Reader::u64, text)?;
+                Message::Placement { generation, text }
+            }
+            10 => {
+                let mut node = None;
+                r.map(|r, key| {
+                    if key == 1 {
+                        node = Some(r.uint()?);
+                    }
+                    Ok(key == 1)
+                })?;
+                Message::Goodbye {
+                    node: r.need(node, "key 1")?,
+                }
+            }
+            _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+/// Starts a map of `pairs` with the two keys that most messages share.
+fn checkpoint(w: &mut Writer, pairs: u64, step: u64, level: Level) -> &mut Writer {
+    w.map(pairs)
+        .uint(1u8)
+        .uint(step)
+        .uint(2u8)
+        .uint(level.code())
+}
+
+/// A map of two required keys, 1 and 2.
+fn pair<'b, A, B>(
+    r: &mut Reader<'b>,
+    first: impl Fn(&mut Reader<'b>) -> Result<A>,
+    second: impl Fn(&mut Reader<'b>) -> Result<B>,
+) -> Result<(A, B)> {
+    let (mut a, mut b) = (None, None);
+    r.map(|r, key| {
+        match key {
+            1 => a = Some(first(r)?),
+            2 => b = Some(second(r)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    Ok((r.need(a, "key 1")?, r.need(b, "key 2")?))
+}
+
+fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
+    let (mut step, mut level, mut number, mut container) = (None, None, None, None);
+    let (mut containers, mut record, mut kind, mut text) = (None, None, None, None);
+    r.map(|r, key| {
+        match (message, key) {
+            (_, 1) => step = Some(r.u64()?),
+            (_, 2) => level = Some(r.level()?),
+            (2, 3) => container = Some(ContainerRef::read(r)?),
+            (3 | 4 | 6, 3) => number = Some(r.uint::<u32>()?),
+            (5, 3) => record = Some(r.bytes(MAX_METADATA_BYTES)?.to_vec()),
+            (4, 4) => containers = Some(r.items(MAX_CONTAINERS, ContainerRef::read)?),
+            (3 | 6 | 8, 4) => kind = Some(read_kind(r)?),
+            (3 | 6 | 8, 5) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let step = r.need(step, "step (key 1)")?;
+    if message == 3 {
+        let kind = r.need(kind, "error kind (key 4)")?;
+        let text = r.need(text, "error text (key 5)")?;
+        return Ok(Message::NotDurable {
+            step,
+            level,
+            server: number,
+            kind,
+            text,
+        });
+    }
+    let level = r.need(level, "level (key 2)")?;
+    Ok(match message {
+        2 => {
+            let container = r.need(container, "container (key 3)")?;
+            Message::Durable {
+                step,
+                level,
+                container,
+            }
+        }
+        4 => {
+            let node = r.need(number, "node (key 3)")?;
+            let containers = r.need(containers, "containers (key 4)")?;
+            Message::Vote {
+                step,
+                level,
+                node,
+                containers,
+            }
+        }
+        5 => Message::Record {
+            step,
+            level,
+            bytes: r.need(record, "record (key 3)")?,
+        },
+        6 => {
+            let node = r.need(number, "node (key 3)")?;
+            let failed = match (kind, text) {
+                (None, None) => None,
+                (Some(kind), Some(text)) => Some((kind, text)),
+                _ => return Err(r.corrupt("expected keys 4 and 5 together, found one")),
+            };
+            Message::Recorded {
+                step,
+                level,
+                node,
+                failed,
+            }
+        }
+        7 => Message::Committed { step, level },
+        _ => {
+            let kind = r.need(kind, "error kind (key 4)")?;
+            let text = r.need(text, "error text (key 5)")?;
+            Message::Aborted {
+                step,
+                level,
+                kind,
+                text,
+            }
+        }
+    })
+}
+
+fn read_kind(r: &mut Reader<'_>) -> Result<ErrorKind> {
+    let code: u16 = r.uint()?;
+    ErrorKind::from_code(i32::from(code))
+        .ok_or_else(|| r.unsupported(format_args!("error kind {code} is unknown")))
+}
+
+/// The longest prefix of at most `max_bytes` that ends between two characters.
+fn cut(text: &str, max_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(max_bytes)]
+}

@@ -1,0 +1,153 @@
+//! Files of format v1 as they were first written. Every later version reads them, and this
+//! version writes them byte for byte.
+//!
+//! They are never regenerated. A file that does not exist yet is written by
+//! `ORCHECK_WRITE_GOLDEN=1 cargo test -p orcheck-format golden`, which touches no existing one.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "test data, not the product's files"
+)]
+
+use crate::samples;
+use orcheck_format::*;
+use std::io::Write;
+use std::path::PathBuf;
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn current() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("container-header.bin", samples::header().encode().to_vec()),
+        ("rank-header.bin", samples::rank_header().encode().to_vec()),
+        (
+            "rank-record.bin",
+            encode_rank_record(&samples::rank_record(6, 0)),
+        ),
+        ("manifest.bin", samples::manifest().encode()),
+        ("trailer.bin", samples::trailer().encode().to_vec()),
+        ("commit-record.bin", samples::commit_record().encode()),
+        ("claim.bin", samples::claim().encode()),
+        ("resumed.bin", samples::resumed().encode()),
+        ("frame-vote.bin", samples::frame()),
+    ]
+}
+
+fn read(name: &str) -> Vec<u8> {
+    std::fs::read(directory().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn write_golden_files_that_do_not_exist() {
+    if std::env::var_os("ORCHECK_WRITE_GOLDEN").is_none() {
+        return;
+    }
+    for (name, bytes) in current() {
+        let path = directory().join(name);
+        match std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+        {
+            Ok(mut file) => file.write_all(&bytes).unwrap(),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+}
+
+// Breaks if: any field moves, changes its width, or gets another key.
+#[test]
+fn golden_files_decode_to_the_samples() {
+    assert_eq!(
+        ContainerHeader::decode(&read("container-header.bin")),
+        Ok(samples::header())
+    );
+    assert_eq!(
+        RankHeader::decode(&read("rank-header.bin")),
+        Ok(samples::rank_header())
+    );
+    let record = read("rank-record.bin");
+    assert_eq!(
+        decode_rank_record(&record),
+        Ok((samples::rank_record(6, 0), record.len()))
+    );
+    assert_eq!(
+        Manifest::decode(&read("manifest.bin")),
+        Ok(samples::manifest())
+    );
+    assert_eq!(
+        Trailer::decode(&read("trailer.bin")),
+        Ok(samples::trailer())
+    );
+    assert_eq!(
+        CommitRecord::decode(&read("commit-record.bin")),
+        Ok(samples::commit_record())
+    );
+    assert_eq!(Claim::decode(&read("claim.bin")), Ok(samples::claim()));
+    assert_eq!(
+        Resumed::decode(&read("resumed.bin")),
+        Ok(samples::resumed())
+    );
+    let frame = read("frame-vote.bin");
+    let header = FrameHeader::decode(&frame).unwrap();
+    assert_eq!(header.seq, 0x0102_0304_0506_0708);
+    assert_eq!(
+        Message::decode(header.kind, &frame[20..]),
+        Ok(samples::messages()[4].clone())
+    );
+}
+
+#[test]
+fn golden_files_are_what_is_written_today() {
+    for (name, bytes) in current() {
+        assert!(read(name) == bytes, "{name} is written differently now");
+    }
+    let block: [u8; BLOCK_BYTES] = read("container-header.bin").try_into().unwrap();
+    let crc = container::header_crc(&block);
+    assert_eq!(crc, crc64(&block[..4088]));
+}
+
+/// Spot checks against the tables of `docs/format.md`, independent of encoder and decoder.
+#[test]
+fn documented_offsets() {
+    let u32_at =
+        |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let u64_at =
+        |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let header = read("container-header.bin");
+    assert_eq!(&header[..8], b"ORCKv1\r\n");
+    assert_eq!(u64_at(&header, 8), 1 << 63);
+    assert_eq!(u64_at(&header, 16), 1 << 5);
+    assert_eq!(u64_at(&header, 32), 42);
+    assert_eq!(u64_at(&header, 40), 7);
+    assert_eq!(header[48], 0x1a);
+    assert_eq!(u64_at(&header, 64), 1_700_000_000_123);
+    assert_eq!(&header[72..76], &[0x00, 0x04, 10, 0]);
+    assert_eq!(
+        (
+            u32_at(&header, 76),
+            u32_at(&header, 80),
+            u32_at(&header, 84)
+        ),
+        (3, 0, 8)
+    );
+    assert_eq!(u32_at(&header, 88), 4096);
+    assert_eq!(&header[96..106], b"lbm-cavity");
+    assert_eq!(u64_at(&header, 4088), crc64(&header[..4088]));
+    let rank = read("rank-header.bin");
+    assert_eq!(
+        (u32_at(&rank, 8), u32_at(&rank, 12), u64_at(&rank, 16)),
+        (6, 4 << 20, 42)
+    );
+    assert_eq!((u64_at(&rank, 24), u64_at(&rank, 48)), (7, 96));
+    let trailer = read("trailer.bin");
+    assert_eq!((u64_at(&trailer, 8), u64_at(&trailer, 16)), (12288, 777));
+    assert_eq!(&trailer[24..56], &Manifest::digest(b"manifest"));
+    assert_eq!(
+        (u64_at(&trailer, 56), u64_at(&trailer, 64)),
+        (20480, 0x0123_4567_89ab_cdef)
+    );
+    assert_eq!(u64_at(&trailer, 504), crc64(&trailer[..504]));
+}

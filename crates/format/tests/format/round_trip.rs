@@ -1,0 +1,297 @@
+//! Whatever is encoded comes back as it was.
+
+use crate::samples;
+use orcheck_format::*;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    (any::<u64>(), any::<[u8; 16]>()).prop_map(|(counter, run)| Epoch {
+        counter,
+        run: RunId(run),
+    })
+}
+
+fn job() -> impl Strategy<Value = JobName> {
+    "[A-Za-z0-9][A-Za-z0-9._-]{0,63}".prop_map(|name| JobName::new(&name).unwrap())
+}
+
+fn level() -> impl Strategy<Value = Level> {
+    prop_oneof![
+        Just(Level::Process),
+        Just(Level::Node),
+        (1u8..).prop_map(Level::Peers),
+        Just(Level::Global)
+    ]
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-zA-Z0-9 äρ/._-]{1,40}"
+}
+
+fn extent() -> impl Strategy<Value = Extent> {
+    (
+        option::of(name()),
+        any::<(u16, u64, u64, u64)>(),
+        any::<(u16, u64, u64)>(),
+    )
+        .prop_map(
+            |(
+                container,
+                (store, physical, stored_len_bytes, len_bytes),
+                (encoding, stored, plain),
+            )| {
+                Extent {
+                    container,
+                    store,
+                    physical,
+                    stored_len_bytes,
+                    len_bytes,
+                    encoding,
+                    crc_stored: stored,
+                    crc_plain: plain,
+                }
+            },
+        )
+}
+
+fn region() -> impl Strategy<Value = RegionRecord> {
+    let dims = || vec(any::<u64>(), 0..=8);
+    (
+        name(),
+        (0u8..4, 0u8..15, any::<u32>(), any::<u64>()),
+        (dims(), dims(), dims()),
+        option::of(any::<u32>()),
+        vec(extent(), 0..4),
+    )
+        .prop_map(
+            |(name, (kind, dtype, flags, len_bytes), (local, global, offset), same_as, extents)| {
+                RegionRecord {
+                    name,
+                    kind: RegionKind::from_code(kind).unwrap(),
+                    dtype: Dtype::from_code(dtype).unwrap(),
+                    flags,
+                    len_bytes,
+                    local,
+                    global,
+                    offset,
+                    same_as,
+                    extents,
+                }
+            },
+        )
+}
+
+fn rank_record() -> impl Strategy<Value = RankRecord> {
+    (any::<u32>(), any::<u64>(), vec(region(), 0..4)).prop_map(
+        |(rank, stream_len_bytes, regions)| RankRecord {
+            rank,
+            stream_len_bytes,
+            regions,
+        },
+    )
+}
+
+fn manifest() -> impl Strategy<Value = Manifest> {
+    (
+        (job(), any::<u64>(), epoch(), level()),
+        (any::<u32>(), name(), any::<u32>(), any::<u32>()),
+        vec(name(), 0..4),
+        vec(rank_record(), 0..4),
+    )
+        .prop_map(
+            |((job, step, epoch, level), (node, node_name, writer, world_size), stores, ranks)| {
+                Manifest {
+                    job,
+                    step,
+                    epoch,
+                    level,
+                    node,
+                    node_name,
+                    writer,
+                    world_size,
+                    stores,
+                    ranks,
+                }
+            },
+        )
+}
+
+/// Any split of any number of ranks over nodes.
+fn commit_record() -> impl Strategy<Value = CommitRecord> {
+    (
+        vec(0u32..4, 1..60),
+        job(),
+        (any::<u64>(), epoch(), level(), any::<u64>()),
+        any::<[u8; 32]>(),
+    )
+        .prop_map(
+            |(owners, job, (step, epoch, level, created_unix_ms), manifest_digest)| {
+                let run = [
+                    epoch.run.0[0],
+                    epoch.run.0[1],
+                    epoch.run.0[2],
+                    epoch.run.0[3],
+                ];
+                let containers = (0..4u32).map(|node| {
+                    let ranks: Vec<u32> = (0..owners.len() as u32)
+                        .filter(|rank| owners[*rank as usize] == node)
+                        .collect();
+                    let file = FileName::Container {
+                        step,
+                        epoch: epoch.counter,
+                        run,
+                        node,
+                        writer: node,
+                    };
+                    let reference = ContainerRef {
+                        file: file.to_string(),
+                        server: node / 2,
+                        node,
+                        writer: node,
+                        len_bytes: step ^ 99,
+                        manifest_digest,
+                        ranks: ranks_to_ranges(&ranks),
+                    };
+                    for rank in 0..owners.len() as u32 + 2 {
+                        assert_eq!(reference.holds(rank), ranks.contains(&rank));
+                    }
+                    reference
+                });
+                CommitRecord {
+                    job,
+                    step,
+                    epoch,
+                    level,
+                    world_size: owners.len() as u32,
+                    nodes: (0..4).map(|node| format!("node{node}")).collect(),
+                    placement_generation: created_unix_ms / 3,
+                    servers: vec!["/a".into(), "/b".into()],
+                    containers: containers.collect(),
+                    created_unix_ms,
+                }
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn container_header(
+        (compat, ro_compat, striped) in any::<(u64, u64, bool)>(),
+        (job, epoch, level) in (job(), epoch(), level()),
+        (step, created_unix_ms) in any::<(u64, u64)>(),
+        (node, writer, world_size) in any::<(u32, u32, u32)>(),
+        alignment in 12u32..=20,
+    ) {
+        let header = ContainerHeader {
+            features: Features { compat, ro_compat, incompat: u64::from(striped) },
+            job, step, epoch, level, node, writer, world_size,
+            alignment_bytes: 1 << alignment,
+            created_unix_ms,
+        };
+        prop_assert_eq!(ContainerHeader::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn rank_header((rank, cut_bytes) in any::<(u32, u32)>(), (step, stream_len_bytes) in any::<(u64, u64)>(), epoch in epoch()) {
+        let header = RankHeader { rank, step, epoch, stream_len_bytes, cut_bytes };
+        prop_assert_eq!(RankHeader::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn trailer(at in 0u64..1 << 62, len in 0u64..=64 << 20, more in 512u64..1 << 40, digest: [u8; 32], header_crc: u64) {
+        let trailer = Trailer {
+            manifest_at: at,
+            manifest_len_bytes: len,
+            manifest_digest: digest,
+            file_len_bytes: at + len + more,
+            header_crc,
+        };
+        prop_assert_eq!(Trailer::decode(&trailer.encode()), Ok(trailer));
+    }
+
+    #[test]
+    fn rank_records(record in rank_record(), behind in vec(any::<u8>(), 0..9)) {
+        let mut bytes = encode_rank_record(&record);
+        let len = bytes.len();
+        prop_assert_eq!(
+            RankFooterPrefix::decode(&bytes).unwrap().len_bytes as usize + RANK_RECORD_PREFIX_BYTES,
+            len
+        );
+        bytes.extend(behind);
+        prop_assert_eq!(decode_rank_record(&bytes), Ok((record, len)));
+    }
+
+    #[test]
+    fn manifests(manifest in manifest(), len: u64) {
+        let decoded = Manifest::decode(&manifest.encode());
+        let _ = manifest.validate(len);
+        prop_assert_eq!(decoded, Ok(manifest));
+    }
+
+    #[test]
+    fn commit_records(record in commit_record()) {
+        prop_assert_eq!(CommitRecord::decode(&record.encode()), Ok(record));
+    }
+
+    #[test]
+    fn claims(
+        (job, epoch, host) in (job(), epoch(), name()),
+        (pid, uid, since_unix_ms, world_size) in any::<(u32, u32, u64, u32)>(),
+        nodes in vec(name(), 0..5),
+    ) {
+        let claim = Claim { job, epoch, host, pid, uid, since_unix_ms, world_size, nodes };
+        prop_assert_eq!(Claim::decode(&claim.encode()), Ok(claim));
+    }
+
+    #[test]
+    fn notes_of_resumption(job in job(), epochs in (epoch(), option::of(epoch())), step: Option<u64>) {
+        let resumed = Resumed { job, epoch: epochs.0, step, from: epochs.1 };
+        prop_assert_eq!(Resumed::decode(&resumed.encode()), Ok(resumed));
+    }
+
+    #[test]
+    fn ranges_hold_exactly_their_ranks(ranks in vec(prop_oneof![0u32..40, (u32::MAX - 9)..=u32::MAX], 0..60)) {
+        let ranges = ranks_to_ranges(&ranks);
+        let mut expanded = Vec::new();
+        for (first, count) in &ranges {
+            expanded.extend(u64::from(*first)..u64::from(*first) + u64::from(*count));
+        }
+        let mut expected: Vec<u64> = ranks.iter().map(|rank| u64::from(*rank)).collect();
+        expected.sort_unstable();
+        expected.dedup();
+        prop_assert_eq!(expanded, expected);
+        let touching = ranges.windows(2).any(|pair| pair[0].0 + pair[0].1 >= pair[1].0);
+        prop_assert!(!touching);
+    }
+}
+
+#[test]
+fn messages_and_frames() {
+    for message in samples::messages() {
+        assert_eq!(
+            Message::decode(message.kind(), &message.encode()),
+            Ok(message)
+        );
+    }
+    let frame = samples::frame();
+    let header = FrameHeader::decode(&frame).unwrap();
+    assert_eq!(header.encode(), frame[..20]);
+    assert_eq!(header.len_bytes as usize, frame.len() - 20);
+}
+
+#[test]
+fn a_long_error_text_is_cut_between_characters() {
+    let text = "ä".repeat(40_000);
+    let message = Message::Aborted {
+        step: 1,
+        level: Level::Node,
+        kind: ErrorKind::Internal,
+        text,
+    };
+    match Message::decode(message.kind(), &message.encode()) {
+        Ok(Message::Aborted { text, .. }) => assert_eq!(text, "ä".repeat(32 << 10)),
+        other => panic!("{other:?}"),
+    }
+}

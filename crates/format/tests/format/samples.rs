@@ -1,0 +1,266 @@
+//! One small valid value of everything, with every option used somewhere. The golden files hold
+//! their encodings, so these values never change.
+
+use orcheck_format::*;
+
+pub fn epoch() -> Epoch {
+    Epoch {
+        counter: 7,
+        run: RunId([
+            0x1a, 0x2b, 0x3c, 0x4d, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+        ]),
+    }
+}
+
+pub fn job() -> JobName {
+    JobName::new("lbm-cavity").unwrap()
+}
+
+pub fn header() -> ContainerHeader {
+    ContainerHeader {
+        features: Features {
+            compat: 1 << 63,
+            ro_compat: 1 << 5,
+            incompat: 0,
+        },
+        job: job(),
+        step: 42,
+        epoch: epoch(),
+        level: Level::Global,
+        node: 3,
+        writer: 0,
+        world_size: 8,
+        alignment_bytes: 4096,
+        created_unix_ms: 1_700_000_000_123,
+    }
+}
+
+pub fn rank_header() -> RankHeader {
+    RankHeader {
+        rank: 6,
+        step: 42,
+        epoch: epoch(),
+        stream_len_bytes: 96,
+        cut_bytes: 4 << 20,
+    }
+}
+
+pub fn plain(store: u16, physical: u64, len_bytes: u64) -> Extent {
+    let crc = crc64(&len_bytes.to_le_bytes());
+    Extent {
+        container: None,
+        store,
+        physical,
+        stored_len_bytes: len_bytes,
+        len_bytes,
+        encoding: 0,
+        crc_stored: crc,
+        crc_plain: crc,
+    }
+}
+
+pub fn rank_record(rank: u32, at: u64) -> RankRecord {
+    RankRecord {
+        rank,
+        stream_len_bytes: 96,
+        regions: vec![
+            RegionRecord {
+                name: "density ρ".into(),
+                kind: RegionKind::Array,
+                dtype: Dtype::F64,
+                flags: 3,
+                len_bytes: 64,
+                local: vec![2, 4],
+                global: vec![8, 4],
+                offset: vec![6, 0],
+                same_as: None,
+                extents: vec![plain(0, at, 40), plain(0, at + 40, 24)],
+            },
+            RegionRecord {
+                name: "rng".into(),
+                kind: RegionKind::Bytes,
+                dtype: Dtype::Bytes,
+                flags: 0,
+                len_bytes: 32,
+                local: vec![],
+                global: vec![],
+                offset: vec![],
+                same_as: None,
+                extents: vec![plain(0, at + 64, 32)],
+            },
+        ],
+    }
+}
+
+pub fn manifest() -> Manifest {
+    let mut second = rank_record(7, 0);
+    second.regions[0].extents = vec![
+        Extent {
+            container: Some("s000000000041-e000007-1a2b3c4d-n0003-w00.orc".into()),
+            ..plain(2, 8192, 40)
+        },
+        plain(1, 65536, 24),
+    ];
+    second.regions[1].same_as = Some(6);
+    second.regions[1].extents.clear();
+    Manifest {
+        job: job(),
+        step: 42,
+        epoch: epoch(),
+        level: Level::Peers(2),
+        node: 3,
+        node_name: "node-03".into(),
+        writer: 0,
+        world_size: 8,
+        stores: vec![
+            "s000000000042-e000007-1a2b3c4d-n0003-w00.orc".into(),
+            "s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01".into(),
+        ],
+        ranks: vec![rank_record(6, 8192), second],
+    }
+}
+
+pub fn trailer() -> Trailer {
+    Trailer {
+        manifest_at: 12288,
+        manifest_len_bytes: 777,
+        manifest_digest: Manifest::digest(b"manifest"),
+        file_len_bytes: 20480,
+        header_crc: 0x0123_4567_89ab_cdef,
+    }
+}
+
+pub fn container_ref(node: u32, ranks: &[(u32, u32)]) -> ContainerRef {
+    ContainerRef {
+        file: format!("s000000000042-e000007-1a2b3c4d-n{node:04}-w00.orc"),
+        server: node % 2,
+        node,
+        writer: 0,
+        len_bytes: 20480,
+        manifest_digest: Manifest::digest(&node.to_le_bytes()),
+        ranks: ranks.to_vec(),
+    }
+}
+
+pub fn commit_record() -> CommitRecord {
+    CommitRecord {
+        job: job(),
+        step: 42,
+        epoch: epoch(),
+        level: Level::Global,
+        world_size: 8,
+        nodes: vec!["a".into(), "b".into(), "c".into()],
+        placement_generation: 2,
+        servers: vec!["/pfs/a".into(), "/pfs/b".into()],
+        containers: vec![
+            container_ref(0, &[(0, 2), (6, 1)]),
+            container_ref(1, &[(2, 4)]),
+            container_ref(2, &[(7, 1)]),
+        ],
+        created_unix_ms: 1_700_000_000_456,
+    }
+}
+
+pub fn claim() -> Claim {
+    Claim {
+        job: job(),
+        epoch: epoch(),
+        host: "login1".into(),
+        pid: 4711,
+        uid: 1000,
+        since_unix_ms: 1_700_000_000_789,
+        world_size: 8,
+        nodes: vec!["a".into(), "b".into()],
+    }
+}
+
+pub fn resumed() -> Resumed {
+    let from = Epoch {
+        counter: 6,
+        run: RunId([9; 16]),
+    };
+    Resumed {
+        job: job(),
+        epoch: epoch(),
+        step: Some(41),
+        from: Some(from),
+    }
+}
+
+pub fn messages() -> Vec<Message> {
+    let (step, level, node) = (42, Level::Global, 1);
+    let text = "write 4096 bytes at offset 8192 failed".to_string();
+    vec![
+        Message::Hello { rank: 5, node },
+        Message::Durable {
+            step,
+            level,
+            container: container_ref(1, &[(2, 4)]),
+        },
+        Message::NotDurable {
+            step,
+            level: Some(level),
+            server: Some(1),
+            kind: ErrorKind::NoSpace,
+            text: text.clone(),
+        },
+        Message::NotDurable {
+            step,
+            level: None,
+            server: None,
+            kind: ErrorKind::Invalid,
+            text: String::new(),
+        },
+        Message::Vote {
+            step,
+            level,
+            node,
+            containers: commit_record().containers,
+        },
+        Message::Record {
+            step,
+            level,
+            bytes: commit_record().encode(),
+        },
+        Message::Recorded {
+            step,
+            level,
+            node,
+            failed: None,
+        },
+        Message::Recorded {
+            step,
+            level,
+            node,
+            failed: Some((ErrorKind::Corrupt, text.clone())),
+        },
+        Message::Committed {
+            step,
+            level: Level::Node,
+        },
+        Message::Aborted {
+            step,
+            level,
+            kind: ErrorKind::Fenced,
+            text,
+        },
+        Message::Placement {
+            generation: 3,
+            text: "generation = 3\n".into(),
+        },
+        Message::Goodbye { node },
+    ]
+}
+
+/// One frame as it precedes its MAC: header, then payload.
+pub fn frame() -> Vec<u8> {
+    let message = &messages()[4];
+    let payload = message.encode();
+    let header = FrameHeader {
+        kind: message.kind(),
+        flags: 0,
+        len_bytes: payload.len() as u32,
+        seq: 0x0102_0304_0506_0708,
+    };
+    [header.encode().to_vec(), payload].concat()
+}

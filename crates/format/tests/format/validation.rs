@@ -1,0 +1,302 @@
+//! What is well-formed and still wrong is refused with a message that names the place.
+
+use crate::samples;
+use orcheck_format::*;
+
+const FILE_LEN_BYTES: u64 = 20480;
+
+fn refused(change: impl Fn(&mut Manifest), why: &str) {
+    let mut manifest = samples::manifest();
+    assert_eq!(manifest.validate(FILE_LEN_BYTES), Ok(()));
+    change(&mut manifest);
+    let error = manifest.validate(FILE_LEN_BYTES).expect_err(why);
+    assert!(
+        error.message().contains(why),
+        "expected {why:?}, found {error}"
+    );
+    assert!(
+        error
+            .message()
+            .starts_with("manifest of step 42, node 3, writer "),
+        "{error}"
+    );
+}
+
+// Breaks if: the named check is removed from `Manifest::validate`; one case for each.
+#[test]
+fn manifests() {
+    fn region(manifest: &mut Manifest) -> &mut RegionRecord {
+        &mut manifest.ranks[0].regions[0]
+    }
+    refused(|m| m.stores.clear(), "1 to 65536 stores");
+    refused(
+        |m| m.stores[0] = "a/b.orc".into(),
+        "store 0: expected s0000",
+    );
+    refused(|m| m.stores.swap(0, 1), "store 0: expected s0000");
+    refused(|m| m.writer = 77, "-n0003-w77.orc, found");
+    refused(
+        |m| m.epoch.counter = 8,
+        "store 0: expected s000000000042-e000008",
+    );
+    refused(|m| m.world_size = 7, "rank 7 is outside a job of 7 ranks");
+    refused(|m| m.ranks.swap(0, 1), "rank 6 is repeated or out of order");
+    refused(
+        |m| m.ranks[1].rank = 6,
+        "rank 6 is repeated or out of order",
+    );
+    refused(
+        |m| m.ranks[0].regions[1].name = "density ρ".into(),
+        "is there twice",
+    );
+    refused(
+        |m| region(m).name = "a\nb".into(),
+        "without control characters",
+    );
+    refused(|m| region(m).name = "x".repeat(256), "1 to 255 bytes");
+    refused(|m| region(m).local = vec![1; 9], "does not fit: 9 local");
+    refused(|m| region(m).offset.clear(), "does not fit");
+    refused(|m| region(m).kind = RegionKind::Bytes, "does not fit");
+    refused(|m| region(m).local = vec![2, 5], "does not have 64 bytes");
+    refused(
+        |m| region(m).local = vec![u64::MAX, 4],
+        "does not have 64 bytes",
+    );
+    refused(
+        |m| region(m).offset = vec![7, 0],
+        "outside a global dimension of 8",
+    );
+    refused(
+        |m| region(m).offset = vec![u64::MAX, 0],
+        "outside a global dimension of 8",
+    );
+    refused(
+        |m| region(m).extents.truncate(1),
+        "expected extents of 64 bytes in all, found 40",
+    );
+    refused(
+        |m| region(m).extents[0].physical = u64::MAX,
+        "overflows 64 bits",
+    );
+    refused(
+        |m| region(m).extents[0].physical = 20470,
+        "lie outside the file of 20480 bytes",
+    );
+    refused(|m| region(m).extents[0].store = 2, "store 2 does not exist");
+    refused(
+        |m| region(m).extents[0].container = Some("../x.orc".into()),
+        "is not the name",
+    );
+    refused(
+        |m| region(m).extents[0].encoding = 3,
+        "encoding 3 is unknown",
+    );
+    refused(
+        |m| region(m).extents[0].crc_plain ^= 1,
+        "differs from itself",
+    );
+    refused(
+        |m| region(m).extents[0].stored_len_bytes = 39,
+        "differs from itself",
+    );
+    refused(|m| region(m).same_as = Some(6), "stored by rank 6");
+    refused(
+        |m| region(m).same_as = Some(3),
+        "yet has 2 extents of its own",
+    );
+    refused(
+        |m| {
+            region(m).same_as = Some(6);
+            region(m).extents.clear();
+        },
+        "rank 6 does not store its 64 bytes",
+    );
+    refused(
+        |m| m.ranks[1].regions[1].len_bytes = 33,
+        "rank 6 does not store its 33 bytes",
+    );
+    refused(
+        |m| {
+            let region = region(m);
+            for extent in &mut region.extents {
+                extent.len_bytes = u64::MAX;
+                extent.stored_len_bytes = u64::MAX;
+                extent.physical = 0;
+            }
+        },
+        "overflow 64 bits",
+    );
+}
+
+fn commit_refused(change: impl Fn(&mut CommitRecord), why: &str) {
+    let mut record = samples::commit_record();
+    change(&mut record);
+    let error = CommitRecord::decode(&record.encode()).expect_err(why);
+    assert!(
+        error.message().contains(why),
+        "expected {why:?}, found {error}"
+    );
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+// Breaks if: the named check is removed from `CommitRecord::validate`; one case for each.
+#[test]
+fn commit_records() {
+    commit_refused(
+        |r| r.containers[1].ranks = vec![(2, 3)],
+        "rank 5 is in no container",
+    );
+    commit_refused(
+        |r| r.containers[1].ranks = vec![(2, 5)],
+        "rank 6 is in two containers",
+    );
+    commit_refused(
+        |r| r.world_size = 9,
+        "expected containers of 9 ranks, found 8",
+    );
+    commit_refused(
+        |r| r.world_size = 0,
+        "expected containers of 0 ranks, found 8",
+    );
+    commit_refused(
+        |r| {
+            r.world_size = 0;
+            r.containers.clear();
+        },
+        "expected containers of 0 ranks",
+    );
+    commit_refused(
+        |r| r.containers[0].ranks = vec![(0, 2), (2, 1)],
+        "not apart",
+    );
+    commit_refused(
+        |r| r.containers[0].ranks = vec![(6, 1), (0, 2)],
+        "not apart",
+    );
+    commit_refused(|r| r.containers[0].ranks = vec![(0, 0)], "is empty");
+    commit_refused(|r| r.containers[0].ranks = vec![(u32::MAX, 2)], "too long");
+    commit_refused(
+        |r| r.containers[0].file = "x.orc".into(),
+        "not the name of a container",
+    );
+    commit_refused(
+        |r| r.containers[0].file = "../x".into(),
+        "not the name of a container",
+    );
+    commit_refused(|r| r.step = 43, "expected the container s000000000043");
+    commit_refused(
+        |r| r.epoch.counter = 8,
+        "expected the container s000000000042-e000008",
+    );
+    commit_refused(|r| r.epoch.run = RunId([0; 16]), "expected the container");
+    commit_refused(|r| r.nodes.truncate(2), "node 2 of 2");
+    commit_refused(|r| r.servers.truncate(1), "server 1 of 1");
+    commit_refused(|r| r.nodes[0].clear(), "is no name");
+}
+
+/// A record of one kind is not read as another, whatever its file is called.
+#[test]
+fn kinds_are_not_mixed_up() {
+    let error = Claim::decode(&samples::resumed().encode()).unwrap_err();
+    assert!(error.message().contains("kind 2, found 3"), "{error}");
+    assert!(CommitRecord::decode(&samples::claim().encode()).is_err());
+    // Breaks if: `check_magic` returns Ok always; the CRC of a foreign block fits.
+    let errors = [
+        ContainerHeader::decode(&samples::rank_header().encode()).unwrap_err(),
+        RankHeader::decode(&samples::header().encode()).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(
+            error.message().contains("byte 0: expected the mark \"ORCK"),
+            "{error}"
+        );
+    }
+}
+
+fn reseal(bytes: &mut [u8]) {
+    let body = bytes.len() - 8;
+    let crc = crc64(&bytes[..body]);
+    bytes[body..].copy_from_slice(&crc.to_le_bytes());
+}
+
+// Breaks if: `check_readable` is not called by the decoder.
+#[test]
+fn an_unknown_incompatible_feature_is_refused_by_number() {
+    let mut header = samples::header();
+    for bit in 0..64 {
+        header.features.incompat = 1 << bit;
+        let decoded = ContainerHeader::decode(&header.encode());
+        if header.features
+            == (Features {
+                incompat: 1,
+                ..header.features
+            })
+        {
+            assert_eq!(decoded.as_ref(), Ok(&header));
+            continue;
+        }
+        let error = decoded.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error
+                .message()
+                .contains(&format!("feature bit {bit} is unknown")),
+            "{error}"
+        );
+        let mut record = samples::claim().encode();
+        record[32 + bit / 8] = 1 << (bit % 8);
+        reseal(&mut record);
+        assert_eq!(
+            Claim::decode(&record).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+    }
+    // Compatible ones, of either sort, change nothing.
+    let mut record = samples::claim().encode();
+    record[16..32].fill(0xff);
+    reseal(&mut record);
+    assert_eq!(Claim::decode(&record), Ok(samples::claim()));
+}
+
+#[test]
+fn unknown_versions_are_refused() {
+    let mut record = samples::claim().encode();
+    record[10] = 2;
+    reseal(&mut record);
+    let error = Claim::decode(&record).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error.message().contains("expected version 1, found 2"),
+        "{error}"
+    );
+    let mut frame = samples::frame();
+    frame[4] = 2;
+    assert_eq!(
+        FrameHeader::decode(&frame).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+    assert_eq!(
+        Message::decode(77, &[0xa0]).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+}
+
+#[test]
+fn reserved_bytes_and_unknown_keys_are_ignored() {
+    let mut block = samples::header().encode();
+    block[4000] = 1;
+    reseal(&mut block);
+    assert_eq!(ContainerHeader::decode(&block), Ok(samples::header()));
+    // The claim with a ninth pair, 200: [null, "x"].
+    let good = samples::claim().encode();
+    let mut cbor = good[40..good.len() - 8].to_vec();
+    assert_eq!(cbor[0], 0xa8);
+    cbor[0] = 0xa9;
+    cbor.extend([0x18, 200, 0x82, 0xf6, 0x61, b'x']);
+    let mut bytes = good[..40].to_vec();
+    bytes[12..16].copy_from_slice(&(cbor.len() as u32).to_le_bytes());
+    bytes.extend(cbor);
+    bytes.extend([0; 8]);
+    reseal(&mut bytes);
+    assert_eq!(Claim::decode(&bytes), Ok(samples::claim()));
+}

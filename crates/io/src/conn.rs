@@ -1,0 +1,504 @@
+//! One authenticated connection: messages, and descriptors on a Unix socket.
+//!
+//! How: a frame is a header (kind, length, number), the message, and a MAC over both under the session key of its
+//! direction. The numbers count up by one, so that a frame that is repeated, left out or moved is noticed.
+//!
+//! Invariants
+//! 1. A message is handed out only after the MAC over header and message held and the number was the next one.
+//! 2. Memory grows with the bytes received, never with a length that a header claims.
+//! 3. After a wrong MAC, a wrong number, a broken header or a half-sent frame the connection is dead: every later
+//!    call fails with the same error.
+//! 4. Every wait has a deadline. A receive that runs into it loses nothing; a send that does leaves half a frame
+//!    and kills the connection.
+//! 5. At most four descriptors wait to be claimed; further ones are closed.
+//!
+//! Faults survived: truncated, repeated, reordered and altered frames, a peer that vanishes at any byte.
+//!
+//! Not here: who may connect (see [`crate::net`]), what messages mean (the engine).
+
+use crate::clock::Deadline;
+use crate::error::rustix_error;
+use crate::net::{Address, Key};
+use crate::poll::poll_one;
+use crate::steps::{Outcome, Steps};
+use orcheck_format::{Error, FrameHeader, Message, Result, wire};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
+/// Bytes of the MAC behind every frame.
+pub const MAC_BYTES: usize = 16;
+/// The kind of the frame that a descriptor travels with; kinds above 127 are the transport's own.
+const KIND_DESCRIPTOR: u8 = 255;
+const PIECE_BYTES: usize = 64 * 1024;
+const DESCRIPTORS_LIMIT: usize = 4;
+
+/// An open connection; see the module.
+pub struct Conn {
+    socket: OwnedFd,
+    unix: bool,
+    peer: String,
+    send_key: [u8; 32],
+    receive_key: [u8; 32],
+    sent: u64,
+    received: u64,
+    inbox: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+    piece: Vec<u8>,
+    dead: Option<Error>,
+    steps: Steps,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        unix: bool,
+        peer: String,
+        send_key: [u8; 32],
+        receive_key: [u8; 32],
+        steps: &Steps,
+    ) -> Conn {
+        Conn {
+            socket,
+            unix,
+            peer,
+            send_key,
+            receive_key,
+            sent: 0,
+            received: 0,
+            inbox: Vec::new(),
+            descriptors: VecDeque::new(),
+            piece: vec![0; PIECE_BYTES],
+            dead: None,
+            steps: steps.clone(),
+        }
+    }
+
+    /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
+    pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+        crate::net::connect(at, key, steps, timeout)
+    }
+
+    /// Sends a message; all of it is with the kernel when this returns.
+    pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
+        let payload = message.encode();
+        self.send_frame(message.kind(), &payload, None, Deadline::after(timeout))
+    }
+
+    /// Waits for the next message. `Unavailable` when none came within `timeout` (the connection lives on) or the
+    /// peer is gone.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Message> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(message) = self.try_receive()? {
+                return Ok(message);
+            }
+            self.wait_for_more("message", deadline, timeout)?;
+        }
+    }
+
+    /// The next message if it is there, without waiting. Take until `None` before waiting on the descriptor.
+    pub fn try_receive(&mut self) -> Result<Option<Message>> {
+        let Some(header) = self.next_frame()? else {
+            return Ok(None);
+        };
+        if header.kind == KIND_DESCRIPTOR {
+            return Err(Error::invalid(format!(
+                "{}: expected a message, found a descriptor waiting to be received first",
+                self.peer
+            )));
+        }
+        let end = HEADER_BYTES + header.len_bytes as usize;
+        let message = Message::decode(header.kind, &self.inbox[HEADER_BYTES..end]);
+        self.consume(&header);
+        message.map(Some).map_err(|error| error.at(&self.peer))
+    }
+
+    /// Sends a descriptor to a peer on this machine.
+    pub fn send_fd(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
+        if !self.unix {
+            return Err(Error::unsupported(format!(
+                "{}: descriptors travel over Unix sockets only",
+                self.peer
+            )));
+        }
+        self.send_frame(KIND_DESCRIPTOR, &[], Some(fd), Deadline::after(timeout))
+    }
+
+    /// Waits for a descriptor.
+    pub fn receive_fd(&mut self, timeout: Duration) -> Result<OwnedFd> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            let Some(header) = self.next_frame()? else {
+                self.wait_for_more("descriptor", deadline, timeout)?;
+                continue;
+            };
+            if header.kind != KIND_DESCRIPTOR {
+                return Err(Error::invalid(format!(
+                    "{}: expected a descriptor, found a message waiting to be received first",
+                    self.peer
+                )));
+            }
+            self.consume(&header);
+            return match self.descriptors.pop_front() {
+                Some(fd) => Ok(fd),
+                None => Err(self.die(Error::corrupt(
+                    "a descriptor's frame came without the descriptor",
+                ))),
+            };
+        }
+    }
+
+    /// Who is at the other end, for messages.
+    #[must_use]
+    pub fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    /// Whether nothing more can come: the connection is dead, or the peer has closed it and everything that it
+    /// sent before was received.
+    pub fn is_closed(&mut self) -> bool {
+        if self.dead.is_some() {
+            return true;
+        }
+        if self.frame_is_whole() {
+            return false;
+        }
+        let mut one = [0; 1];
+        loop {
+            return match net::recv(
+                &self.socket,
+                &mut one,
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            ) {
+                Ok((count, _)) => count == 0,
+                Err(Errno::INTR) => continue,
+                Err(errno) => errno != Errno::AGAIN,
+            };
+        }
+    }
+
+    /// Ends the connection with this error and returns it.
+    fn die(&mut self, error: Error) -> Error {
+        let error = error.at(&self.peer);
+        self.dead = Some(error.clone());
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+        error
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        self.dead
+            .as_ref()
+            .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn send_frame(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.check_alive()?;
+        let len_bytes = u32::try_from(payload.len())
+            .ok()
+            .filter(|len| *len <= wire::MAX_PAYLOAD_BYTES)
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{}: expected a message of at most {} bytes, found {}",
+                    self.peer,
+                    wire::MAX_PAYLOAD_BYTES,
+                    payload.len()
+                ))
+            })?;
+        let header = FrameHeader {
+            kind,
+            flags: 0,
+            len_bytes,
+            seq: self.sent,
+        }
+        .encode();
+        let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len() + MAC_BYTES);
+        frame.extend_from_slice(&header);
+        frame.extend_from_slice(payload);
+        let mac = mac(&self.send_key, &frame);
+        frame.extend_from_slice(&mac);
+        self.sent += 1;
+        let mut done = 0;
+        while done < frame.len() {
+            match self.send_some(&frame[done..], fd.filter(|_| done == 0)) {
+                Ok(0) => {
+                    return Err(self.die(Error::unavailable("send: the socket accepted nothing")));
+                }
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    match poll_one(self.socket.as_fd(), PollFlags::OUT, deadline) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            let rest = frame.len() - done;
+                            return Err(self.die(
+                                Error::unavailable(format!(
+                                    "send: {rest} of {} bytes were not taken before the deadline",
+                                    frame.len()
+                                ))
+                                .next("look for a peer that hangs or is stopped"),
+                            ));
+                        }
+                        Err(errno) => return Err(self.die(rustix_error(errno, "wait to send"))),
+                    }
+                }
+                Err(errno) => {
+                    return Err(self.die(rustix_error(
+                        errno,
+                        format_args!("send {} bytes", frame.len()),
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_some(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+        let limit = match self.steps.outcome("net.send", &self.peer) {
+            Outcome::Go => bytes.len(),
+            Outcome::Fail(errno) => return Err(Errno::from_raw_os_error(errno)),
+            Outcome::Short(0) => return Ok(0),
+            Outcome::Short(count) => count.min(bytes.len()),
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let Some(fd) = fd else {
+            return net::send(&self.socket, &bytes[..limit], flags);
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd];
+        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(Errno::NOBUFS);
+        }
+        net::sendmsg(
+            &self.socket,
+            &[IoSlice::new(&bytes[..limit])],
+            &mut control,
+            flags,
+        )
+    }
+
+    /// Waits until the socket has more, or fails at the deadline.
+    fn wait_for_more(&mut self, what: &str, deadline: Deadline, timeout: Duration) -> Result<()> {
+        match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::unavailable(format!(
+                "{}: no {what} within {} s",
+                self.peer,
+                timeout.as_secs_f64()
+            ))),
+            Err(errno) => Err(self.die(rustix_error(errno, "wait to receive"))),
+        }
+    }
+
+    /// Whether the inbox holds one frame in full.
+    fn frame_is_whole(&self) -> bool {
+        FrameHeader::decode(self.inbox.get(..HEADER_BYTES).unwrap_or_default()).is_ok_and(
+            |header| self.inbox.len() >= HEADER_BYTES + header.len_bytes as usize + MAC_BYTES,
+        )
+    }
+
+    /// The header of the frame at the start of the inbox, checked together with its payload, after reading what
+    /// the socket has. `None`: no whole frame yet.
+    fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
+        self.check_alive()?;
+        loop {
+            if self.inbox.len() >= HEADER_BYTES {
+                let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
+                    .map_err(|error| self.die(error))?;
+                if header.seq != self.received {
+                    return Err(self.die(Error::corrupt(format!(
+                        "expected frame {}, found frame {}: repeated, lost or moved",
+                        self.received, header.seq
+                    ))));
+                }
+                let end = HEADER_BYTES + header.len_bytes as usize;
+                if self.inbox.len() >= end + MAC_BYTES {
+                    let expected = mac(&self.receive_key, &self.inbox[..end]);
+                    if !same(&expected, &self.inbox[end..end + MAC_BYTES]) {
+                        return Err(self.die(Error::corrupt(format!(
+                            "frame {} of {} bytes is not what the peer sent (wrong MAC)",
+                            header.seq, header.len_bytes
+                        ))));
+                    }
+                    return Ok(Some(header));
+                }
+            }
+            match self.receive_some() {
+                Ok(0) if self.inbox.is_empty() => {
+                    return Err(self.die(Error::unavailable("the peer closed the connection")));
+                }
+                Ok(0) => {
+                    let held = self.inbox.len();
+                    return Err(self.die(Error::unavailable(format!(
+                        "the peer closed the connection {held} bytes into frame {}",
+                        self.received
+                    ))));
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
+            }
+        }
+    }
+
+    /// Drops a frame from the inbox after it was checked.
+    fn consume(&mut self, header: &FrameHeader) {
+        self.inbox
+            .drain(..HEADER_BYTES + header.len_bytes as usize + MAC_BYTES);
+        if self.inbox.is_empty() && self.inbox.capacity() > 16 * PIECE_BYTES {
+            self.inbox = Vec::new(); // a rare large message does not keep its memory
+        }
+        self.received += 1;
+    }
+
+    fn receive_some(&mut self) -> rustix::io::Result<usize> {
+        let count = if self.unix {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_LIMIT))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let mut pieces = [IoSliceMut::new(&mut self.piece)];
+            let got = net::recvmsg(&self.socket, &mut pieces, &mut control, flags)?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    for fd in fds {
+                        if self.descriptors.len() < DESCRIPTORS_LIMIT {
+                            self.descriptors.push_back(fd);
+                        }
+                    }
+                }
+            }
+            got.bytes
+        } else {
+            net::recv(&self.socket, &mut self.piece[..], RecvFlags::DONTWAIT)?.0
+        };
+        self.inbox.extend_from_slice(&self.piece[..count]);
+        Ok(count)
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn mac(key: &[u8; 32], frame: &[u8]) -> [u8; MAC_BYTES] {
+    let mut mac = [0; MAC_BYTES];
+    mac.copy_from_slice(&blake3::keyed_hash(key, frame).as_bytes()[..MAC_BYTES]);
+    mac
+}
+
+/// Equality in a time that does not depend on where the difference is.
+fn same(expected: &[u8; MAC_BYTES], found: &[u8]) -> bool {
+    found.len() == MAC_BYTES
+        && std::hint::black_box(
+            expected
+                .iter()
+                .zip(found)
+                .fold(0u8, |difference, (a, b)| difference | (a ^ b)),
+        ) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn conn() -> (OwnedFd, Conn) {
+        let flags = SocketFlags::CLOEXEC;
+        let (raw, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        (
+            raw,
+            Conn::new(
+                socket,
+                true,
+                "test".to_owned(),
+                [1; 32],
+                [2; 32],
+                &Steps::none(),
+            ),
+        )
+    }
+
+    #[test]
+    fn memory_follows_what_came_not_what_a_header_claims() {
+        let (raw, mut conn) = conn();
+        let len_bytes = wire::MAX_PAYLOAD_BYTES;
+        let header = FrameHeader {
+            kind: 1,
+            flags: 0,
+            len_bytes,
+            seq: 0,
+        }
+        .encode();
+        rustix::io::write(&raw, &header).unwrap();
+        assert!(conn.try_receive().unwrap().is_none());
+        // Breaks if: the inbox reserves what the header announces.
+        assert!(
+            conn.inbox.capacity() <= 2 * PIECE_BYTES,
+            "{}",
+            conn.inbox.capacity()
+        );
+    }
+
+    #[test]
+    fn unclaimed_descriptors_are_bounded() {
+        let (raw, mut conn) = conn();
+        let (one, _two) = rustix::pipe::pipe().unwrap();
+        let header = FrameHeader {
+            kind: 1,
+            flags: 0,
+            len_bytes: 40,
+            seq: 0,
+        }
+        .encode();
+        for byte in header {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fds = [one.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            net::sendmsg(
+                &raw,
+                &[IoSlice::new(&[byte])],
+                &mut control,
+                SendFlags::empty(),
+            )
+            .unwrap();
+            assert!(conn.try_receive().unwrap().is_none());
+        }
+        assert_eq!(conn.descriptors.len(), DESCRIPTORS_LIMIT);
+    }
+
+    #[test]
+    fn a_descriptor_frame_without_descriptor_is_refused() {
+        let (raw, mut conn) = conn();
+        let header = FrameHeader {
+            kind: KIND_DESCRIPTOR,
+            flags: 0,
+            len_bytes: 0,
+            seq: 0,
+        }
+        .encode();
+        rustix::io::write(&raw, &[&header[..], &mac(&[2; 32], &header)].concat()).unwrap();
+        assert!(conn.receive_fd(Duration::from_secs(5)).is_err());
+        assert!(conn.is_closed());
+    }
+}

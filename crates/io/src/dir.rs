@@ -1,0 +1,338 @@
+//! Directories: the first half of the door to the disk.
+//!
+//! How: a [`Dir`] holds an open directory handle; everything beneath it is reached by one name component
+//! relative to that handle, so that renaming or swapping a parent directory cannot lead elsewhere. The trait
+//! lets a simulated disk stand in.
+//!
+//! Invariants
+//! 1. A name is one component: no `/`, no NUL, not empty, not `.` or `..`, at most 255 bytes.
+//! 2. No symbolic link is followed beneath the directory that [`open_dir`] was given (that path itself is the
+//!    user's and may contain links). What is opened as a file is a regular file.
+//! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
+//!    synced before `child` returns it.
+//! 4. Every effect asks [`Steps`] first.
+//!
+//! Faults survived: a FIFO, device or link in place of a file (refused, never opened blocking); entries that
+//! vanish while the directory is listed.
+//!
+//! Not here: reading and writing (see [`crate::file`]).
+
+use crate::error::{os_error, rustix_error};
+use crate::file::{File, OsFile};
+use crate::steps::Steps;
+use orcheck_format::{Error, Result};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a new file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// Through the page cache.
+    Buffered,
+    /// Past the page cache where the file system accepts it; otherwise buffered, see [`File::is_direct`].
+    Direct,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name; names that are not UTF-8 are never ours and are left out of a listing.
+    pub name: String,
+    /// Length in bytes, of the link itself for a symbolic link.
+    pub len_bytes: u64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// An open directory. Names are single components; paths in messages are full.
+pub trait Dir: Send + Sync {
+    /// The path it was opened by, for messages and reports.
+    fn path(&self) -> &Path;
+    /// Creates a file that must not exist yet, mode 0600, for reading and writing.
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>>;
+    /// Opens an existing regular file for reading.
+    fn open(&self, name: &str) -> Result<Box<dyn File>>;
+    /// Renames a file in this directory, replacing `to`. Durable after [`Dir::sync`].
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> Result<()>;
+    /// All entries, sorted by name.
+    fn list(&self) -> Result<Vec<Entry>>;
+    /// Makes creations, renames and removals durable.
+    fn sync(&self) -> Result<()>;
+    /// Opens the directory `name`; with `create` it is made first (0700, durable) if it is not there.
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>>;
+    /// Removes an empty child directory.
+    fn remove_child(&self, name: &str) -> Result<()>;
+    /// Bytes that this user can still write in the file system.
+    fn free_bytes(&self) -> Result<u64>;
+    /// Whether the file system is mounted read-only or this user may not write in the directory.
+    fn read_only(&self) -> Result<bool>;
+}
+
+/// Opens an existing directory.
+pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    let shown = path.display().to_string();
+    let what = || format!("open directory {shown}");
+    if let Some(errno) = steps.refuse("dir.open", &shown) {
+        return Err(os_error(errno, what()));
+    }
+    let handle =
+        retry(|| fs::open(path, DIRECTORY, Mode::empty())).map_err(|errno| match errno {
+            Errno::NOTDIR => rustix_error(errno, what())
+                .next("name a directory, or remove the file in its place"),
+            Errno::NOENT => {
+                rustix_error(errno, what()).next("create the directory or correct the path")
+            }
+            _ => rustix_error(errno, what()),
+        })?;
+    Ok(Arc::new(OsDir {
+        handle,
+        path: path.to_path_buf(),
+        steps,
+    }))
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOCTTY);
+
+/// Refuses everything that is not one plain name component.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let wrong = if name.is_empty() {
+        "it is empty"
+    } else if name == "." || name == ".." {
+        "it leads out of the directory"
+    } else if name.contains('/') {
+        "it contains '/'"
+    } else if name.contains('\0') {
+        "it contains a NUL byte"
+    } else if name.len() > 255 {
+        "it is longer than 255 bytes"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!(
+        "file name {name:?} refused: {wrong}, expected one plain name"
+    )))
+}
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+struct OsDir {
+    handle: OwnedFd,
+    path: PathBuf,
+    steps: Steps,
+}
+
+impl OsDir {
+    fn full(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    /// Checks the name, asks the hook, and gives back the full path for messages.
+    fn begin(&self, site: &'static str, verb: &str, name: &str) -> Result<String> {
+        check_name(name).map_err(|error| error.at(self.path.display()))?;
+        let full = self.full(name);
+        match self.steps.refuse(site, &full) {
+            Some(errno) => Err(os_error(errno, format_args!("{verb} {full}"))),
+            None => Ok(full),
+        }
+    }
+
+    fn begin_here(&self, site: &'static str, verb: &str) -> Result<String> {
+        let full = self.path.display().to_string();
+        match self.steps.refuse(site, &full) {
+            Some(errno) => Err(os_error(errno, format_args!("{verb} {full}"))),
+            None => Ok(full),
+        }
+    }
+}
+
+impl Dir for OsDir {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        let full = self.begin("dir.create", "create", name)?;
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY;
+        let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR))
+            .map_err(|errno| rustix_error(errno, format_args!("create {full}")))?;
+        // Asking for direct I/O on the open file, not while creating it: a file system that refuses would leave
+        // the empty file behind.
+        let direct = how == Create::Direct
+            && self.steps.refuse("file.direct", &full).is_none()
+            && fs::fcntl_getfl(&handle)
+                .and_then(|flags| fs::fcntl_setfl(&handle, flags | OFlags::DIRECT))
+                .is_ok();
+        Ok(Box::new(OsFile::new(
+            handle,
+            full,
+            self.steps.clone(),
+            direct,
+            true,
+        )))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        let full = self.begin("dir.open", "open", name)?;
+        // NONBLOCK, so that a FIFO in place of the file cannot make us wait before we have looked at it.
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::empty()))
+            .map_err(|errno| rustix_error(errno, format_args!("open {full}")))?;
+        let stat = fs::fstat(&handle)
+            .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Err(Error::invalid(format!(
+                "{full} refused: expected a regular file, found {}",
+                kind_name(kind)
+            )));
+        }
+        Ok(Box::new(OsFile::new(
+            handle,
+            full,
+            self.steps.clone(),
+            false,
+            false,
+        )))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(to).map_err(|error| error.at(self.path.display()))?;
+        let full = self.begin("dir.rename", &format!("rename to {to:?}:"), from)?;
+        retry(|| fs::renameat(&self.handle, from, &self.handle, to))
+            .map_err(|errno| rustix_error(errno, format_args!("rename {full} to {to}")))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let full = self.begin("dir.remove", "remove", name)?;
+        retry(|| fs::unlinkat(&self.handle, name, AtFlags::empty()))
+            .map_err(|errno| rustix_error(errno, format_args!("remove {full}")))
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let full = self.begin_here("dir.list", "list")?;
+        let what = |errno| rustix_error(errno, format_args!("list {full}"));
+        // A handle of its own, so that two listings do not share one read position.
+        let handle =
+            retry(|| fs::openat(&self.handle, ".", DIRECTORY, Mode::empty())).map_err(what)?;
+        let mut entries = Vec::new();
+        for found in fs::Dir::new(handle).map_err(what)? {
+            let found = found.map_err(what)?;
+            let Ok(name) = found.file_name().to_str() else {
+                continue;
+            };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let stat = match fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue, // removed since it was listed
+                Err(errno) => return Err(what(errno)),
+            };
+            entries.push(Entry {
+                name: name.to_owned(),
+                len_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                is_dir: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let full = self.begin_here("dir.sync", "sync directory")?;
+        // Never repeated when it fails: an error means that the names may be lost.
+        fs::fsync(&self.handle)
+            .map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        if create {
+            let full = self.begin("dir.child", "create directory", name)?;
+            match retry(|| fs::mkdirat(&self.handle, name, Mode::RWXU)) {
+                Ok(()) => self.sync()?,
+                Err(Errno::EXIST) => {}
+                Err(errno) => {
+                    return Err(rustix_error(errno, format_args!("create directory {full}")));
+                }
+            }
+        }
+        let full = self.begin("dir.open", "open directory", name)?;
+        let handle = retry(|| {
+            fs::openat(
+                &self.handle,
+                name,
+                DIRECTORY | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )
+        })
+        .map_err(|errno| rustix_error(errno, format_args!("open directory {full}")))?;
+        Ok(Arc::new(OsDir {
+            handle,
+            path: self.path.join(name),
+            steps: self.steps.clone(),
+        }))
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        let full = self.begin("dir.remove", "remove directory", name)?;
+        retry(|| fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR))
+            .map_err(|errno| rustix_error(errno, format_args!("remove directory {full}")))
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let stat = retry(|| fs::fstatvfs(&self.handle)).map_err(|errno| {
+            rustix_error(
+                errno,
+                format_args!("ask for the free space of {}", self.path.display()),
+            )
+        })?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        let what = |errno| rustix_error(errno, format_args!("look at {}", self.path.display()));
+        let stat = retry(|| fs::fstatvfs(self.handle.as_fd())).map_err(what)?;
+        if stat.f_flag.contains(fs::StatVfsMountFlags::RDONLY) {
+            return Ok(true);
+        }
+        let wanted = fs::Access::WRITE_OK | fs::Access::EXEC_OK;
+        match fs::accessat(&self.handle, ".", wanted, AtFlags::empty()) {
+            Ok(()) => Ok(false),
+            Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => Ok(true),
+            Err(errno) => Err(what(errno)),
+        }
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "something else",
+    }
+}

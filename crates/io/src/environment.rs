@@ -1,0 +1,53 @@
+//! What the user hands in from outside: environment variables and configuration files.
+//!
+//! Invariants
+//! 1. Nothing is ever written here, and no variable is ever set.
+//! 2. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8 text.
+//!
+//! Faults survived: a FIFO or device where a file was named, a file of any size. Not here: what the text means.
+
+use crate::dir::retry;
+use crate::error::rustix_error;
+use orcheck_format::{Error, Result};
+use rustix::fs::{self, FileType, Mode, OFlags};
+use std::io::Read;
+use std::path::Path;
+
+/// The value of an environment variable; `None` when it is not set or not UTF-8.
+#[must_use]
+pub fn env_var(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The text of a file that the user named, at most `limit_bytes` long.
+pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
+    let shown = path.display();
+    let what = |errno| rustix_error(errno, format_args!("read {shown}"));
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let handle = retry(|| fs::open(path, flags, Mode::empty())).map_err(what)?;
+    let stat = fs::fstat(&handle).map_err(what)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::invalid(format!("{shown}: expected a regular file")));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(handle)
+        .take(limit_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| {
+            crate::error::os_error(
+                error.raw_os_error().unwrap_or(0),
+                format_args!("read {shown}"),
+            )
+        })?;
+    if bytes.len() as u64 > limit_bytes {
+        return Err(Error::invalid(format!(
+            "{shown}: expected at most {limit_bytes} bytes, found more"
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::invalid(format!(
+            "{shown}: expected UTF-8 text, found something else at byte {at}"
+        ))
+    })
+}

@@ -1,0 +1,552 @@
+//! Files: the second half of the door to the disk.
+//!
+//! How: positioned reads and writes that are exact or fail. A file that was created for direct I/O takes aligned
+//! transfers straight from the caller's memory and copies through a bounded aligned buffer where the memory is
+//! not aligned.
+//!
+//! Invariants
+//! 1. `write_at` and `read_at` move all bytes or return an error; short transfers are continued, interrupted
+//!    ones repeated (at most 10,000 times in a row), a transfer of nothing is an error and never a loop.
+//! 2. A failed sync poisons the file: the kernel may have dropped the pages and forgotten the error, so nothing
+//!    written through this handle counts, and every later call says so.
+//! 3. When the length changed since the last sync, `sync` is fsync, otherwise fdatasync.
+//! 4. The lock belongs to an open file description of its own: closing another descriptor of the same file does
+//!    not release it (as it would a classic POSIX lock), the holder's death does.
+//! 5. [`write_small`] leaves either the old file or the whole new one under its name.
+//!
+//! Faults survived: short and interrupted transfers, full disks, failing syncs and closes, torn small files.
+//!
+//! Not here: names and directories (see [`crate::dir`]), checksums (the callers' business).
+
+use crate::clock::Deadline;
+use crate::dir::{Create, Dir, retry};
+use crate::error::{last_errno, os_error, rustix_error};
+use crate::memory::Buffer;
+use crate::steps::{Outcome, Steps};
+use orcheck_format::{Error, ErrorKind, Result};
+use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+const BLOCK_BYTES: u32 = 4096;
+const BOUNCE_BYTES: usize = 1 << 20;
+const INTERRUPTS_LIMIT: u32 = 10_000;
+
+/// An open file. Offsets and lengths are in bytes.
+pub trait File: Send + Sync {
+    /// Writes all of `buf` at `at`. On a direct file `at` and the length must be multiples of
+    /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first).
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()>;
+    /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
+    /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
+    /// cannot reserve is no error: lack of space then shows while writing.
+    fn allocate(&self, len: u64) -> Result<()>;
+    /// Sets the length.
+    fn truncate(&self, len: u64) -> Result<()>;
+    /// Makes contents and length durable. A failure poisons the file.
+    fn sync(&self) -> Result<()>;
+    /// The present length.
+    fn len_bytes(&self) -> Result<u64>;
+    /// Whether writes bypass the page cache.
+    fn is_direct(&self) -> bool;
+    /// What offsets and lengths of writes must be multiples of when the file is direct; at least 4096.
+    fn alignment_bytes(&self) -> u32;
+    /// Tries to lock the file against every other holder, in this process too; held until the file is dropped
+    /// or its holder dies. `false`: somebody else holds it. Needs permission to write the file.
+    fn try_lock(&self) -> Result<bool>;
+    /// Closes the file and reports what only the closing reveals on network file systems.
+    fn close(self: Box<Self>) -> Result<()>;
+    /// The full path, for messages.
+    fn name(&self) -> String;
+}
+
+/// Writes a whole small file under `name`: temporary name, sync, rename, sync of the directory. The temporary
+/// file (`<name>.tmp`) of an earlier attempt is removed first, and removed again when this attempt fails. When
+/// the last directory sync fails, the new file may be visible without being durable: the error says so.
+pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    let temporary = format!("{name}.tmp");
+    match dir.remove(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let fill = |file: Box<dyn File>| -> Result<()> {
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        file.close()
+    };
+    let renamed = dir
+        .create(&temporary, Create::Buffered)
+        .and_then(fill)
+        .and_then(|()| dir.rename(&temporary, name));
+    if let Err(error) = renamed {
+        // Best effort: the error that counts is the one above, and a leftover is removed by the next attempt.
+        let _ = dir.remove(&temporary);
+        return Err(error);
+    }
+    dir.sync().map_err(|error| {
+        error.at(format_args!(
+            "{} is in place but may not be durable",
+            dir.path().join(name).display()
+        ))
+    })
+}
+
+/// Reads a whole file of at most `limit_bytes`; a longer one is `Corrupt`.
+pub fn read_small(dir: &dyn Dir, name: &str, limit_bytes: u64) -> Result<Vec<u8>> {
+    let file = dir.open(name)?;
+    let len = file.len_bytes()?;
+    if len > limit_bytes {
+        return Err(Error::corrupt(format!(
+            "{}: expected at most {limit_bytes} bytes, found {len}",
+            file.name()
+        )));
+    }
+    let len =
+        usize::try_from(len).map_err(|_| Error::internal("length beyond the address space"))?;
+    let mut bytes = vec![0; len];
+    file.read_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+pub(crate) struct OsFile {
+    handle: OwnedFd,
+    path: String,
+    steps: Steps,
+    direct: bool,
+    alignment: u32,
+    memory_alignment: u32,
+    lost: AtomicBool,
+    length_changed: AtomicBool,
+    known_len: AtomicU64,
+    lock: Mutex<Option<LockHolder>>,
+}
+
+/// A second open file description that carries the lock.
+struct LockHolder(OwnedFd);
+
+impl Drop for LockHolder {
+    fn drop(&mut self) {
+        // Closing alone would not do: a child that was forked meanwhile shares the description.
+        let _ = ofd_unlock_all(&self.0);
+    }
+}
+
+impl OsFile {
+    pub(crate) fn new(
+        handle: OwnedFd,
+        path: String,
+        steps: Steps,
+        direct: bool,
+        new: bool,
+    ) -> Self {
+        let (alignment, memory_alignment) = if direct {
+            direct_alignment(&handle)
+        } else {
+            (BLOCK_BYTES, 1)
+        };
+        OsFile {
+            handle,
+            path,
+            steps,
+            direct,
+            alignment,
+            memory_alignment,
+            lost: AtomicBool::new(false),
+            length_changed: AtomicBool::new(new),
+            known_len: AtomicU64::new(if new { 0 } else { u64::MAX }),
+            lock: Mutex::new(None),
+        }
+    }
+
+    fn check_lost(&self) -> Result<()> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::unavailable(format!(
+                "{}: a sync of this file failed before, so what was written to it is lost",
+                self.path
+            ))
+            .next("write the data to a new file; check the disk and the kernel's log"));
+        }
+        Ok(())
+    }
+
+    /// Asks the hook about a transfer of `len` bytes and bounds it accordingly.
+    fn transfer_limit(&self, site: &'static str, len: usize) -> std::result::Result<usize, Errno> {
+        match self.steps.outcome(site, &self.path) {
+            Outcome::Go => Ok(len),
+            Outcome::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
+            Outcome::Short(0) => Ok(0),
+            Outcome::Short(count) if self.direct => {
+                let block = self.alignment as usize;
+                Ok((count / block * block)
+                    .clamp(block, len.max(block))
+                    .min(len))
+            }
+            Outcome::Short(count) => Ok(count.min(len)),
+        }
+    }
+
+    fn write_all(&self, buf: &[u8], at: u64) -> Result<()> {
+        let mut done = 0usize;
+        let mut interrupts = 0u32;
+        while done < buf.len() {
+            let rest = &buf[done..];
+            let offset = at + done as u64;
+            let moved = match self.transfer_limit("file.write", rest.len()) {
+                Ok(0) => Ok(0),
+                Ok(limit) => rustix::io::pwrite(&self.handle, &rest[..limit], offset),
+                Err(errno) => Err(errno),
+            };
+            let what = || {
+                format!(
+                    "write {} bytes at offset {offset} of {}",
+                    rest.len(),
+                    self.path
+                )
+            };
+            match moved {
+                Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
+                Err(errno) => return Err(rustix_error(errno, what())),
+                Ok(count) => {
+                    // A direct write that ended inside a block goes on from that block's start.
+                    let block = self.alignment as usize;
+                    let whole = if self.direct {
+                        count / block * block
+                    } else {
+                        count
+                    };
+                    if whole == 0 {
+                        return Err(Error::unavailable(format!(
+                            "{} failed: the file system accepted {count} bytes",
+                            what()
+                        ))
+                        .next("check the free space, quota and state of the file system"));
+                    }
+                    done += whole;
+                    interrupts = 0;
+                }
+            }
+        }
+        let end = at + buf.len() as u64;
+        if end > self.known_len.fetch_max(end, Ordering::AcqRel) {
+            self.length_changed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Reads as many bytes as there are, up to the length of `buf`.
+    fn read_some(&self, buf: &mut [u8], at: u64) -> Result<usize> {
+        let mut done = 0usize;
+        let mut interrupts = 0u32;
+        while done < buf.len() {
+            let offset = at + done as u64;
+            let rest = buf.len() - done;
+            let moved = match self.transfer_limit("file.read", rest) {
+                Ok(0) => Ok(0),
+                Ok(limit) => rustix::io::pread(&self.handle, &mut buf[done..done + limit], offset),
+                Err(errno) => Err(errno),
+            };
+            match moved {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    interrupts = 0;
+                    if self.direct && !count.is_multiple_of(self.alignment as usize) {
+                        break; // the end of the file lies inside this block
+                    }
+                }
+                Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
+                Err(errno) => {
+                    return Err(rustix_error(
+                        errno,
+                        format_args!("read {rest} bytes at offset {offset} of {}", self.path),
+                    ));
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_ended(&self, at: u64, expected: usize, found: usize) -> Error {
+        Error::corrupt(format!(
+            "{}: expected {expected} bytes at offset {at}, found {found} before the end of the file",
+            self.path
+        ))
+        .next("the file is truncated: use another copy or an older checkpoint")
+    }
+
+    /// Direct reads of any offset, length and memory, through aligned blocks.
+    fn read_bounced(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        let block = u64::from(self.alignment);
+        let mut bounce = Buffer::zeroed(BOUNCE_BYTES, self.alignment as usize);
+        let mut done = 0usize;
+        while done < buf.len() {
+            let offset = at + done as u64;
+            let start = offset / block * block;
+            let skip = (offset - start) as usize;
+            let wanted = (skip + buf.len() - done)
+                .next_multiple_of(block as usize)
+                .min(BOUNCE_BYTES);
+            let found = self.read_some(&mut bounce[..wanted], start)?;
+            let usable = found.saturating_sub(skip).min(buf.len() - done);
+            if usable == 0 {
+                return Err(self.read_ended(at, buf.len(), done));
+            }
+            buf[done..done + usable].copy_from_slice(&bounce[skip..skip + usable]);
+            done += usable;
+        }
+        Ok(())
+    }
+
+    fn range_check(&self, verb: &str, len: usize, at: u64) -> Result<()> {
+        let limit = i64::MAX as u64;
+        match at.checked_add(len as u64) {
+            Some(end) if end <= limit => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "{verb} {len} bytes at offset {at} of {}: expected an end of at most {limit}",
+                self.path
+            ))),
+        }
+    }
+}
+
+impl File for OsFile {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.check_lost()?;
+        self.range_check("write", buf.len(), at)?;
+        if !self.direct {
+            return self.write_all(buf, at);
+        }
+        let block = u64::from(self.alignment);
+        if !at.is_multiple_of(block) || !(buf.len() as u64).is_multiple_of(block) {
+            return Err(Error::invalid(format!(
+                "write {} bytes at offset {at} of {}: expected multiples of {block} bytes, as the file is \
+                 written past the page cache",
+                buf.len(),
+                self.path
+            )));
+        }
+        if (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize) {
+            return self.write_all(buf, at);
+        }
+        let mut bounce = Buffer::zeroed(BOUNCE_BYTES.min(buf.len()), self.alignment as usize);
+        let mut offset = at;
+        for piece in buf.chunks(BOUNCE_BYTES) {
+            bounce[..piece.len()].copy_from_slice(piece);
+            self.write_all(&bounce[..piece.len()], offset)?;
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        self.check_lost()?;
+        self.range_check("read", buf.len(), at)?;
+        let aligned = at.is_multiple_of(u64::from(self.alignment))
+            && buf.len().is_multiple_of(self.alignment as usize)
+            && (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize);
+        if self.direct && !aligned {
+            return self.read_bounced(buf, at);
+        }
+        let found = self.read_some(buf, at)?;
+        if found < buf.len() {
+            return Err(self.read_ended(at, buf.len(), found));
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.check_lost()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let what = || format!("allocate {len} bytes for {}", self.path);
+        if let Some(errno) = self.steps.refuse("file.allocate", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        self.length_changed.store(true, Ordering::Release);
+        match retry(|| fs::fallocate(&self.handle, FallocateFlags::empty(), 0, len)) {
+            Ok(()) => {
+                self.known_len.fetch_max(len, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                if self.len_bytes()? < len {
+                    retry(|| fs::ftruncate(&self.handle, len))
+                        .map_err(|e| rustix_error(e, what()))?;
+                }
+                Ok(())
+            }
+            Err(errno) => Err(rustix_error(errno, what())),
+        }
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.check_lost()?;
+        let what = || format!("truncate {} to {len} bytes", self.path);
+        if let Some(errno) = self.steps.refuse("file.truncate", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        self.length_changed.store(true, Ordering::Release);
+        retry(|| fs::ftruncate(&self.handle, len)).map_err(|errno| rustix_error(errno, what()))?;
+        self.known_len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check_lost()?;
+        let changed = self.length_changed.swap(false, Ordering::AcqRel);
+        let done = match self.steps.refuse("file.sync", &self.path) {
+            Some(errno) => Err(Errno::from_raw_os_error(errno)),
+            None if changed => fs::fsync(&self.handle),
+            None => fs::fdatasync(&self.handle),
+        };
+        done.map_err(|errno| {
+            self.lost.store(true, Ordering::Release);
+            rustix_error(errno, format_args!("sync {}", self.path))
+                .next("what was written to it is lost; write it anew to another file")
+        })
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.check_lost()?;
+        let stat = fs::fstat(&self.handle).map_err(|errno| {
+            rustix_error(errno, format_args!("ask for the length of {}", self.path))
+        })?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        self.alignment
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.check_lost()?;
+        let what = || format!("lock {}", self.path);
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(true);
+        }
+        if let Some(errno) = self.steps.refuse("file.lock", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        let holder = reopen(&self.handle).map_err(|errno| rustix_error(errno, what()))?;
+        if ofd_lock(&holder, 0).map_err(|errno| os_error(errno, what()))? {
+            *held = Some(LockHolder(holder));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let OsFile {
+            handle,
+            path,
+            steps,
+            lost,
+            ..
+        } = *self;
+        if let Some(errno) = steps.refuse("file.close", &path) {
+            return Err(os_error(errno, format_args!("close {path}")));
+        }
+        let number = handle.into_raw_fd();
+        // SAFETY: the descriptor was owned by `handle`, which has just given it up; nobody else closes it.
+        #[allow(unsafe_code)]
+        let closed = unsafe { libc::close(number) };
+        if closed != 0 {
+            return Err(os_error(last_errno(), format_args!("close {path}"))
+                .next("what was written to it may be lost; write it anew to another file"));
+        }
+        if lost.into_inner() {
+            return Err(Error::unavailable(format!(
+                "{path}: a sync of this file failed before"
+            )));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        self.path.clone()
+    }
+}
+
+/// What direct I/O on this file needs: (offsets and lengths, memory), in bytes.
+fn direct_alignment(handle: &OwnedFd) -> (u32, u32) {
+    let usable = |bytes: u32| bytes.is_power_of_two() && bytes <= BOUNCE_BYTES as u32;
+    // statx is there from kernel 4.11, its alignment fields from 6.1; an older kernel leaves the bit unset.
+    match fs::statx(handle, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(stat)
+            if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+                && usable(stat.stx_dio_offset_align)
+                && usable(stat.stx_dio_mem_align) =>
+        {
+            let memory = stat.stx_dio_mem_align;
+            (
+                BLOCK_BYTES.max(stat.stx_dio_offset_align).max(memory),
+                memory.max(512),
+            )
+        }
+        _ => (BLOCK_BYTES, BLOCK_BYTES),
+    }
+}
+
+/// A new open file description of the same file, for reading and writing.
+pub(crate) fn reopen(handle: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    retry(|| {
+        fs::open(
+            path.as_str(),
+            OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY,
+            Mode::empty(),
+        )
+    })
+}
+
+/// Takes the write lock on one byte for this open file description. `Ok(false)`: held elsewhere.
+pub(crate) fn ofd_lock(handle: &OwnedFd, byte: u64) -> std::result::Result<bool, i32> {
+    match i64::try_from(byte) {
+        Ok(start) => ofd_set(handle, libc::F_WRLCK, start, 1),
+        Err(_) => Err(libc::EINVAL),
+    }
+}
+
+/// Releases every lock of this open file description.
+pub(crate) fn ofd_unlock_all(handle: &OwnedFd) -> std::result::Result<bool, i32> {
+    ofd_set(handle, libc::F_UNLCK, 0, 0)
+}
+
+#[allow(unsafe_code)]
+fn ofd_set(handle: &OwnedFd, kind: i32, start: i64, len: i64) -> std::result::Result<bool, i32> {
+    // SAFETY: an all-zero `flock` is a valid value of that plain structure.
+    let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
+    wanted.l_type = kind as i16;
+    wanted.l_whence = libc::SEEK_SET as i16;
+    wanted.l_start = start;
+    wanted.l_len = len;
+    loop {
+        // SAFETY: the descriptor is open for the duration of the call and `wanted` is a live `flock`.
+        let done = unsafe { libc::fcntl(handle.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) };
+        if done == 0 {
+            return Ok(true);
+        }
+        match last_errno() {
+            libc::EINTR => {}
+            libc::EAGAIN | libc::EACCES => return Ok(false),
+            errno => return Err(errno),
+        }
+    }
+}
+
+/// Pauses for the next attempt at something that has no wake-up: short at first, then up to 5 ms, never past the
+/// deadline.
+pub(crate) fn backoff(attempt: u32, deadline: Deadline) {
+    let pause = Duration::from_micros(20u64 << attempt.min(8));
+    std::thread::sleep(pause.min(deadline.left()));
+}

@@ -1,0 +1,273 @@
+//! The program's memory: the only way the rest of the project reaches it.
+//!
+//! How: a [`Span`] is an address and a length that the program handed over together with the promise, spelled
+//! out in the C interface, that the memory stays valid and is not written while it is being read. Spans are
+//! plain values that may cross threads; every access is made by a function of this crate.
+//!
+//! Invariants
+//! 1. A part of a span never reaches beyond it ([`Span::sub`] checks with overflow).
+//! 2. An empty span is never dereferenced, whatever its address.
+//!
+//! Faults survived: none of the program's own making: memory that it frees while a span is in use is its error,
+//! as with any C library.
+//!
+//! Not here: shared memory (see [`crate::pool`]), copies with checksums (see [`crate::copy`]).
+#![allow(unsafe_code)]
+
+use crate::file::File;
+use orcheck_format::{Error, Result, crc64};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, copy_nonoverlapping};
+
+/// A piece of memory of the program or of the pool: address and length in bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a span is an address with a promise (see `Span::new`) that holds for every thread of the process; the
+// type itself has no interior state.
+unsafe impl Send for Span {}
+// SAFETY: as above; all its methods take it by value or read two plain fields.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The span of `len` bytes from `ptr`.
+    ///
+    /// # Safety
+    /// For as long as any copy of the span is used, the memory stays valid for reads and, where the span is
+    /// filled, for writes, and nobody writes it while it is read through the span.
+    #[must_use]
+    pub unsafe fn new(ptr: *mut u8, len: usize) -> Span {
+        Span { start: ptr, len }
+    }
+
+    /// The span of a slice. The borrow ends when this returns, so it is for callers that own the slice and keep
+    /// it alive and untouched for as long as they use the span, exactly as [`Span::new`] demands; library code
+    /// that holds spans beyond one call uses [`Span::new`] and says why that is right.
+    pub fn from_mut(bytes: &mut [u8]) -> Span {
+        Span {
+            start: bytes.as_mut_ptr(),
+            len: bytes.len(),
+        }
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn len_bytes(self) -> usize {
+        self.len
+    }
+
+    /// The part of `len` bytes that starts `at` bytes into it.
+    ///
+    /// # Panics
+    /// When that part reaches beyond the span: the caller's arithmetic is wrong, and going on would touch memory
+    /// that nobody handed over.
+    #[must_use]
+    pub fn sub(self, at: usize, len: usize) -> Span {
+        assert!(
+            at.checked_add(len).is_some_and(|end| end <= self.len),
+            "part {at}+{len} of a span of {} bytes",
+            self.len
+        );
+        Span {
+            start: self.start.wrapping_add(at),
+            len,
+        }
+    }
+
+    /// Its address, for alignment and overlap checks.
+    #[must_use]
+    pub fn address(self) -> usize {
+        self.start as usize
+    }
+
+    pub(crate) fn pointer(self) -> *mut u8 {
+        self.start
+    }
+
+    /// # Safety
+    /// As for [`Span::new`], and the result is not kept beyond the present call.
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: valid and not written meanwhile, by the promise of `Span::new`.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({:#x}, {} bytes)", self.address(), self.len)
+    }
+}
+
+/// A copy of the span's bytes.
+#[must_use]
+pub fn copy_out(span: Span) -> Vec<u8> {
+    // SAFETY: the slice lives for this call only.
+    unsafe { span.bytes() }.to_vec()
+}
+
+/// Reads exactly the span's length from the file at `at` into the span.
+pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
+    if span.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the promise of
+    // `Span::new`; the slice ends with this call.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(span.start, span.len) };
+    file.read_at(bytes, at)
+}
+
+/// Writes the span's bytes to the file at `at`, straight from where they are.
+pub fn write_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
+    // SAFETY: the slice lives for this call only.
+    file.write_at(unsafe { span.bytes() }, at)
+}
+
+/// Copies `bytes` into the span.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn fill_span(span: Span, bytes: &[u8]) {
+    assert_eq!(
+        span.len,
+        bytes.len(),
+        "filling a span with bytes of another length"
+    );
+    if !bytes.is_empty() {
+        // SAFETY: both are valid for their equal length; a live `&[u8]` cannot be memory that the span's owner
+        // lets us write, so they do not overlap.
+        unsafe { copy_nonoverlapping(bytes.as_ptr(), span.start, bytes.len()) };
+    }
+}
+
+/// The CRC-64/NVME of the span's bytes.
+#[must_use]
+pub fn crc_span(span: Span) -> u64 {
+    // SAFETY: the slice lives for this call only.
+    crc64(unsafe { span.bytes() })
+}
+
+/// Owned, zeroed memory with a chosen alignment.
+pub struct Buffer {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the buffer owns its memory exclusively.
+unsafe impl Send for Buffer {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `len` zero bytes whose address is a multiple of `alignment`.
+    ///
+    /// # Panics
+    /// When the alignment is no power of two or the length does not fit the address space. Aborts when there is
+    /// no memory, as every allocation does.
+    #[must_use]
+    pub fn zeroed(len: usize, alignment: usize) -> Buffer {
+        let layout = match Layout::from_size_align(len.max(1), alignment) {
+            Ok(layout) => layout,
+            Err(_) => panic!("no memory layout of {len} bytes aligned to {alignment}"),
+        };
+        // SAFETY: the layout's size is not zero.
+        match NonNull::new(unsafe { alloc_zeroed(layout) }) {
+            Some(start) => Buffer {
+                start,
+                layout: layout_of(len, layout),
+            },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    /// The whole buffer as a span.
+    pub fn span(&mut self) -> Span {
+        Span {
+            start: self.start.as_ptr(),
+            len: self.len(),
+        }
+    }
+
+    /// Fails with `Invalid` unless `len` bytes from `at` lie inside.
+    pub fn part(&self, at: usize, len: usize) -> Result<&[u8]> {
+        at.checked_add(len)
+            .and_then(|end| self.get(at..end))
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "part {at}+{len} of a buffer of {} bytes",
+                    self.len()
+                ))
+            })
+    }
+}
+
+/// The caller's length with the allocation's alignment; an empty buffer owns one byte.
+fn layout_of(len: usize, allocated: Layout) -> Layout {
+    Layout::from_size_align(len, allocated.align()).unwrap_or(allocated)
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: owned, initialised, and of that size.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: owned, initialised, of that size, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let size = self.layout.size().max(1);
+        if let Ok(layout) = Layout::from_size_align(size, self.layout.align()) {
+            // SAFETY: allocated in `zeroed` with exactly this layout, freed once.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_checked() {
+        let mut bytes = *b"0123456789";
+        let span = Span::from_mut(&mut bytes);
+        assert_eq!(copy_out(span.sub(2, 3)), b"234");
+        assert_eq!(copy_out(span.sub(10, 0)), b"");
+        assert_eq!(span.sub(4, 2).address(), span.address() + 4);
+        fill_span(span.sub(0, 2), b"ab");
+        assert_eq!(crc_span(span), crc64(b"ab23456789"));
+        for (at, len) in [(0, 11), (11, 0), (usize::MAX, 2)] {
+            // Breaks if: `sub` adds without checking.
+            assert!(std::panic::catch_unwind(|| span.sub(at, len)).is_err());
+        }
+    }
+
+    #[test]
+    fn buffers_are_aligned_and_zeroed() {
+        for (len, alignment) in [(0, 4096), (1, 64), (4097, 4096), (1 << 20, 1 << 16)] {
+            let mut buffer = Buffer::zeroed(len, alignment);
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_ptr() as usize % alignment, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(7);
+            assert_eq!(buffer.span().len_bytes(), len);
+            assert!(buffer.part(len, 1).is_err());
+        }
+    }
+}

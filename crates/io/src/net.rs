@@ -1,0 +1,664 @@
+//! Addresses, listeners, and the handshake that opens a connection.
+//!
+//! How: abstract Unix sockets inside a node, TCP between nodes. Both sides prove that they know the job's key by
+//! answering the other's random challenge, and derive one session key per direction from both challenges, so
+//! that nothing recorded on one connection means anything on another. The listener proves itself first. A
+//! listener keeps half-open connections aside and goes on with whichever speaks, so that a silent stranger keeps
+//! nobody waiting.
+//!
+//! Invariants
+//! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not proven the key.
+//! 2. On a Unix socket both sides check that the other runs under the same user.
+//! 3. At most 64 half-open connections are kept (the oldest goes first), none longer than 5 s.
+//! 4. Every wait has a deadline; a stranger's behaviour is never an error of ours.
+//! 5. The proofs of the two sides and the two session keys are made under different labels, so that no message
+//!    of one side can be reflected as one of the other.
+//!
+//! Faults survived: strangers that are silent, talk nonsense, connect many times, replay a recorded handshake.
+//!
+//! Not here: frames (see [`crate::conn`]); encryption of the contents.
+
+use crate::clock::Deadline;
+use crate::conn::Conn;
+use crate::dir::retry;
+use crate::error::rustix_error;
+use crate::file::backoff;
+use crate::poll::{poll_one, poll_until};
+use crate::rng::random_bytes;
+use crate::steps::Steps;
+use orcheck_format::{Error, Result};
+use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
+};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+/// Where a listener is reached. As text: `unix:@name` or `tcp:ip:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A name in the abstract space of Unix sockets: no file, gone with its owner.
+    Abstract(String),
+    /// IP address and port.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Abstract(name) => write!(f, "unix:@{name}"),
+            Address::Tcp(at) => write!(f, "tcp:{at}"),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address> {
+        let refused = || {
+            Error::invalid(format!(
+                "address {text:?}: expected \"unix:@name\" or \"tcp:ip:port\""
+            ))
+        };
+        if let Some(name) = text.strip_prefix("unix:@") {
+            let plain = !name.contains('\0') && (1..=100).contains(&name.len());
+            return if plain {
+                Ok(Address::Abstract(name.to_owned()))
+            } else {
+                Err(refused())
+            };
+        }
+        let at = text.strip_prefix("tcp:").ok_or_else(refused)?;
+        Ok(Address::Tcp(at.parse().map_err(|_| refused())?))
+    }
+}
+
+impl Address {
+    fn family(&self) -> AddressFamily {
+        match self {
+            Address::Abstract(_) => AddressFamily::UNIX,
+            Address::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
+            Address::Tcp(SocketAddr::V6(_)) => AddressFamily::INET6,
+        }
+    }
+
+    /// The address as the kernel takes it.
+    fn raw(&self) -> Result<SocketAddrAny> {
+        match self {
+            Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())
+                .map(Into::into)
+                .map_err(|errno| rustix_error(errno, format_args!("use the address {self}"))),
+            Address::Tcp(at) => Ok((*at).into()),
+        }
+    }
+
+    fn socket(&self) -> Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        net::socket_with(self.family(), SocketType::STREAM, flags, None)
+            .map_err(|errno| rustix_error(errno, format_args!("make a socket for {self}")))
+    }
+
+    fn is_unix(&self) -> bool {
+        matches!(self, Address::Abstract(_))
+    }
+}
+
+/// The secret that the processes of a job share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub [u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(secret)")
+    }
+}
+
+const HELLO: [u8; 8] = *b"ORCnet1\n";
+const NONCE_BYTES: usize = 32;
+const PROOF_BYTES: usize = 32;
+const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
+const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+const PENDING_LIMIT: usize = 64;
+const BACKLOG: i32 = 1024;
+
+/// Both challenges of one handshake.
+#[derive(Clone, Copy)]
+struct Challenges {
+    caller: [u8; NONCE_BYTES],
+    listener: [u8; NONCE_BYTES],
+}
+
+impl Challenges {
+    /// A value that only holders of the key can make, different for every label and handshake.
+    fn derive(&self, key: &Key, label: &[u8; 16]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&key.0);
+        hasher
+            .update(label)
+            .update(&self.caller)
+            .update(&self.listener);
+        hasher.finalize()
+    }
+
+    fn listener_proof(&self, key: &Key) -> blake3::Hash {
+        self.derive(key, b"orc1 listener ok")
+    }
+
+    fn caller_proof(&self, key: &Key) -> blake3::Hash {
+        self.derive(key, b"orc1 caller ok  ")
+    }
+
+    /// Session keys: (caller to listener, listener to caller).
+    fn session(&self, key: &Key) -> ([u8; 32], [u8; 32]) {
+        let to_listener = self.derive(key, b"orc1 to listener");
+        let to_caller = self.derive(key, b"orc1 to caller  ");
+        (*to_listener.as_bytes(), *to_caller.as_bytes())
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
+}
+
+/// A connection whose peer has not proven anything yet.
+struct Pending {
+    socket: OwnedFd,
+    number: u64,
+    peer: String,
+    until: Deadline,
+    heard: Vec<u8>,
+    challenges: Option<Challenges>,
+}
+
+enum Progress {
+    Waits,
+    Dropped,
+    Proven(Challenges),
+}
+
+impl Pending {
+    /// Goes on with whatever the peer has sent, without blocking.
+    fn advance(&mut self, key: &Key) -> Progress {
+        let wanted = if self.challenges.is_none() {
+            HELLO_BYTES
+        } else {
+            PROOF_BYTES
+        };
+        let mut piece = [0; HELLO_BYTES];
+        let room = &mut piece[..wanted - self.heard.len()];
+        match retry(|| net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)) {
+            Ok((0, _)) => return Progress::Dropped,
+            Ok((count, _)) => self.heard.extend_from_slice(&piece[..count]),
+            Err(Errno::AGAIN) => return Progress::Waits,
+            Err(_) => return Progress::Dropped,
+        }
+        if self.heard.len() < wanted {
+            return Progress::Waits;
+        }
+        let heard = std::mem::take(&mut self.heard);
+        if let Some(challenges) = self.challenges {
+            let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
+            let right = given == challenges.caller_proof(key);
+            return if right {
+                Progress::Proven(challenges)
+            } else {
+                Progress::Dropped
+            };
+        }
+        if heard[..HELLO.len()] != HELLO {
+            return Progress::Dropped;
+        }
+        let challenges = Challenges {
+            caller: array(&heard[HELLO.len()..]),
+            listener: random_bytes(),
+        };
+        let mut answer = [0; ANSWER_BYTES];
+        answer[..NONCE_BYTES].copy_from_slice(&challenges.listener);
+        answer[NONCE_BYTES..].copy_from_slice(challenges.listener_proof(key).as_bytes());
+        self.challenges = Some(challenges);
+        // An empty socket buffer takes 64 bytes at once; whoever arranges otherwise is a stranger.
+        match retry(|| {
+            net::send(
+                &self.socket,
+                &answer,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            )
+        }) {
+            Ok(ANSWER_BYTES) => Progress::Waits,
+            _ => Progress::Dropped,
+        }
+    }
+}
+
+/// Accepts connections; readable ([`AsFd`]) when [`Listener::accept`] has something to do. One thread at a time
+/// may accept.
+pub struct Listener {
+    socket: OwnedFd,
+    watched: OwnedFd,
+    at: Address,
+    pending: Mutex<(u64, Vec<Pending>)>,
+}
+
+impl Listener {
+    /// Listens at an address; TCP port 0 lets the kernel choose one, see [`Listener::address`].
+    pub fn bind(at: &Address) -> Result<Listener> {
+        let what = |errno| rustix_error(errno, format_args!("listen at {at}"));
+        let socket = at.socket()?;
+        if !at.is_unix() {
+            sockopt::set_socket_reuseaddr(&socket, true).map_err(what)?;
+        }
+        net::bind(&socket, &at.raw()?).map_err(what)?;
+        net::listen(&socket, BACKLOG).map_err(what)?;
+        let at = match at {
+            Address::Abstract(_) => at.clone(),
+            Address::Tcp(_) => {
+                let bound = net::getsockname(&socket).map_err(what)?;
+                Address::Tcp(SocketAddr::try_from(bound).map_err(what)?)
+            }
+        };
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(what)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&watched, &socket, data, epoll::EventFlags::IN).map_err(what)?;
+        Ok(Listener {
+            socket,
+            watched,
+            at,
+            pending: Mutex::new((0, Vec::new())),
+        })
+    }
+
+    /// The address, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.at.clone()
+    }
+
+    /// Waits for a peer that knows the key, at most `timeout`. `None`: nobody came, or a stranger came and was
+    /// dropped; call again.
+    pub fn accept(&self, key: &Key, steps: &Steps, timeout: Duration) -> Result<Option<Conn>> {
+        let deadline = Deadline::after(timeout);
+        let mut pending = match self.pending.try_lock() {
+            Ok(pending) => pending,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::invalid(format!(
+                    "{}: another thread is accepting",
+                    self.at
+                )));
+            }
+        };
+        let (numbers, pending) = &mut *pending;
+        loop {
+            pending.retain(|one| !one.until.passed());
+            let look_again = pending
+                .iter()
+                .fold(deadline, |least, one| least.earlier(one.until));
+            let failed =
+                |errno| rustix_error(errno, format_args!("wait for a peer at {}", self.at));
+            let mut entries = [PollFd::from_borrowed_fd(
+                self.watched.as_fd(),
+                PollFlags::IN,
+            )];
+            if !poll_until(&mut entries, look_again).map_err(failed)? {
+                if deadline.passed() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let mut events = Vec::with_capacity(16);
+            let now = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            retry(|| {
+                epoll::wait(
+                    &self.watched,
+                    rustix::buffer::spare_capacity(&mut events),
+                    Some(&now),
+                )
+            })
+            .map_err(failed)?;
+            for event in &events {
+                let data = event.data;
+                let number = data.u64();
+                if number == 0 {
+                    *numbers += 1;
+                    self.take_in(*numbers, pending)?;
+                    continue;
+                }
+                let Some(at) = pending.iter().position(|one| one.number == number) else {
+                    continue;
+                };
+                match pending[at].advance(key) {
+                    Progress::Waits => {}
+                    Progress::Dropped => {
+                        pending.remove(at);
+                        return Ok(None);
+                    }
+                    Progress::Proven(challenges) => {
+                        let Pending { socket, peer, .. } = pending.remove(at);
+                        let _ = epoll::delete(&self.watched, &socket);
+                        let (receive, send) = challenges.session(key);
+                        let unix = self.at.is_unix();
+                        return Ok(Some(Conn::new(socket, unix, peer, send, receive, steps)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes one new connection in as half-open.
+    fn take_in(&self, number: u64, pending: &mut Vec<Pending>) -> Result<()> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match retry(|| net::accept_with(&self.socket, flags)) {
+            Ok(socket) => socket,
+            // Our own shortage would otherwise spin; everything else is the peer's and passes.
+            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
+                return Err(rustix_error(
+                    errno,
+                    format_args!("accept a connection at {}", self.at),
+                )
+                .next("raise the limit of open files (ulimit -n)"));
+            }
+            Err(_) => return Ok(()),
+        };
+        let Ok(peer) = check_peer(&socket, &self.at) else {
+            return Ok(());
+        };
+        if pending.len() >= PENDING_LIMIT {
+            pending.remove(0);
+        }
+        let data = epoll::EventData::new_u64(number);
+        if epoll::add(&self.watched, &socket, data, epoll::EventFlags::IN).is_ok() {
+            let until = Deadline::after(HANDSHAKE_LIMIT);
+            pending.push(Pending {
+                socket,
+                number,
+                peer,
+                until,
+                heard: Vec::new(),
+                challenges: None,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+}
+
+/// Checks who is at the other end, as far as the kernel knows, and describes it.
+fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
+    let what = |errno| rustix_error(errno, format_args!("ask who is at the other end of {at}"));
+    match at {
+        Address::Abstract(_) => {
+            let peer = sockopt::socket_peercred(socket).map_err(what)?;
+            let (ours, theirs) = (effective_uid(), peer.uid.as_raw());
+            if theirs != ours {
+                return Err(Error::unavailable(format!(
+                    "{at}: expected a process of user {ours}, found one of user {theirs}"
+                ))
+                .next("look which process took this name"));
+            }
+            Ok(format!("process {} at {at}", peer.pid.as_raw_nonzero()))
+        }
+        Address::Tcp(_) => {
+            let _ = sockopt::set_tcp_nodelay(socket, true);
+            let _ = sockopt::set_socket_keepalive(socket, true);
+            let peer = net::getpeername(socket).map_err(what)?;
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            Ok(peer.map_or_else(
+                || "an unnamed peer".to_owned(),
+                |peer| format!("tcp:{peer}"),
+            ))
+        }
+    }
+}
+
+/// The caller's side: connects and shakes hands, all before the deadline.
+pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+    let deadline = Deadline::after(timeout);
+    let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
+    let late = || {
+        Error::unavailable(format!(
+            "connect to {at}: no answer within {} s",
+            timeout.as_secs_f64()
+        ))
+        .next("check that the node is up and that the ranks' network can be reached")
+    };
+    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
+        return Err(what(Errno::from_raw_os_error(errno)));
+    }
+    let socket = at.socket()?;
+    let raw = at.raw()?;
+    let mut attempt = 0;
+    loop {
+        match net::connect(&socket, &raw) {
+            Ok(()) | Err(Errno::ISCONN) => break,
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {
+                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline).map_err(what)? {
+                    return Err(late());
+                }
+                sockopt::socket_error(&socket)
+                    .map_err(what)?
+                    .map_err(what)?;
+            }
+            // The listener's queue is full; a Unix socket does not say when it no longer is.
+            Err(Errno::AGAIN) if !deadline.passed() => {
+                backoff(attempt, deadline);
+                attempt += 1;
+            }
+            Err(Errno::AGAIN) => return Err(late()),
+            Err(errno) => return Err(what(errno)),
+        }
+    }
+    let peer = check_peer(&socket, at)?;
+    let caller: [u8; NONCE_BYTES] = random_bytes();
+    let mut hello = [0; HELLO_BYTES];
+    hello[..HELLO.len()].copy_from_slice(&HELLO);
+    hello[HELLO.len()..].copy_from_slice(&caller);
+    let mut answer = [0; ANSWER_BYTES];
+    send_exactly(&socket, &hello, deadline)
+        .map_err(what)?
+        .then_some(())
+        .ok_or_else(late)?;
+    receive_exactly(&socket, &mut answer, deadline)
+        .map_err(what)?
+        .then_some(())
+        .ok_or_else(late)?;
+    let challenges = Challenges {
+        caller,
+        listener: array(&answer),
+    };
+    let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
+    if given != challenges.listener_proof(key) {
+        return Err(
+            Error::unavailable(format!("{at}: the listener does not know this job's key"))
+                .next("check that no other job listens there and that all ranks belong to one run"),
+        );
+    }
+    let proof = challenges.caller_proof(key);
+    send_exactly(&socket, proof.as_bytes(), deadline)
+        .map_err(what)?
+        .then_some(())
+        .ok_or_else(late)?;
+    let (send, receive) = challenges.session(key);
+    Ok(Conn::new(socket, at.is_unix(), peer, send, receive, steps))
+}
+
+/// `Ok(false)`: the deadline passed.
+fn send_exactly(
+    socket: &OwnedFd,
+    mut bytes: &[u8],
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    while !bytes.is_empty() {
+        match net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline)? {
+                    return Ok(false);
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+fn receive_exactly(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match net::recv(socket, &mut bytes[done..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Errno::CONNRESET),
+            Ok((count, _)) => done += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !poll_one(socket.as_fd(), PollFlags::IN, deadline)? {
+                    return Ok(false);
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+/// The addresses of this machine's interfaces that are up, without loopback ones unless there are no others.
+#[allow(unsafe_code)]
+pub fn local_addresses() -> Result<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs fills `first` with a list that we free below, exactly once.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(crate::error::os_error(
+            crate::error::last_errno(),
+            "list network interfaces",
+        ));
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: a node of the live list.
+        let one = unsafe { &*next };
+        if one.ifa_flags & libc::IFF_UP as u32 != 0 && !one.ifa_addr.is_null() {
+            // SAFETY: `ifa_addr` points to an address whose family says which structure it is.
+            let ip = unsafe {
+                match i32::from((*one.ifa_addr).sa_family) {
+                    libc::AF_INET => {
+                        let v4 = &*one.ifa_addr.cast::<libc::sockaddr_in>();
+                        Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+                    }
+                    libc::AF_INET6 => {
+                        let v6 = &*one.ifa_addr.cast::<libc::sockaddr_in6>();
+                        Some(IpAddr::from(v6.sin6_addr.s6_addr))
+                    }
+                    _ => None,
+                }
+            };
+            found.extend(
+                ip.filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())),
+            );
+        }
+        next = one.ifa_next;
+    }
+    // SAFETY: the list that getifaddrs made; no reference into it is left.
+    unsafe { libc::freeifaddrs(first) };
+    if found.iter().any(|ip| !ip.is_loopback()) {
+        found.retain(|ip| !ip.is_loopback());
+    }
+    Ok(found)
+}
+
+/// The machine's name as it calls itself.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The user under which this process acts.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// This process's number.
+#[must_use]
+pub fn process_id() -> u32 {
+    std::process::id()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_print_and_parse() {
+        for text in ["unix:@orcheck-7", "tcp:127.0.0.1:80", "tcp:[::1]:9"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "unix:name",
+            "unix:@",
+            "unix:@a\0b",
+            "tcp:host:1",
+            "tcp:1.2.3.4",
+            "udp:1.2.3.4:5",
+        ] {
+            assert!(text.parse::<Address>().is_err(), "{text:?}");
+        }
+        assert!(!format!("{:?}", Key([7; 32])).contains('7'));
+    }
+
+    #[test]
+    fn proofs_and_keys_differ_by_side_and_challenge() {
+        let key = Key([1; 32]);
+        let one = Challenges {
+            caller: [2; 32],
+            listener: [3; 32],
+        };
+        let two = Challenges {
+            caller: [2; 32],
+            listener: [4; 32],
+        };
+        // Breaks if: two labels are equal, or a challenge is left out of the derivation.
+        let mut all = vec![
+            one.listener_proof(&key),
+            one.caller_proof(&key),
+            blake3::Hash::from_bytes(one.session(&key).0),
+            blake3::Hash::from_bytes(one.session(&key).1),
+            two.listener_proof(&key),
+            two.caller_proof(&key),
+        ];
+        all.sort_by_key(|hash| *hash.as_bytes());
+        all.dedup();
+        assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn this_machine_has_a_name_and_addresses() {
+        assert!(!host_name().is_empty());
+        assert!(!local_addresses().unwrap().is_empty());
+        assert_eq!(process_id(), std::process::id());
+    }
+}

@@ -1,0 +1,108 @@
+//! Waiting for several descriptors at once, with a waker for other threads.
+//!
+//! Invariants
+//! 1. A wake that comes before the wait is not lost: the waker is an eventfd that stays readable until drained.
+//! 2. Every wait has a deadline.
+//!
+//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a [`crate::Conn`]
+//! may hold whole messages that no descriptor announces any more, so take from it until it has none.
+
+use crate::clock::Deadline;
+use crate::error::rustix_error;
+use orcheck_format::Result;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Waits for descriptors; see the module.
+pub struct Poller {
+    wake: Arc<OwnedFd>,
+}
+
+/// Ends a wait of its [`Poller`] from any thread.
+#[derive(Clone)]
+pub struct Waker {
+    wake: Arc<OwnedFd>,
+}
+
+impl Waker {
+    /// Ends the present or the next wait.
+    pub fn wake(&self) {
+        // A full counter means that a wake is pending anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Poller {
+    /// A poller with its waker.
+    pub fn new() -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| rustix_error(errno, "create an eventfd"))?;
+        Ok(Poller {
+            wake: Arc::new(wake),
+        })
+    }
+
+    /// A handle that ends waits.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker {
+            wake: Arc::clone(&self.wake),
+        }
+    }
+
+    /// Waits until one of `fds` is readable (or its peer is gone), the waker was used, or `timeout` passed.
+    /// Returns the indices of the readable ones; the waker is drained.
+    pub fn wait(&self, fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<Vec<usize>> {
+        let mut entries: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
+        entries.push(PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN));
+        poll_until(&mut entries, Deadline::after(timeout)).map_err(|errno| {
+            rustix_error(errno, format_args!("wait for {} descriptors", fds.len()))
+        })?;
+        if entries.pop().is_some_and(|wake| !wake.revents().is_empty()) {
+            let mut drained = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut drained);
+        }
+        let ready = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| !entry.revents().is_empty());
+        Ok(ready.map(|(index, _)| index).collect())
+    }
+}
+
+/// Polls until something is ready or the deadline passed; `false`: nothing.
+pub(crate) fn poll_until(
+    entries: &mut [PollFd<'_>],
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    loop {
+        let left = deadline.left();
+        let limit = Timespec {
+            tv_sec: i64::try_from(left.as_secs())
+                .unwrap_or(i64::MAX)
+                .min(1 << 40),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(entries, Some(&limit)) {
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The same for one descriptor.
+pub(crate) fn poll_one(
+    fd: BorrowedFd<'_>,
+    events: PollFlags,
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    poll_until(&mut [PollFd::from_borrowed_fd(fd, events)], deadline)
+}

@@ -1,0 +1,711 @@
+//! The staging pool: one piece of memory that the ranks of a node share, cut into chunks.
+//!
+//! How: a sealed memfd, mapped by every process that has its descriptor. The head holds a bitmap of the chunks
+//! taken, a bitmap of the chunks that have memory behind them, words and rings; the rest is chunks. Taking and
+//! giving are lock-free; waiting is a futex on a counter of chunks given back.
+//!
+//! Invariants
+//! 1. The memfd can neither shrink nor grow (seals), so the mapping never ends early under anybody's access.
+//! 2. The shape is copied once from the head and checked; indices read from shared memory are checked before
+//!    every use, so that a neighbour's nonsense never leads outside the mapping.
+//! 3. A chunk is handed to one taker at a time. A [`Chunk`] is its token: not clonable, given back explicitly,
+//!    and leaked (until the pool goes) when dropped, because another process may hold its number.
+//! 4. A chunk is handed out only after the kernel has put memory behind it, so that a lack of memory is an error
+//!    here and never a SIGBUS in the copy.
+//! 5. The mapping is not inherited by a forked child; a child attaches anew by the descriptor.
+//!
+//! Faults survived: a process that dies at any point holding chunks (they stay taken: the engine, which knows
+//! what they were for, gives them back), dies while waiting, or scribbles over the head.
+//!
+//! Not here: what the words, rings and chunks mean (the engine), locks between processes (see [`crate::gate`]).
+#![allow(unsafe_code)]
+
+use crate::clock::Deadline;
+use crate::dir::retry;
+use crate::error::rustix_error;
+use crate::file::File;
+use crate::futex;
+use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
+use crate::memory::{Span, copy_out, write_span};
+use crate::ring::Ring;
+use orcheck_format::{Error, ErrorKind, Result};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::process::Pid;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use crate::head::PoolShape;
+
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+/// How long a waiter for a chunk sleeps before it looks again by itself: a wake-up may have gone to a process
+/// that died before using it.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The mapped memory; shared by the pool and the gates made from it.
+pub(crate) struct Mapping {
+    pub(crate) file: OwnedFd,
+    start: *mut u8,
+    layout: Layout,
+    owner: Option<Pid>,
+}
+
+// SAFETY: the mapping is shared memory; all access is through atomics or through spans with their own promise.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: OwnedFd, layout: Layout) -> Result<Mapping> {
+        let len = layout.total as usize;
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file's size is sealed and equals
+        // `len` (checked by both callers).
+        let start = unsafe {
+            mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .map_err(|errno| {
+            rustix_error(errno, format_args!("map {len} bytes of pool memory"))
+                .next("make the pool smaller, or raise the address space limit (ulimit -v)")
+        })?;
+        let owner = Some(rustix::process::getpid());
+        let mapping = Mapping {
+            file,
+            start: start.cast(),
+            layout,
+            owner,
+        };
+        // SAFETY: exactly the mapping just made.
+        unsafe { mm::madvise(start, len, Advice::LinuxDontFork) }
+            .map_err(|errno| rustix_error(errno, "keep the pool out of forked processes"))?;
+        Ok(mapping)
+    }
+
+    /// A counter in the head.
+    fn short(&self, at: u64) -> &AtomicU32 {
+        debug_assert!(at + 4 <= self.layout.area && at.is_multiple_of(4));
+        // SAFETY: inside the head of the live mapping, aligned, and only ever accessed atomically.
+        unsafe { &*self.start.add(at as usize).cast::<AtomicU32>() }
+    }
+
+    /// `count` words in the head.
+    fn words(&self, at: u64, count: usize) -> &[AtomicU64] {
+        debug_assert!(at + 8 * count as u64 <= self.layout.area && at.is_multiple_of(8));
+        // SAFETY: inside the head of the live mapping (callers take `at` and `count` from the layout), aligned,
+        // and only ever accessed atomically.
+        unsafe { std::slice::from_raw_parts(self.start.add(at as usize).cast(), count) }
+    }
+
+    /// The counter that changes whenever a gate opens, and the number of its waiters.
+    pub(crate) fn gate_words(&self) -> (&AtomicU32, &AtomicU32) {
+        (
+            self.short(self.layout.gate),
+            self.short(self.layout.gate_waiters),
+        )
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a forked child the mapping was never there, and its addresses may belong to something else by now.
+        if self.owner == Some(rustix::process::getpid()) {
+            // SAFETY: our own mapping of exactly this length; no reference outlives `self`.
+            let _ = unsafe { mm::munmap(self.start.cast::<c_void>(), self.layout.total as usize) };
+        }
+    }
+}
+
+/// The token of a chunk that was taken. Give it back by [`Pool::give`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a chunk that is dropped stays taken"]
+pub struct Chunk {
+    index: u32,
+}
+
+impl Chunk {
+    /// Its number, from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Turns the token into a number, to cross to another process; [`Chunk::from_index`] turns it back.
+    #[must_use]
+    pub fn into_index(self) -> u32 {
+        self.index
+    }
+
+    /// The token of a chunk whose number came from elsewhere; it must exist and be taken. The sender must have
+    /// given up its own token.
+    pub fn from_index(pool: &Pool, index: u32) -> Result<Chunk> {
+        let (count, taken) = (pool.shape.chunk_count, pool.taken());
+        if index >= count {
+            return Err(Error::corrupt(format!(
+                "pool: expected a chunk below {count}, found {index}"
+            )));
+        }
+        if taken[(index / 64) as usize].load(Ordering::Acquire) & (1 << (index % 64)) == 0 {
+            return Err(Error::corrupt(format!(
+                "pool: expected a taken chunk, found {index} free"
+            )));
+        }
+        Ok(Chunk { index })
+    }
+}
+
+/// The pool; see the module. Dropping it unmaps the memory once no [`crate::Gates`] made from it are left.
+pub struct Pool {
+    pub(crate) map: Arc<Mapping>,
+    shape: PoolShape,
+    layout: Layout,
+}
+
+impl Pool {
+    /// Makes the memory, empty and without anything behind its chunks yet.
+    pub fn create(shape: PoolShape) -> Result<Pool> {
+        let layout = Layout::of(shape)?;
+        let what = |errno| {
+            rustix_error(
+                errno,
+                format_args!("create a pool of {} bytes", layout.total),
+            )
+            .next("make the pool smaller")
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = fs::memfd_create("orcheck-pool", flags).map_err(what)?;
+        fs::ftruncate(&file, layout.total).map_err(what)?;
+        let used = layout.rings + u64::from(shape.rings) * layout.ring_stride;
+        retry(|| fs::fallocate(&file, FallocateFlags::empty(), 0, used)).map_err(what)?;
+        let head = head::encode(shape, layout.total);
+        let written = retry(|| rustix::io::pwrite(&file, &head, 0)).map_err(what)?;
+        if written != HEAD_BYTES {
+            return Err(Error::internal(format!(
+                "pool: wrote {written} of {HEAD_BYTES} head bytes"
+            )));
+        }
+        fs::fcntl_add_seals(&file, SEALS).map_err(what)?;
+        Ok(Pool {
+            map: Arc::new(Mapping::new(file, layout)?),
+            shape,
+            layout,
+        })
+    }
+
+    /// Maps a pool that another process made.
+    pub fn attach(fd: OwnedFd) -> Result<Pool> {
+        let what = |errno| rustix_error(errno, "attach to the pool");
+        let seals = fs::fcntl_get_seals(&fd).map_err(what)?;
+        if !seals.contains(SEALS) {
+            return Err(Error::corrupt(format!(
+                "pool: expected a sealed memfd (seals {:#x}), found seals {:#x}",
+                SEALS.bits(),
+                seals.bits()
+            )));
+        }
+        let stat = fs::fstat(&fd).map_err(what)?;
+        let mut bytes = [0; HEAD_BYTES];
+        let found = retry(|| rustix::io::pread(&fd, &mut bytes, 0)).map_err(what)?;
+        if found != HEAD_BYTES {
+            return Err(Error::corrupt(format!(
+                "pool: expected {HEAD_BYTES} head bytes, found {found}"
+            )));
+        }
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let (shape, layout) = head::decode(&bytes, len)?;
+        Ok(Pool {
+            map: Arc::new(Mapping::new(fd, layout)?),
+            shape,
+            layout,
+        })
+    }
+
+    /// The descriptor to hand to other processes of the node.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.map.file.as_fd()
+    }
+
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> PoolShape {
+        self.shape
+    }
+
+    fn taken(&self) -> &[AtomicU64] {
+        self.map
+            .words(self.layout.taken, self.layout.bitmap_words as usize)
+    }
+
+    fn backed(&self) -> &[AtomicU64] {
+        self.map
+            .words(self.layout.backed, self.layout.bitmap_words as usize)
+    }
+
+    /// The bits of bitmap word `word` that stand for chunks.
+    fn valid_bits(&self, word: u32) -> u64 {
+        let left = self.shape.chunk_count.saturating_sub(word * 64);
+        if left >= 64 {
+            u64::MAX
+        } else {
+            (1u64 << left) - 1
+        }
+    }
+
+    /// Sets the first clear bit, from `near` upwards and then from 0.
+    fn claim(&self, near: u32) -> Option<u32> {
+        let taken = self.taken();
+        let near = if near < self.shape.chunk_count {
+            near
+        } else {
+            0
+        };
+        let words = self.layout.bitmap_words;
+        for turn in 0..=words {
+            let word = (near / 64 + turn) % words;
+            let mut candidates = self.valid_bits(word);
+            if turn == 0 {
+                candidates &= u64::MAX << (near % 64);
+            }
+            let cell = &taken[word as usize];
+            loop {
+                let free = !cell.load(Ordering::Relaxed) & candidates;
+                if free == 0 {
+                    break;
+                }
+                let bit = free.trailing_zeros();
+                if cell.fetch_or(1 << bit, Ordering::AcqRel) & (1 << bit) == 0 {
+                    return Some(word * 64 + bit);
+                }
+                candidates &= !(1 << bit);
+            }
+        }
+        None
+    }
+
+    /// Puts memory behind chunks that have none yet.
+    fn back(&self, first: u32, chunks: u32) -> Result<()> {
+        let backed = self.backed();
+        let has = |i: u32| backed[(i / 64) as usize].load(Ordering::Acquire) & (1 << (i % 64)) != 0;
+        if (first..first + chunks).all(has) {
+            return Ok(());
+        }
+        let size = u64::from(self.shape.chunk_bytes);
+        let at = self.layout.area + u64::from(first) * size;
+        let len = u64::from(chunks) * size;
+        retry(|| fs::fallocate(&self.map.file, FallocateFlags::empty(), at, len)).map_err(
+            |errno| {
+                let error = rustix_error(
+                    errno,
+                    format_args!("put {len} bytes of memory behind the pool"),
+                );
+                Error::new(
+                    if errno == Errno::NOMEM {
+                        ErrorKind::NoSpace
+                    } else {
+                        error.kind()
+                    },
+                    error.message(),
+                )
+                .next("make the pool smaller, or give the job more memory")
+            },
+        )?;
+        for i in first..first + chunks {
+            backed[(i / 64) as usize].fetch_or(1 << (i % 64), Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn take_backed(&self, near: u32) -> Result<Option<Chunk>> {
+        let Some(index) = self.claim(near) else {
+            return Ok(None);
+        };
+        match self.back(index, 1) {
+            Ok(()) => Ok(Some(Chunk { index })),
+            Err(error) => {
+                self.release(index, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the lowest free chunk from `near` upwards, then from 0. `None` when all are taken, or when the
+    /// kernel has no memory for it.
+    pub fn try_take(&self, near: u32) -> Option<Chunk> {
+        self.take_backed(near).unwrap_or_default()
+    }
+
+    /// Takes a chunk, waiting until one is given back. `Unavailable` at the deadline, `NoSpace` when the kernel
+    /// has no memory for it.
+    pub fn take(&self, near: u32, timeout: Duration) -> Result<Chunk> {
+        if let Some(chunk) = self.take_backed(near)? {
+            return Ok(chunk);
+        }
+        let deadline = Deadline::after(timeout);
+        let freed = self.map.short(self.layout.freed);
+        let waiters = self.map.short(self.layout.freed_waiters);
+        loop {
+            // Announced first, then looked: a chunk given in between changes the counter or finds the waiter.
+            waiters.fetch_add(1, Ordering::SeqCst);
+            let seen = freed.load(Ordering::SeqCst);
+            let found = self.take_backed(near);
+            if matches!(found, Ok(None)) {
+                futex::wait(freed, seen, deadline.left().min(LOOK_AGAIN));
+            }
+            waiters.fetch_sub(1, Ordering::SeqCst);
+            if let Some(chunk) = found? {
+                return Ok(chunk);
+            }
+            if deadline.passed() {
+                return self.take_backed(near)?.ok_or_else(|| {
+                    Error::unavailable(format!(
+                        "pool: no chunk of {} bytes became free within {} s; all {} are taken",
+                        self.shape.chunk_bytes,
+                        timeout.as_secs_f64(),
+                        self.shape.chunk_count
+                    ))
+                    .next("make the pool larger, or wait for the flush to catch up")
+                });
+            }
+        }
+    }
+
+    /// Chunks that are free now.
+    #[must_use]
+    pub fn free_chunks(&self) -> u32 {
+        (0u32..)
+            .zip(self.taken())
+            .map(|(word, cell)| {
+                (!cell.load(Ordering::Relaxed) & self.valid_bits(word)).count_ones()
+            })
+            .sum()
+    }
+
+    /// Gives a chunk back and wakes a waiter.
+    pub fn give(&self, chunk: Chunk) {
+        self.release(chunk.index, 1);
+    }
+
+    /// Takes `chunks` neighbouring chunks, the highest that are free, and returns the number of the first.
+    #[must_use]
+    pub fn take_run(&self, chunks: u32) -> Option<u32> {
+        if chunks == 0 || chunks > self.shape.chunk_count {
+            return None;
+        }
+        let mut length = 0;
+        for index in (0..self.shape.chunk_count).rev() {
+            let cell = &self.taken()[(index / 64) as usize];
+            length = if cell.load(Ordering::Relaxed) & (1 << (index % 64)) == 0 {
+                length + 1
+            } else {
+                0
+            };
+            if length == chunks {
+                if self.claim_run(index, chunks) {
+                    if self.back(index, chunks).is_err() {
+                        self.release(index, chunks);
+                        return None;
+                    }
+                    return Some(index);
+                }
+                length = 0; // somebody was faster: look for another place further down
+            }
+        }
+        None
+    }
+
+    fn claim_run(&self, first: u32, chunks: u32) -> bool {
+        for index in first..first + chunks {
+            let bit = 1u64 << (index % 64);
+            let cell = &self.taken()[(index / 64) as usize];
+            if cell.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+                self.release(first, index - first);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives a run back. The numbers must be those of [`Pool::take_run`].
+    ///
+    /// # Panics
+    /// When the run reaches beyond the pool.
+    pub fn give_run(&self, first: u32, chunks: u32) {
+        self.check_run(first, chunks);
+        self.release(first, chunks);
+    }
+
+    fn release(&self, first: u32, chunks: u32) {
+        if chunks == 0 {
+            return;
+        }
+        for index in first..first + chunks {
+            self.taken()[(index / 64) as usize]
+                .fetch_and(!(1u64 << (index % 64)), Ordering::AcqRel);
+        }
+        self.map
+            .short(self.layout.freed)
+            .fetch_add(1, Ordering::SeqCst);
+        if self
+            .map
+            .short(self.layout.freed_waiters)
+            .load(Ordering::SeqCst)
+            > 0
+        {
+            futex::wake(self.map.short(self.layout.freed), chunks);
+        }
+    }
+
+    fn check_run(&self, first: u32, chunks: u32) {
+        let count = self.shape.chunk_count;
+        assert!(
+            first.checked_add(chunks).is_some_and(|end| end <= count),
+            "chunks {first}+{chunks} of a pool of {count}"
+        );
+    }
+
+    fn area(&self, at: u64, len: u64) -> Option<Span> {
+        let end = at.checked_add(len)?;
+        if end > self.shape.len_bytes() {
+            return None;
+        }
+        // SAFETY: inside the chunk area of the mapping, which lives as long as `self`; whoever keeps the span
+        // longer than the pool breaks the promise that every holder of spans has given.
+        Some(unsafe {
+            Span::new(
+                self.map.start.add((self.layout.area + at) as usize),
+                len as usize,
+            )
+        })
+    }
+
+    /// The memory of a run of chunks.
+    ///
+    /// # Panics
+    /// When the run reaches beyond the pool.
+    #[must_use]
+    pub fn run_span(&self, first: u32, chunks: u32) -> Span {
+        self.check_run(first, chunks);
+        let size = u64::from(self.shape.chunk_bytes);
+        match self.area(u64::from(first) * size, u64::from(chunks) * size) {
+            Some(span) => span,
+            None => unreachable!("the run was checked"),
+        }
+    }
+
+    /// The part of a chunk's memory; panics when it reaches beyond the chunk.
+    fn part(&self, chunk: &Chunk, at: u32, len: usize) -> Span {
+        self.run_span(chunk.index, 1).sub(at as usize, len)
+    }
+
+    /// Copies `from` into the chunk at `at` and returns the CRC-64/NVME of the bytes, in one pass.
+    ///
+    /// # Panics
+    /// When it does not fit into the chunk.
+    pub fn stage(&self, chunk: &Chunk, at: u32, from: Span) -> u64 {
+        let to = self.part(chunk, at, from.len_bytes());
+        // SAFETY: `to` is pool memory of that length that the token's holder alone writes, `from` is valid for
+        // reads by its promise. Pool memory staged into another chunk does not overlap it; a chunk staged into
+        // itself would be refused by the assertion below.
+        unsafe {
+            let (start, end) = (from.address(), from.address() + from.len_bytes());
+            assert!(
+                end <= to.address() || to.address() + to.len_bytes() <= start,
+                "staging memory onto itself"
+            );
+            crate::copy::copy_crc(to.pointer(), from.pointer(), from.len_bytes())
+        }
+    }
+
+    /// Copies `bytes` into the chunk at `at`.
+    ///
+    /// # Panics
+    /// When it does not fit into the chunk.
+    pub fn put(&self, chunk: &Chunk, at: u32, bytes: &[u8]) {
+        crate::memory::fill_span(self.part(chunk, at, bytes.len()), bytes);
+    }
+
+    /// Zeroes `len` bytes of the chunk from `at`.
+    ///
+    /// # Panics
+    /// When it reaches beyond the chunk.
+    pub fn zero(&self, chunk: &Chunk, at: u32, len: u32) {
+        let part = self.part(chunk, at, len as usize);
+        // SAFETY: pool memory of that length that the token's holder alone writes.
+        unsafe { std::ptr::write_bytes(part.pointer(), 0, part.len_bytes()) };
+    }
+
+    /// Any part of the chunk area; `at_bytes` counts from the start of chunk 0. `Invalid` when it reaches beyond.
+    pub fn span(&self, at_bytes: u64, len: u64) -> Result<Span> {
+        self.area(at_bytes, len).ok_or_else(|| {
+            Error::invalid(format!(
+                "pool: expected a part of {} bytes, found {len} bytes at {at_bytes}",
+                self.shape.len_bytes()
+            ))
+        })
+    }
+
+    /// Where a span lies in the chunk area, in bytes from the start of chunk 0; `None` unless it is wholly inside.
+    #[must_use]
+    pub fn offset_of(&self, span: Span) -> Option<u64> {
+        let area = self.map.start as usize + self.layout.area as usize;
+        let at = span.address().checked_sub(area)? as u64;
+        let end = at.checked_add(span.len_bytes() as u64)?;
+        (end <= self.shape.len_bytes()).then_some(at)
+    }
+
+    /// Writes pool memory to a file, straight from the mapping.
+    pub fn write_to(
+        &self,
+        file: &dyn File,
+        pool_at_bytes: u64,
+        len: u64,
+        file_at: u64,
+    ) -> Result<()> {
+        write_span(file, self.span(pool_at_bytes, len)?, file_at)
+    }
+
+    /// A copy of pool memory.
+    pub fn read_bytes(&self, pool_at_bytes: u64, len: u64) -> Result<Vec<u8>> {
+        Ok(copy_out(self.span(pool_at_bytes, len)?))
+    }
+
+    /// Puts memory behind chunks and into this process's page tables, so that the first copy runs at full speed.
+    pub fn populate(&self, first_chunk: u32, chunks: u32) -> Result<()> {
+        if first_chunk
+            .checked_add(chunks)
+            .is_none_or(|end| end > self.shape.chunk_count)
+        {
+            return Err(Error::invalid(format!(
+                "pool: expected chunks within {}, found {first_chunk}+{chunks}",
+                self.shape.chunk_count
+            )));
+        }
+        if chunks == 0 {
+            return Ok(());
+        }
+        self.back(first_chunk, chunks)?;
+        let span = self.run_span(first_chunk, chunks);
+        // SAFETY: a part of our own mapping; populating changes no contents.
+        let done = unsafe {
+            mm::madvise(
+                span.pointer().cast(),
+                span.len_bytes(),
+                Advice::LinuxPopulateWrite,
+            )
+        };
+        match done {
+            Ok(()) => Ok(()),
+            // Before kernel 5.14: the same by hand.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                touch(span);
+                Ok(())
+            }
+            Err(errno) => Err(rustix_error(
+                errno,
+                format_args!("map {} bytes of pool memory", span.len_bytes()),
+            )),
+        }
+    }
+
+    /// A shared word, all zero at first.
+    ///
+    /// # Panics
+    /// When there is no such word.
+    #[must_use]
+    pub fn word(&self, i: u32) -> &AtomicU64 {
+        assert!(i < self.shape.words, "word {i} of {}", self.shape.words);
+        &self
+            .map
+            .words(self.layout.words + u64::from(i) * LINE_BYTES, 1)[0]
+    }
+
+    /// Waits while the low 32 bits of word `i` equal those of `value`, at most `timeout`; `true` if the word
+    /// differs from `value` on return.
+    #[must_use]
+    pub fn wait_while(&self, i: u32, value: u64, timeout: Duration) -> bool {
+        let word = self.word(i);
+        let deadline = Deadline::after(timeout);
+        loop {
+            if word.load(Ordering::SeqCst) != value {
+                return true;
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return false;
+            }
+            futex::wait(futex::low_half(word), value as u32, left);
+        }
+    }
+
+    /// Wakes everybody who waits on word `i`.
+    pub fn wake(&self, i: u32) {
+        futex::wake(futex::low_half(self.word(i)), u32::MAX);
+    }
+
+    /// Ring `i`.
+    ///
+    /// # Panics
+    /// When there is no such ring.
+    #[must_use]
+    pub fn ring(&self, i: u32) -> Ring<'_> {
+        assert!(i < self.shape.rings, "ring {i} of {}", self.shape.rings);
+        let at = self.layout.rings + u64::from(i) * self.layout.ring_stride;
+        let entries = self
+            .map
+            .words(at + 2 * LINE_BYTES, self.shape.ring_entries as usize * 8);
+        // SAFETY: the same memory, regrouped: eight words are one entry, and the count is divided accordingly.
+        let entries = unsafe {
+            std::slice::from_raw_parts(entries.as_ptr().cast(), self.shape.ring_entries as usize)
+        };
+        Ring {
+            read: &self.map.words(at, 1)[0],
+            written: &self.map.words(at + LINE_BYTES, 1)[0],
+            entries,
+        }
+    }
+}
+
+/// Faults every page in without changing its contents, even while others write it.
+fn touch(span: Span) {
+    for at in (0..span.len_bytes()).step_by(4096) {
+        // SAFETY: inside the span, a multiple of 4096 from its page-aligned start; adding nothing atomically is
+        // invisible to everybody else.
+        let cell = unsafe { &*span.pointer().add(at).cast::<AtomicU64>() };
+        cell.fetch_add(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touching_by_hand_keeps_the_contents() {
+        let shape = PoolShape {
+            chunk_bytes: 8192,
+            chunk_count: 2,
+            words: 0,
+            rings: 0,
+            ring_entries: 0,
+        };
+        let pool = Pool::create(shape).unwrap();
+        pool.populate(0, 2).unwrap();
+        let chunk = pool.try_take(1).unwrap();
+        pool.put(&chunk, 0, b"kept");
+        touch(pool.run_span(0, 2));
+        assert_eq!(pool.read_bytes(8192, 5).unwrap(), b"kept\0");
+        pool.give(chunk);
+    }
+}

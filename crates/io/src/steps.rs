@@ -1,0 +1,156 @@
+//! Numbered steps: every effect on the outside world asks here before it happens.
+//!
+//! How: the code that is about to create, write, sync, rename, send … calls [`Steps::at`] with the name of the
+//! place in the code (the *site*) and the thing acted on (the *target*). In production there is no hook and the
+//! call is one branch. A test puts a [`StepHook`] in and can let the step go, make it fail with an error number
+//! as if the kernel had said so, cut a transfer short, or kill the process right there.
+//!
+//! Invariants
+//! 1. The number of a step is counted per `Steps` value (clones share it), starts at 1 and has no gaps.
+//! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
+//! 3. A retry of an interrupted or short transfer is a new step.
+//!
+//! Faults survived: none by itself; it is how the others are provoked.
+//! Not here: ready-made hooks (see [`crate::testing`]).
+
+use crate::error::os_error;
+use orcheck_format::Result;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One step that is about to happen.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInfo<'a> {
+    /// Number of the step, from 1, counted per [`Steps`].
+    pub number: u64,
+    /// The place in the code: `dir.create`, `dir.child`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
+    /// `dir.sync`, `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
+    /// `net.connect`, `net.send`, or a name that the engine gives.
+    pub site: &'static str,
+    /// What is acted on: a full path, or the peer of a connection.
+    pub target: &'a str,
+}
+
+/// What a hook decides about a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The step happens.
+    Go,
+    /// The step does not happen; its caller sees this error number.
+    Fail(i32),
+    /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
+    /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
+    Short(usize),
+    /// The process is killed by SIGKILL before the step happens.
+    Kill,
+}
+
+/// Decides about steps. Called on the thread that is about to act.
+pub trait StepHook: Send + Sync {
+    /// The verdict for one step; must not block for long and must not take steps itself.
+    fn at(&self, step: &StepInfo) -> Verdict;
+}
+
+struct Hooked {
+    hook: Arc<dyn StepHook>,
+    taken: AtomicU64,
+}
+
+/// The counter of steps with its hook; clones share both.
+#[derive(Clone, Default)]
+pub struct Steps(Option<Arc<Hooked>>);
+
+/// What the code at a step has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Go,
+    Fail(i32),
+    Short(usize),
+}
+
+impl Steps {
+    /// No hook: every step happens, nothing is counted.
+    #[must_use]
+    pub fn none() -> Self {
+        Steps(None)
+    }
+
+    /// Steps that ask `hook`.
+    #[must_use]
+    pub fn with(hook: Arc<dyn StepHook>) -> Self {
+        Steps(Some(Arc::new(Hooked {
+            hook,
+            taken: AtomicU64::new(0),
+        })))
+    }
+
+    /// Announces a step. `Ok(None)`: go on. `Ok(Some(n))`: move at most `n` bytes, then go on. An error when the
+    /// hook makes the step fail. Does not return when the hook kills.
+    pub fn at(&self, site: &'static str, target: &str) -> Result<Option<usize>> {
+        match self.outcome(site, target) {
+            Outcome::Go => Ok(None),
+            Outcome::Short(count) => Ok(Some(count)),
+            Outcome::Fail(errno) => Err(os_error(errno, format_args!("{site} of {target}"))),
+        }
+    }
+
+    /// Steps announced so far; 0 without a hook.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0
+            .as_ref()
+            .map_or(0, |hooked| hooked.taken.load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    pub(crate) fn outcome(&self, site: &'static str, target: &str) -> Outcome {
+        match &self.0 {
+            None => Outcome::Go,
+            Some(hooked) => hooked.ask(site, target),
+        }
+    }
+
+    /// For effects that move no bytes: the error number to fail with, if any.
+    #[inline]
+    pub(crate) fn refuse(&self, site: &'static str, target: &str) -> Option<i32> {
+        match self.outcome(site, target) {
+            Outcome::Fail(errno) => Some(errno),
+            Outcome::Go | Outcome::Short(_) => None,
+        }
+    }
+}
+
+impl Hooked {
+    #[cold]
+    fn ask(&self, site: &'static str, target: &str) -> Outcome {
+        let number = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.hook.at(&StepInfo {
+            number,
+            site,
+            target,
+        }) {
+            Verdict::Go => Outcome::Go,
+            Verdict::Fail(errno) => Outcome::Fail(errno),
+            Verdict::Short(count) => Outcome::Short(count),
+            Verdict::Kill => kill_self(),
+        }
+    }
+}
+
+fn kill_self() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // SIGKILL cannot be refused; should the kernel deliver it late, no further effect may happen.
+    loop {
+        std::thread::park();
+    }
+}
+
+impl fmt::Debug for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Steps(none)"),
+            Some(_) => write!(f, "Steps({} taken)", self.count()),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! For the tests of all crates: faults at chosen steps, scratch directories, forked children.
+//!
+//! How: a [`FaultPlan`] is a hook for [`Steps`] that records every step and applies its rules. A test first runs
+//! its workload with an empty plan to learn the steps, then once per step with a fault there.
+//!
+//! Invariants
+//! 1. A rule applies once unless it says always; the first rule that matches a step decides.
+//! 2. Every step is recorded, also the one that fails or kills.
+//! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
+//!
+//! Not here: simulated disks and networks.
+#![allow(unsafe_code)]
+
+use crate::clock::Deadline;
+use crate::steps::{StepHook, StepInfo, Steps, Verdict};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A step that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Its site.
+    pub site: &'static str,
+    /// Its target.
+    pub target: String,
+}
+
+#[derive(Debug, Clone)]
+enum When {
+    Number(u64),
+    /// The nth match of this site (from 1); 0 means every one. An empty site is any site.
+    Site {
+        site: String,
+        nth: u64,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    when: When,
+    target_part: String,
+    verdict: Verdict,
+    matches: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rules: Vec<Rule>,
+    seen: Vec<Seen>,
+}
+
+/// Records steps and makes chosen ones fail. Built by chaining:
+/// `FaultPlan::new().at_site("file.sync", 2, Verdict::Fail(5)).only_where("job").steps()`.
+#[derive(Debug, Default)]
+pub struct FaultPlan {
+    state: Mutex<State>,
+}
+
+impl FaultPlan {
+    /// A plan without faults: it records.
+    #[must_use]
+    pub fn new() -> Self {
+        FaultPlan::default()
+    }
+
+    /// The same under the name that says what an empty plan is for.
+    #[must_use]
+    pub fn record() -> Self {
+        FaultPlan::default()
+    }
+
+    /// The fault happens at the step with this number (from 1).
+    #[must_use]
+    pub fn at_step(self, number: u64, verdict: Verdict) -> Self {
+        self.add(When::Number(number), verdict);
+        self
+    }
+
+    /// The fault happens at the nth step (from 1) of this site; an empty site stands for every site.
+    #[must_use]
+    pub fn at_site(self, site: &str, nth: u64, verdict: Verdict) -> Self {
+        self.add(
+            When::Site {
+                site: site.to_owned(),
+                nth: nth.max(1),
+            },
+            verdict,
+        );
+        self
+    }
+
+    /// The fault happens at every step of this site; an empty site stands for every site.
+    #[must_use]
+    pub fn always(self, site: &str, verdict: Verdict) -> Self {
+        self.add(
+            When::Site {
+                site: site.to_owned(),
+                nth: 0,
+            },
+            verdict,
+        );
+        self
+    }
+
+    /// The last fault only counts steps whose target contains this text.
+    #[must_use]
+    pub fn only_where(self, target_part: &str) -> Self {
+        if let Some(rule) = self.state().rules.last_mut() {
+            target_part.clone_into(&mut rule.target_part);
+        }
+        self
+    }
+
+    /// The plan, shared, and the steps that follow it.
+    #[must_use]
+    pub fn steps(self) -> (Arc<FaultPlan>, Steps) {
+        let plan = Arc::new(self);
+        let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
+        (plan, steps)
+    }
+
+    /// Adds a fault while the plan is in use: at every step of `site` from now on whose target contains
+    /// `target_part` (both may be empty).
+    pub fn fail_from_now(&self, site: &str, target_part: &str, verdict: Verdict) {
+        self.state().rules.push(Rule {
+            when: When::Site {
+                site: site.to_owned(),
+                nth: 0,
+            },
+            target_part: target_part.to_owned(),
+            verdict,
+            matches: 0,
+        });
+    }
+
+    /// Ends all faults; recording goes on.
+    pub fn heal(&self) {
+        self.state().rules.clear();
+    }
+
+    /// Every step so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state().seen.clone()
+    }
+
+    fn add(&self, when: When, verdict: Verdict) {
+        self.state().rules.push(Rule {
+            when,
+            target_part: String::new(),
+            verdict,
+            matches: 0,
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StepHook for FaultPlan {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        let mut state = self.state();
+        state.seen.push(Seen {
+            number: step.number,
+            site: step.site,
+            target: step.target.to_owned(),
+        });
+        let mut decided = Verdict::Go;
+        for rule in &mut state.rules {
+            if !step.target.contains(&rule.target_part) {
+                continue;
+            }
+            let hit = match &rule.when {
+                When::Number(number) => *number == step.number,
+                When::Site { site, nth } => {
+                    if !site.is_empty() && site != step.site {
+                        continue;
+                    }
+                    rule.matches += 1;
+                    *nth == 0 || *nth == rule.matches
+                }
+            };
+            if hit && decided == Verdict::Go {
+                decided = rule.verdict;
+            }
+        }
+        decided
+    }
+}
+
+/// A directory of its own for a test, removed with everything in it when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// In the system's directory for temporary files.
+    #[must_use]
+    pub fn new(name: &str) -> Scratch {
+        Scratch::under(&std::env::temp_dir(), name)
+    }
+
+    /// In memory (/dev/shm), for tests that make thousands of files.
+    #[must_use]
+    pub fn in_memory(name: &str) -> Scratch {
+        Scratch::under(Path::new("/dev/shm"), name)
+    }
+
+    /// Under a given directory.
+    ///
+    /// # Panics
+    /// When the directory cannot be made.
+    #[must_use]
+    pub fn under(parent: &Path, name: &str) -> Scratch {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let random = u32::from_le_bytes(crate::rng::random_bytes());
+        let path = parent.join(format!(
+            "orcheck-{name}-{}-{number}-{random:08x}",
+            std::process::id()
+        ));
+        if let Err(error) = std::fs::create_dir(&path) {
+            panic!("create scratch directory {}: {error}", path.display());
+        }
+        Scratch { path }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It returned this code (101 after a panic).
+    Exited(i32),
+    /// This signal killed it.
+    Signaled(i32),
+    /// It did not end in time and was killed.
+    Hung,
+}
+
+/// A forked child that runs a closure. Only the calling thread exists in it, so the closure must not rely on
+/// other threads or on locks that they might hold.
+#[derive(Debug)]
+pub struct Child {
+    pid: Option<rustix::process::Pid>,
+}
+
+impl Child {
+    /// Forks; the child runs `work` and exits with its result, never returning to the caller's code.
+    ///
+    /// # Panics
+    /// When the process cannot be forked.
+    pub fn run(work: impl FnOnce() -> i32) -> Child {
+        // SAFETY: the C library makes its allocator usable in the child; the child runs the test's closure and
+        // leaves by _exit, so that no destructor or exit handler of the parent runs twice.
+        match unsafe { libc::fork() } {
+            0 => {
+                let code =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(code) }
+            }
+            pid => match rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) {
+                Some(pid) => Child { pid: Some(pid) },
+                None => panic!("fork failed: {}", std::io::Error::last_os_error()),
+            },
+        }
+    }
+
+    /// Its process number; 0 once it was waited for.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.pid.map_or(0, |pid| pid.as_raw_nonzero().get())
+    }
+
+    /// Sends SIGKILL; [`Child::wait`] then says how it ended.
+    pub fn kill(&self) {
+        if let Some(pid) = self.pid {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Waits for its end, at most `timeout`, after which it is killed and counts as hung.
+    pub fn wait(mut self, timeout: Duration) -> Ended {
+        use rustix::process::{WaitOptions, waitpid};
+        let Some(pid) = self.pid.take() else {
+            return Ended::Hung;
+        };
+        let deadline = Deadline::after(timeout);
+        let mut attempt = 0;
+        let status = loop {
+            match waitpid(Some(pid), WaitOptions::NOHANG) {
+                Ok(Some((_, status))) => break status,
+                Ok(None) if !deadline.passed() => {
+                    crate::file::backoff(attempt, deadline);
+                    attempt += 1;
+                }
+                Ok(None) => {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    let _ = waitpid(Some(pid), WaitOptions::empty());
+                    return Ended::Hung;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Ended::Hung,
+            }
+        };
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Ended::Exited(code),
+            (None, Some(signal)) => Ended::Signaled(signal),
+            (None, None) => Ended::Hung,
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid {
+            self.kill();
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        }
+    }
+}

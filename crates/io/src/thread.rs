@@ -1,0 +1,49 @@
+//! Threads of our own inside the program's process.
+//!
+//! Invariants:
+//! 1. They run with every signal blocked: the program's handlers run on the program's threads.
+//! 2. They have a name, so that `top -H` shows whose they are.
+//!
+//! Not here: what they do; where they may run (`machine::pin_current_thread`).
+
+#![allow(unsafe_code)]
+
+use orcheck_format::error::{Error, Result};
+use std::thread::JoinHandle;
+
+/// Starts a named thread with all signals blocked.
+///
+/// # Errors
+/// Unavailable when the system grants no thread.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let old = block_signals();
+    let spawned = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work);
+    restore_signals(&old);
+    spawned.map_err(|error| {
+        Error::unavailable(format!("thread '{name}' could not be started: {error}"))
+            .next("raise the limit of processes (ulimit -u) or of memory")
+    })
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are plain data, valid for the duration of the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: `old` was filled by pthread_sigmask on this thread.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut());
+    }
+}

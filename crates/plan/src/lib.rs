@@ -1,0 +1,17 @@
+//! Planning: decisions that need arithmetic and nothing else.
+//!
+//! What it does: says which node writes to which I/O server ([`Placement`]).
+//! How: pure functions from names, sizes and counts to a plan; the same input gives the same
+//! plan on every rank, so a plan needs no agreement, only the agreed input.
+//!
+//! Invariants:
+//! 1. No I/O, no clock, no randomness: a plan can be computed again anywhere.
+//! 2. A plan that cannot be met is an error, never a quietly weaker plan.
+//!
+//! Faults survived: the loss of I/O servers down to the last one, see [`Placement::without`].
+//! Not here: finding out that a server is full or lost (io, engine), recording the plan in the
+//! commit record (engine), intervals and survival models.
+
+mod placement;
+
+pub use placement::{DEFAULT_LANES_MAX, LANES_MAX, Placement, Server};

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Runs every check and ends with one line: 'N passed, 0 failed'.
+#
+# A step counts as the number of tests it reports ('test result: ok. N passed; M failed' or a
+# last line 'N passed, M failed'), or as one. All steps run even if one fails; the logs stay in
+# build/check/.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+. tools/mpi-env.sh
+
+cargo=${CARGO:-cargo}
+prefix=${PREFIX:-$PWD/build/prefix}
+logs=build/check
+mkdir -p "$logs"
+passed=0
+failed=0
+broken=()
+
+step() { # name, command...
+    local name=$1 log rc ok=0 bad=0 begun=$SECONDS
+    shift
+    log=$logs/$name.log
+    printf '== %s\n' "$name"
+    "$@" >"$log" 2>&1 </dev/null
+    rc=$?
+    read -r ok bad < <(awk '
+        /^test result:/ { ok += $4; bad += $6; cargo = 1 }
+        /^[0-9]+ passed, [0-9]+ failed/ { last_ok = $1; last_bad = $3 }
+        END { if (cargo) print ok + 0, bad + 0; else print last_ok + 0, last_bad + 0 }' "$log")
+    ((ok + bad)) || ok=1
+    if ((rc != 0)); then
+        ((bad)) || { bad=1; ok=$((ok > 1 ? ok : 0)); }
+        broken+=("$name")
+        sed 's/^/   | /' "$log" | tail -n 80
+        printf '   failed (exit %d), the whole log is %s; again: %s\n' "$rc" "$log" "$*"
+    fi
+    # A test that could not do its work says so; nobody should have to search the logs for it.
+    grep -h 'SKIPPED' "$log" | sort -u | sed 's/^/   /'
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+    printf '   %d passed, %d failed, %d s\n' "$ok" "$bad" "$((SECONDS - begun))"
+}
+
+step format "$cargo" fmt --all --check
+step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
+step test "$cargo" test --workspace --locked --no-fail-fast
+step build tools/install-prefix.sh "$prefix"
+step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
+step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
+if command -v cargo-deny >/dev/null; then
+    step licences "$cargo" deny --offline check licenses bans sources
+fi
+
+((failed)) && printf 'failed: %s\n' "${broken[*]}"
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0 && ${#broken[@]} == 0))

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs the distribution's packages that are missing, and nothing else.
+#
+# usage: tools/install-deps.sh base|bench
+# exit:  0 all there; 2 something is missing and this user may not install it (the line to run
+#        is printed); any other: apt's own failure.
+set -euo pipefail
+
+base=(gcc g++ gfortran make cmake pkg-config git strace python3 libopenmpi-dev openmpi-bin libmpich-dev mpich)
+case "${1:-}" in
+base) wanted=("${base[@]}") ;;
+bench) wanted=("${base[@]}" fio python3-matplotlib) ;;
+*)
+    echo "usage: $0 base|bench" >&2
+    exit 64
+    ;;
+esac
+
+if ! command -v "${CARGO:-cargo}" >/dev/null; then
+    echo "Rust is missing: cargo is not in PATH." >&2
+    echo "Next: install it from https://rustup.rs, then run this again." >&2
+    exit 2
+fi
+
+if ! command -v dpkg-query >/dev/null; then
+    # Not a Debian: names of packages differ, the programs do not.
+    missing=()
+    for program in gcc g++ gfortran make cmake pkg-config git mpicc mpirun; do
+        command -v "$program" >/dev/null || missing+=("$program")
+    done
+    if ((${#missing[@]})); then
+        echo "These programs are missing, and this is not a system with apt: ${missing[*]}" >&2
+        echo "Next: install them with your system's packages or modules, then run this again." >&2
+        exit 2
+    fi
+    exit 0
+fi
+
+# One query for all packages: this runs before every target and must cost nothing.
+installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+    sed -n 's/^ii *//p' || true)
+missing=()
+for package in "${wanted[@]}"; do
+    grep -qxF "$package" <<<"$installed" || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+install=(apt-get install -y --no-install-recommends "${missing[@]}")
+if [[ $(id -u) -eq 0 ]]; then
+    root=(env)
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    root=(sudo -n env)
+else
+    echo "These packages are missing, and installing them takes an administrator:" >&2
+    echo "    sudo apt-get update && sudo ${install[*]}" >&2
+    exit 2
+fi
+
+echo "installing: ${missing[*]}"
+root+=(DEBIAN_FRONTEND=noninteractive)
+# The lists may be old or empty, as in a fresh container: refresh them only if they do not serve.
+if ! "${root[@]}" "${install[@]}" </dev/null >/dev/null 2>&1; then
+    "${root[@]}" apt-get update -q </dev/null
+    "${root[@]}" "${install[@]}" </dev/null
+fi

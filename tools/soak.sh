@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The tests again, with many more random cases. Optimised, because it is the number of trials
+# that finds something.
+#
+#   ORCHECK_TRIALS   kill and fault trials of each campaign (default 20000)
+#   PROPTEST_CASES   random cases of each property (default 20000)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export ORCHECK_TRIALS=${ORCHECK_TRIALS:-20000} PROPTEST_CASES=${PROPTEST_CASES:-20000}
+echo "soak: $ORCHECK_TRIALS trials, $PROPTEST_CASES cases of each property"
+exec "${CARGO:-cargo}" test --release --workspace --locked --no-fail-fast
