@@ -7,8 +7,8 @@
 #   bin/orcheck
 #   lib/liborcheck.so.VERSION, .so.1 (soname), .so, liborcheck.a
 #   lib/pkgconfig/orcheck.pc, lib/cmake/orcheck/
-#   include/orcheck.h, orcheck_mpi.h, orcheck.hpp, orcheck.f90 (compiled by the program's own
-#                                  Fortran compiler)
+#   include/orcheck.h, orcheck_mpi.h, orcheck.hpp, orcheck.f90 and orcheck_fortran.c (compiled
+#                                  by the program's own compilers)
 #   share/man/man1/                and shell completions where each shell looks for them
 set -euo pipefail
 prefix=${1:?usage: $0 PREFIX}
@@ -43,10 +43,13 @@ put 644 "$target/liborcheck.a" "$prefix/lib/liborcheck.a"
 for header in orcheck.h orcheck_mpi.h orcheck.hpp; do
     put 644 "crates/capi/include/$header" "$prefix/include/$header"
 done
-put 644 crates/capi/fortran/orcheck.f90 "$prefix/include/orcheck.f90"
+for source in orcheck.f90 orcheck_fortran.c; do
+    put 644 "crates/capi/fortran/$source" "$prefix/include/$source"
+done
 filled crates/capi/packaging/orcheck.pc.in "$prefix/lib/pkgconfig/orcheck.pc"
 filled crates/capi/packaging/OrcheckConfig.cmake.in "$prefix/lib/cmake/orcheck/OrcheckConfig.cmake"
 
+mkdir -p "$prefix/share/man/man1"
 "$prefix/bin/orcheck" man --force "$prefix/share/man/man1" >/dev/null
 for shell in bash:bash-completion/completions/orcheck zsh:zsh/site-functions/_orcheck \
     fish:fish/vendor_completions.d/orcheck.fish; do

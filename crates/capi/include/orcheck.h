@@ -99,8 +99,8 @@ typedef enum {
 } orc_status;
 
 /**
- * What a committed checkpoint survives. A level includes those before it only when they are
- * configured: ask for the one you mean.
+ * What a committed checkpoint survives. Which levels there are is configured by options (node_dir,
+ * global); orc_wait() takes one that survives more for the one asked for.
  */
 typedef enum {
   /**
@@ -404,13 +404,14 @@ orc_status orc_open_v(int api,
                       const char *options);
 
 /**
- * [collective] Closes a session: waits up to timeout_s until every checkpoint taken is committed at
+ * [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
  * every configured level, then stops the background thread(s) and gives everything back.
  *
  * The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
  *
- * @return ::ORC_UNAVAILABLE when the deadline passed: orc_message() names what is not safe. Errors
- *         of checkpoints that failed in the background and were not reported yet come here too
+ * @return ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is lost:
+ *         orc_message() names what is not safe, and where. ::ORC_INVALID for a wrong timeout_s, and
+ *         then the session stays open
  */
 orc_status orc_close(orc_session *session, double timeout_s);
 
@@ -422,8 +423,9 @@ void orc_abandon(orc_session *session);
 
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
- * what to do next. After ::ORC_OK a warning (an older step was restored, say) or "". Never NULL.
- * Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+ * what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_checkpoint() or
+ * orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
+ * NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
 
@@ -436,7 +438,8 @@ orc_status orc_refuse(int status, const char *text);
 
 /**
  * Names count elements at address as a region of every following checkpoint. Calling it again for
- * the same name gives a new address, type or size. Local; does not block and does not copy.
+ * the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
+ * does not block and does not copy.
  *
  * The memory must stay valid until the region is protected anew or unprotected, or the session ends.
  * At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
@@ -477,13 +480,13 @@ orc_status orc_protect_codec(orc_session *session,
 /**
  * Takes a region out of all following checkpoints. Local.
  *
- * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID while the region is lent
+ * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent
  */
 orc_status orc_unprotect(orc_session *session, const char *name);
 
 /**
- * Allocates memory inside the staging pool, zeroed and aligned to pages. A region in it can be lent
- * (orc_lend()) without any copy, and its lent bytes survive the crash of this rank. Local.
+ * Allocates memory inside the staging pool, aligned to pages; what it contains is not defined. A
+ * region in it can be lent (orc_lend()) without any copy. Local.
  *
  * @return ::ORC_NO_SPACE when the pool has no run of that length left
  */
@@ -492,8 +495,8 @@ orc_status orc_alloc(orc_session *session, size_t len_bytes, void **address);
 /**
  * Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
  *
- * @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or for memory
- *         that a region still uses
+ * @return ::ORC_INVALID for an address that orc_alloc() of this session did not give;
+ *         ::ORC_UNAVAILABLE while a region is lent
  */
 orc_status orc_free(orc_session *session, void *address);
 
@@ -525,9 +528,10 @@ int orc_should_stop(const orc_session *session);
 /**
  * Marks a region to be taken by reference in the next orc_checkpoint() instead of being copied. From
  * that call on the program may read but not write the region, until orc_lent_done() succeeds.
- * Memory from orc_alloc() is best: it survives the rank. Local; does not block.
+ * Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
  *
- * @return ::ORC_NOT_FOUND for an unknown name
+ * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
+ *         memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
  */
 orc_status orc_lend(orc_session *session,
                     const char *name);
@@ -546,19 +550,23 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
  * about the time of one memory copy; longer when the checkpoint before is still being flushed or the
  * pool is smaller than the snapshots.
  *
- * @param step  must be larger than that of every earlier checkpoint of the job
- * @return ::ORC_INVALID for a step that does not grow; ::ORC_UNAVAILABLE, ::ORC_NO_SPACE,
- *         ::ORC_FENCED also for what went wrong in the background since the last call
+ * @param step  must be larger than that of every earlier checkpoint, also the one restarted from
+ * @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
+ *         checkpoints that were not restarted from (set fresh = true to begin anew), or with what a
+ *         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
+ *         is "error"; ::ORC_NO_SPACE; ::ORC_FENCED
  */
 orc_status orc_checkpoint(orc_session *session,
                           uint64_t step);
 
 /**
- * Waits until the checkpoint of a step is committed at a level. Local: other ranks need not call.
+ * Waits until the checkpoint of a step is committed at a level, or at a configured level that
+ * survives more. Local: other ranks need not call.
  *
- * @param level  an ::orc_level
- * @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND or ::ORC_INVALID for a step never
- *         taken; ::ORC_UNSUPPORTED for a level that is not configured; or why the commit failed
+ * @param level      an ::orc_level
+ * @param timeout_s  0 polls
+ * @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND for a step never taken in this
+ *         session; ::ORC_UNSUPPORTED when no such level is configured; or why the checkpoint is lost
  */
 orc_status orc_wait(orc_session *session,
                     uint64_t step,
@@ -570,9 +578,12 @@ orc_status orc_wait(orc_session *session,
  * Blocks while directories are listed.
  *
  * @param step  gets the step
- * @return ::ORC_NOT_FOUND: there is none, this is a fresh start
+ * @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
+ *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
+ *         another number of ranks; ::ORC_INVALID after the first checkpoint of the session
  */
-orc_status orc_find(orc_session *session, uint64_t *step);
+orc_status orc_find(orc_session *session,
+                    uint64_t *step);
 
 /**
  * Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
@@ -600,10 +611,11 @@ orc_status orc_restart(orc_session *session,
                        uint64_t *step);
 
 /**
- * Gives the path of a file that the program writes itself and that becomes part of the next
- * checkpoint under this name; after orc_find() and orc_restart() the restored file is there. Local.
+ * Gives the path of a file that the program writes itself and that becomes region name of every
+ * following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). Local.
  *
- * @param path  gets the path
+ * @param name  1 to 128 of A-Z a-z 0-9 . _ -, not beginning with a dot
+ * @param path  gets the path, which holds until the session ends
  * @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
  */
 orc_status orc_route(orc_session *session, const char *name, char *path, size_t cap);

@@ -30,10 +30,10 @@ pub unsafe extern "C" fn orc_due(
         not_null(due, "due")?;
         // SAFETY: not NULL, and the caller promises room for an int.
         unsafe { due.write(0) };
-        let (is_due, warning) = registry::with(session, |session| session.due(step))?;
+        let is_due = registry::with(session, |session| session.due(step))?;
         // SAFETY: as above.
         unsafe { due.write(c_int::from(is_due)) };
-        Ok(warning)
+        Ok(String::new())
     })
 }
 
@@ -52,24 +52,25 @@ pub unsafe extern "C" fn orc_request(session: *mut orc_session, stop_after: c_in
 pub unsafe extern "C" fn orc_should_stop(session: *const orc_session) -> c_int {
     let mut stop = false;
     boundary("orc_should_stop", || {
-        let (answer, warning) = registry::with(session, |session| Ok(session.should_stop()))?;
+        let answer = registry::with(session, |session| Ok(session.should_stop()))?;
         stop = answer;
-        Ok(warning)
+        Ok(String::new())
     });
     c_int::from(stop)
 }
 
 /// Marks a region to be taken by reference in the next orc_checkpoint() instead of being copied. From
 /// that call on the program may read but not write the region, until orc_lent_done() succeeds.
-/// Memory from orc_alloc() is best: it survives the rank. Local; does not block.
+/// Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
 ///
-/// @return ::ORC_NOT_FOUND for an unknown name
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
+///         memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_lend(session: *mut orc_session, name: *const c_char) -> orc_status {
     boundary("orc_lend", || {
         // SAFETY: the caller promises a zero-terminated text that stays during the call.
         let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
-        registry::with(session, |session| session.lend(name)).map(|((), warning)| warning)
+        registry::with(session, |session| session.lend(name)).map(|()| String::new())
     })
 }
 
@@ -87,8 +88,7 @@ pub unsafe extern "C" fn orc_lent_done(
         // SAFETY: the caller promises a zero-terminated text that stays during the call.
         let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
         let timeout = timeout(timeout_s)?;
-        registry::with(session, |session| session.lent_done(name, timeout))
-            .map(|((), warning)| warning)
+        registry::with(session, |session| session.lent_done(name, timeout)).map(|()| String::new())
     })
 }
 
@@ -97,21 +97,25 @@ pub unsafe extern "C" fn orc_lent_done(
 /// about the time of one memory copy; longer when the checkpoint before is still being flushed or the
 /// pool is smaller than the snapshots.
 ///
-/// @param step  must be larger than that of every earlier checkpoint of the job
-/// @return ::ORC_INVALID for a step that does not grow; ::ORC_UNAVAILABLE, ::ORC_NO_SPACE,
-///         ::ORC_FENCED also for what went wrong in the background since the last call
+/// @param step  must be larger than that of every earlier checkpoint, also the one restarted from
+/// @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
+///         checkpoints that were not restarted from (set fresh = true to begin anew), or with what a
+///         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
+///         is "error"; ::ORC_NO_SPACE; ::ORC_FENCED
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) -> orc_status {
     boundary("orc_checkpoint", || {
-        registry::with(session, |session| session.checkpoint(step)).map(|((), warning)| warning)
+        registry::with_warnings(session, |session| session.checkpoint(step)).map(|((), text)| text)
     })
 }
 
-/// Waits until the checkpoint of a step is committed at a level. Local: other ranks need not call.
+/// Waits until the checkpoint of a step is committed at a level, or at a configured level that
+/// survives more. Local: other ranks need not call.
 ///
-/// @param level  an ::orc_level
-/// @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND or ::ORC_INVALID for a step never
-///         taken; ::ORC_UNSUPPORTED for a level that is not configured; or why the commit failed
+/// @param level      an ::orc_level
+/// @param timeout_s  0 polls
+/// @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND for a step never taken in this
+///         session; ::ORC_UNSUPPORTED when no such level is configured; or why the checkpoint is lost
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_wait(
     session: *mut orc_session,
@@ -122,7 +126,7 @@ pub unsafe extern "C" fn orc_wait(
     boundary("orc_wait", || {
         let level = self::level(level)?;
         let timeout = timeout(timeout_s)?;
-        registry::with(session, |session| session.wait(step, level, timeout))
-            .map(|((), warning)| warning)
+        registry::with_warnings(session, |session| session.wait(step, level, timeout))
+            .map(|((), text)| text)
     })
 }

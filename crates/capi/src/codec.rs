@@ -85,8 +85,9 @@ impl Codec for ProgramCodec {
     fn unpack(&mut self, at: u64, src: &[u8]) -> Result<()> {
         let position = word(at)?;
         // SAFETY: the buffer can be read for its length during the call.
-        let returned =
-            callback(|| unsafe { (self.unpack)(self.ctx, position, src.as_ptr().cast(), src.len()) });
+        let returned = callback(|| unsafe {
+            (self.unpack)(self.ctx, position, src.as_ptr().cast(), src.len())
+        });
         self.check(format_args!("unpack at byte {at}"), returned)
     }
 }

@@ -18,6 +18,8 @@ use orcheck_client::Collective;
 use orcheck_format::{Error, Result};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Bcast = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int;
 type Gather = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void, c_int) -> c_int;
@@ -30,6 +32,7 @@ pub(crate) struct ProgramCollective {
     bcast: Bcast,
     gather: Gather,
     allreduce_min: AllreduceMin,
+    apart: Arc<AtomicBool>,
 }
 
 // SAFETY: the context is used only inside calls of the program, on the thread that makes them; which
@@ -59,7 +62,13 @@ impl ProgramCollective {
             bcast,
             gather,
             allreduce_min,
+            apart: Arc::default(),
         })
+    }
+
+    /// Becomes true when a function has failed: nothing collective can be done after that.
+    pub(crate) fn apart(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.apart)
     }
 
     fn root(&self, root: u32) -> Result<c_int> {
@@ -73,6 +82,7 @@ impl ProgramCollective {
         if returned == 0 {
             return Ok(());
         }
+        self.apart.store(true, Ordering::Relaxed);
         Err(Error::unavailable(format!(
             "{name} of the program's orc_collective returned {returned} on rank {} of {}",
             self.rank, self.size
@@ -198,11 +208,9 @@ mod tests {
             error.message().contains("bcast") && error.message().contains("returned 15"),
             "{error}"
         );
-        assert_eq!(
-            collective.gather(b"ab", 0).unwrap(),
-            Some(b"abab".to_vec())
-        );
+        assert_eq!(collective.gather(b"ab", 0).unwrap(), Some(b"abab".to_vec()));
         assert!(collective.bcast(&mut [0; 4], 2).is_err());
+        assert!(collective.apart().load(Ordering::Relaxed));
     }
 
     #[test]

@@ -125,9 +125,7 @@ pub(crate) fn span(address: *mut c_void, len_bytes: u64) -> Result<Span> {
         .ok()
         .filter(|len| isize::try_from(*len).is_ok())
         .ok_or_else(|| {
-            Error::invalid(format!(
-                "region of {len_bytes} bytes is larger than memory"
-            ))
+            Error::invalid(format!("region of {len_bytes} bytes is larger than memory"))
         })?;
     if len > 0 {
         not_null(address, "address")?;

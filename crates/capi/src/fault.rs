@@ -30,11 +30,9 @@ thread_local! {
 /// Threads of the library carry this prefix in their names.
 const THREAD_PREFIX: &str = "orc";
 
-/// Runs the body of one C function. `call` names it in the text of an error.
-pub(crate) fn boundary(
-    call: &'static str,
-    body: impl FnOnce() -> Result<Option<String>>,
-) -> orc_status {
+/// Runs the body of one C function, which gives a warning or "". `call` names the function in the text
+/// of an error.
+pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Result<String>) -> orc_status {
     quiet_panics();
     let refused = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
     let outcome = if refused {
@@ -50,7 +48,7 @@ pub(crate) fn boundary(
     };
     match outcome {
         Ok(warning) => {
-            set_message(warning.unwrap_or_default());
+            set_message(warning);
             orc_status::ORC_OK
         }
         Err(error) => refuse(error.at(call)),
@@ -130,8 +128,9 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 }
 
 /// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
-/// what to do next. After ::ORC_OK a warning (an older step was restored, say) or "". Never NULL.
-/// Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+/// what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_checkpoint() or
+/// orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
+/// NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {
     MESSAGE
@@ -187,10 +186,13 @@ mod tests {
     // Breaks if: `boundary` does not look at IN_CALLBACK.
     #[test]
     fn a_call_from_inside_a_callback_is_refused() {
-        let status = callback(|| boundary("orc_test", || Ok(None)));
+        let status = callback(|| boundary("orc_test", || Ok(String::new())));
         assert_eq!(status, orc_status::ORC_INVALID);
         assert!(message().contains("inside a callback"));
-        assert_eq!(boundary("orc_test", || Ok(None)), orc_status::ORC_OK);
+        assert_eq!(
+            boundary("orc_test", || Ok(String::new())),
+            orc_status::ORC_OK
+        );
     }
 
     #[test]
@@ -200,9 +202,9 @@ mod tests {
             orc_status::ORC_FENCED
         );
         assert_eq!(message(), "orc_test: old\u{fffd}new");
-        boundary("orc_test", || Ok(Some("careful".to_owned())));
+        boundary("orc_test", || Ok("careful".to_owned()));
         assert_eq!(message(), "careful");
-        boundary("orc_test", || Ok(None));
+        boundary("orc_test", || Ok(String::new()));
         assert_eq!(message(), "");
     }
 

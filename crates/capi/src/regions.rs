@@ -18,7 +18,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 /// Names count elements at address as a region of every following checkpoint. Calling it again for
-/// the same name gives a new address, type or size. Local; does not block and does not copy.
+/// the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
+/// does not block and does not copy.
 ///
 /// The memory must stay valid until the region is protected anew or unprotected, or the session ends.
 /// At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn orc_protect(
             .map_err(place)?;
         let span = span(address, len_bytes).map_err(place)?;
         registry::with(session, |session| session.protect(name, span, dtype, flags))
-            .map(|((), warning)| warning)
+            .map(|()| String::new())
     })
 }
 
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn orc_protect_array(
         registry::with(session, |session| {
             session.protect_array(name, span, layout, flags)
         })
-        .map(|((), warning)| warning)
+        .map(|()| String::new())
     })
 }
 
@@ -100,13 +101,13 @@ pub unsafe extern "C" fn orc_protect_codec(
         registry::with(session, |session| {
             session.protect_codec(name, Box::new(codec), flags)
         })
-        .map(|((), warning)| warning)
+        .map(|()| String::new())
     })
 }
 
 /// Takes a region out of all following checkpoints. Local.
 ///
-/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID while the region is lent
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_unprotect(
     session: *mut orc_session,
@@ -115,12 +116,12 @@ pub unsafe extern "C" fn orc_unprotect(
     boundary("orc_unprotect", || {
         // SAFETY: the caller promises a zero-terminated text that stays during the call.
         let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
-        registry::with(session, |session| session.unprotect(name)).map(|((), warning)| warning)
+        registry::with(session, |session| session.unprotect(name)).map(|()| String::new())
     })
 }
 
-/// Allocates memory inside the staging pool, zeroed and aligned to pages. A region in it can be lent
-/// (orc_lend()) without any copy, and its lent bytes survive the crash of this rank. Local.
+/// Allocates memory inside the staging pool, aligned to pages; what it contains is not defined. A
+/// region in it can be lent (orc_lend()) without any copy. Local.
 ///
 /// @return ::ORC_NO_SPACE when the pool has no run of that length left
 #[unsafe(no_mangle)]
@@ -133,25 +134,23 @@ pub unsafe extern "C" fn orc_alloc(
         not_null(address, "address")?;
         // SAFETY: not NULL, and the caller promises room for a pointer.
         unsafe { address.write(null_mut()) };
-        let (span, warning) =
-            registry::with(session, |session| session.alloc(len_bytes as u64))?;
+        let span = registry::with(session, |session| session.alloc(len_bytes as u64))?;
         // SAFETY: as above.
         unsafe { address.write(std::ptr::with_exposed_provenance_mut(span.address())) };
-        Ok(warning)
+        Ok(String::new())
     })
 }
 
 /// Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
 ///
-/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or for memory
-///         that a region still uses
+/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give;
+///         ::ORC_UNAVAILABLE while a region is lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_free(session: *mut orc_session, address: *mut c_void) -> orc_status {
     boundary("orc_free", || {
         if address.is_null() {
-            return Ok(None);
+            return Ok(String::new());
         }
-        registry::with(session, |session| session.free(address.addr()))
-            .map(|((), warning)| warning)
+        registry::with(session, |session| session.free(address.addr())).map(|()| String::new())
     })
 }

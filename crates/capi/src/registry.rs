@@ -26,7 +26,7 @@ use orcheck_client::{Request, Session};
 use orcheck_format::{Error, Result};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
@@ -54,6 +54,8 @@ pub(crate) struct Live {
 pub(crate) struct Release {
     call: unsafe extern "C" fn(*mut c_void, c_int),
     ctx: *mut c_void,
+    /// Set when a function of the collective has failed: the ranks are not together any more.
+    apart: Arc<AtomicBool>,
 }
 
 // SAFETY: the pointer is only handed back to the program that gave it, once; that program allows the
@@ -61,15 +63,17 @@ pub(crate) struct Release {
 unsafe impl Send for Release {}
 
 impl Release {
-    pub(crate) fn new(collective: &orc_collective) -> Option<Release> {
+    pub(crate) fn new(collective: &orc_collective, apart: Arc<AtomicBool>) -> Option<Release> {
         collective.release.map(|call| Release {
             call,
             ctx: collective.ctx,
+            apart,
         })
     }
 
     /// Gives the context back to the program.
-    pub(crate) fn run(self, orderly: bool) {
+    pub(crate) fn run(self, together: bool) {
+        let orderly = together && !self.apart.load(Ordering::Relaxed);
         // SAFETY: the program gave this function together with this context, for one call.
         crate::fault::callback(|| unsafe { (self.call)(self.ctx, c_int::from(orderly)) });
     }
@@ -120,16 +124,33 @@ pub(crate) fn insert(
     Err(Box::new(session))
 }
 
-/// Runs `body` on the session of a handle, alone; the value, and the session's newest warning.
+/// Runs `body` on the session of a handle, alone.
 pub(crate) fn with<T>(
     handle: *const orc_session,
     body: impl FnOnce(&mut Session) -> Result<T>,
-) -> Result<(T, Option<String>)> {
+) -> Result<T> {
     let live = find(handle)?;
     let mut live = live.lock().map_err(|_| broken())?;
     let session = live.session.as_mut().ok_or_else(closed)?;
-    let value = body(session)?;
-    Ok((value, session.take_warning()))
+    body(session)
+}
+
+/// As [`with`], for the calls after which a program looks at the text: the session's warnings come
+/// along. The other calls leave them, so that none is lost in a call whose text nobody reads.
+pub(crate) fn with_warnings<T>(
+    handle: *const orc_session,
+    body: impl FnOnce(&mut Session) -> Result<T>,
+) -> Result<(T, String)> {
+    with(handle, |session| {
+        let value = body(session)?;
+        Ok((value, warnings(session)))
+    })
+}
+
+/// Takes all warnings of a session, one a line.
+pub(crate) fn warnings(session: &mut Session) -> String {
+    let lines: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+    lines.join("\n")
 }
 
 /// Takes a session out of the table for good, even one in which a call has panicked.

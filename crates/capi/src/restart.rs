@@ -21,14 +21,16 @@ use std::os::unix::ffi::OsStrExt;
 /// Blocks while directories are listed.
 ///
 /// @param step  gets the step
-/// @return ::ORC_NOT_FOUND: there is none, this is a fresh start
+/// @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
+///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
+///         another number of ranks; ::ORC_INVALID after the first checkpoint of the session
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary("orc_find", || {
         not_null(step, "step")?;
         // SAFETY: not NULL, and the caller promises room for the number.
         unsafe { step.write(0) };
-        let (found, warning) = registry::with(session, |session| session.find())?;
+        let (found, warning) = registry::with_warnings(session, |session| session.find())?;
         // SAFETY: as above.
         unsafe { step.write(found) };
         Ok(warning)
@@ -60,7 +62,7 @@ pub unsafe extern "C" fn orc_stored(
         }
         // SAFETY: the caller promises a zero-terminated text that stays during the call.
         let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
-        let (stored, warning) = registry::with(session, |session| session.stored(name))?;
+        let stored = registry::with(session, |session| session.stored(name))?;
         if !array.is_null() {
             // SAFETY: large enough, as `covers` checked.
             describe(&stored, unsafe { &mut *array })?;
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn orc_stored(
             // SAFETY: as above.
             unsafe { len_bytes.write(len) };
         }
-        Ok(warning)
+        Ok(String::new())
     })
 }
 
@@ -80,7 +82,11 @@ fn describe(stored: &Stored, array: &mut orc_array) -> Result<()> {
     let flat = stored.local.is_empty();
     let shape = |given: &[u64], otherwise: &[u64]| -> Result<[i64; 8]> {
         let mut shape = [0; 8];
-        let given = if flat || given.is_empty() { otherwise } else { given };
+        let given = if flat || given.is_empty() {
+            otherwise
+        } else {
+            given
+        };
         for (to, from) in shape.iter_mut().zip(given) {
             *to = i64::try_from(*from).map_err(|_| too_large(*from))?;
         }
@@ -92,7 +98,11 @@ fn describe(stored: &Stored, array: &mut orc_array) -> Result<()> {
             "the stored region has {ndim} dimensions, an orc_array holds 8"
         )));
     }
-    let local = if flat { &elements[..] } else { &stored.local[..] };
+    let local = if flat {
+        &elements[..]
+    } else {
+        &stored.local[..]
+    };
     array.local = shape(local, local)?;
     array.global = shape(&stored.global, local)?;
     array.offset = shape(&stored.offset, &[0; 8])?;
@@ -122,7 +132,7 @@ pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) 
             // SAFETY: not NULL, and the caller promises room for the number.
             unsafe { step.write(0) };
         }
-        let (restored, warning) = registry::with(session, |session| session.restart())?;
+        let (restored, warning) = registry::with_warnings(session, |session| session.restart())?;
         if !step.is_null() {
             // SAFETY: as above.
             unsafe { step.write(restored) };
@@ -131,10 +141,11 @@ pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) 
     })
 }
 
-/// Gives the path of a file that the program writes itself and that becomes part of the next
-/// checkpoint under this name; after orc_find() and orc_restart() the restored file is there. Local.
+/// Gives the path of a file that the program writes itself and that becomes region name of every
+/// following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). Local.
 ///
-/// @param path  gets the path
+/// @param name  1 to 128 of A-Z a-z 0-9 . _ -, not beginning with a dot
+/// @param path  gets the path, which holds until the session ends
 /// @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_route(
@@ -151,7 +162,7 @@ pub unsafe extern "C" fn orc_route(
         }
         // SAFETY: the caller promises a zero-terminated text that stays during the call.
         let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
-        let (routed, warning) = registry::with(session, |session| session.route(name))?;
+        let routed = registry::with(session, |session| session.route(name))?;
         let bytes = routed.as_os_str().as_bytes();
         if cap < bytes.len() + 1 {
             return Err(Error::invalid(format!(
@@ -164,6 +175,6 @@ pub unsafe extern "C" fn orc_route(
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), path.cast::<u8>(), bytes.len());
             path.add(bytes.len()).write(0);
         }
-        Ok(warning)
+        Ok(String::new())
     })
 }

@@ -62,13 +62,17 @@ pub unsafe extern "C" fn orc_open_v(
         };
         // SAFETY: NULL or a structure that the caller keeps during the call.
         let given = unsafe { collective.as_ref() };
-        let ranks: Box<dyn Collective> = match given {
-            None => Box::new(Solo),
-            Some(given) => Box::new(ProgramCollective::new(given)?),
+        let (ranks, release): (Box<dyn Collective>, _) = match given {
+            None => (Box::new(Solo), None),
+            Some(given) => {
+                let ranks = ProgramCollective::new(given)?;
+                let release = Release::new(given, ranks.apart());
+                (Box::new(ranks), release)
+            }
         };
         let mut opened = Session::open(job, ranks, options)?;
-        let warning = opened.take_warning();
-        match registry::insert(opened, given.and_then(Release::new)) {
+        let warning = registry::warnings(&mut opened);
+        match registry::insert(opened, release) {
             Ok(handle) => {
                 // SAFETY: as above.
                 unsafe { session.write(handle) };
@@ -86,13 +90,14 @@ pub unsafe extern "C" fn orc_open_v(
     })
 }
 
-/// [collective] Closes a session: waits up to timeout_s until every checkpoint taken is committed at
+/// [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
 /// every configured level, then stops the background thread(s) and gives everything back.
 ///
 /// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
 ///
-/// @return ::ORC_UNAVAILABLE when the deadline passed: orc_message() names what is not safe. Errors
-///         of checkpoints that failed in the background and were not reported yet come here too
+/// @return ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is lost:
+///         orc_message() names what is not safe, and where. ::ORC_INVALID for a wrong timeout_s, and
+///         then the session stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {
@@ -102,7 +107,7 @@ pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) ->
         if let Some(release) = release {
             release.run(true);
         }
-        result.map(|()| None)
+        result.map(|()| String::new())
     })
 }
 
@@ -112,13 +117,13 @@ pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) ->
 pub unsafe extern "C" fn orc_abandon(session: *mut orc_session) {
     boundary("orc_abandon", || {
         if session.is_null() {
-            return Ok(None);
+            return Ok(String::new());
         }
         let (session, release) = registry::remove(session)?;
         session.abandon();
         if let Some(release) = release {
             release.run(false);
         }
-        Ok(None)
+        Ok(String::new())
     });
 }

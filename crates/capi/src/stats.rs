@@ -23,7 +23,7 @@ pub unsafe extern "C" fn orc_stats_read(
         // SAFETY: not NULL, and the caller promises a structure that begins with its size.
         let struct_size = unsafe { (*stats).struct_size };
         covers::<orc_stats>(struct_size, "orc_stats")?;
-        let (read, warning) = registry::with(session, |session| Ok(session.stats()))?;
+        let read = registry::with(session, |session| Ok(session.stats()))?;
         let filled = orc_stats {
             struct_size,
             step: read.step,
@@ -40,6 +40,6 @@ pub unsafe extern "C" fn orc_stats_read(
         };
         // SAFETY: large enough, as `covers` checked.
         unsafe { stats.write(filled) };
-        Ok(warning)
+        Ok(String::new())
     })
 }

@@ -40,8 +40,8 @@ pub enum orc_status {
     ORC_INTERNAL = 8,
 }
 
-/// What a committed checkpoint survives. A level includes those before it only when they are
-/// configured: ask for the one you mean.
+/// What a committed checkpoint survives. Which levels there are is configured by options (node_dir,
+/// global); orc_wait() takes one that survives more for the one asked for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_level {

@@ -4,7 +4,14 @@
 use std::path::Path;
 
 const SOURCES: [&str; 8] = [
-    "types", "registry", "session", "fault", "regions", "checkpoint", "restart", "stats",
+    "types",
+    "registry",
+    "session",
+    "fault",
+    "regions",
+    "checkpoint",
+    "restart",
+    "stats",
 ];
 
 // Breaks if: a public function, type or comment changes without the header being rewritten.

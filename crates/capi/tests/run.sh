@@ -98,8 +98,8 @@ check "orcheck.h as C++11" "$CXX" -std=c++11 -pedantic-errors $WARN $FLAGS -fsyn
 check "orcheck.hpp as C++17" "$CXX" -std=c++17 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone17.cpp"
 
 # --- One rank without MPI -----------------------------------------------------------------------
-for program in misuse basic codec; do
-  check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm
+for program in misuse basic codec threads; do
+  check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm -pthread
 done
 fresh
 check "misuse" "$WORK/misuse"
@@ -111,6 +111,8 @@ check "basic restore" "$WORK/basic" restore
 check "basic changed" "$WORK/basic" changed
 fresh 1MiB 64KiB
 check "codec" "$WORK/codec"
+fresh
+check "threads" "$WORK/threads"
 
 # --- pkg-config and CMake ------------------------------------------------------------------------
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"

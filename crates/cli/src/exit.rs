@@ -76,12 +76,29 @@ mod tests {
     fn numbers_are_frozen() {
         // Breaks if: any number is changed; scripts of users depend on each.
         let codes = [
-            OK, FAILURE, USAGE, PARTIAL, NOTHING, CORRUPT, CORRUPT_OLDER_GOOD, HELD, INCOMPATIBLE, NO_SPACE, NOT_FOUND,
-            TIMEOUT, INTERRUPTED, TERMINATED,
+            OK,
+            FAILURE,
+            USAGE,
+            PARTIAL,
+            NOTHING,
+            CORRUPT,
+            CORRUPT_OLDER_GOOD,
+            HELD,
+            INCOMPATIBLE,
+            NO_SPACE,
+            NOT_FOUND,
+            TIMEOUT,
+            INTERRUPTED,
+            TERMINATED,
         ];
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 130, 143]);
         for code in codes {
-            assert!(TABLE.lines().any(|line| line.trim_start().starts_with(&format!("{code}  "))), "{code} is not in the table");
+            assert!(
+                TABLE
+                    .lines()
+                    .any(|line| line.trim_start().starts_with(&format!("{code}  "))),
+                "{code} is not in the table"
+            );
         }
     }
 

@@ -10,7 +10,7 @@
 //!
 //! Not here: reading containers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct Job {
     pub catalog: Catalog,
     /// Roots that could not be used.
     notes: Vec<String>,
+    /// Place and length in bytes of every copy of a file, by name.
+    copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
 
 /// The placed directories: those given, or those of ORCHECK_GLOBAL where no directory at all is given.
@@ -40,7 +42,12 @@ pub fn placed_roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Vec<PathBuf> {
         return dirs.to_vec();
     }
     let listed = orcheck_io::env_var("ORCHECK_GLOBAL").unwrap_or_default();
-    listed.split(',').map(str::trim).filter(|root| !root.is_empty()).map(PathBuf::from).collect()
+    listed
+        .split(',')
+        .map(str::trim)
+        .filter(|root| !root.is_empty())
+        .map(PathBuf::from)
+        .collect()
 }
 
 struct Root {
@@ -60,7 +67,10 @@ impl Job {
         let mut notes = Vec::new();
         let mut first_error = None;
         let mut roots = Vec::new();
-        let listed = placed.iter().map(|path| (path, false)).chain(place.node_dirs.iter().map(|path| (path, true)));
+        let listed = placed
+            .iter()
+            .map(|path| (path, false))
+            .chain(place.node_dirs.iter().map(|path| (path, true)));
         for (path, per_node) in listed {
             match open_dir(path, Steps::none()) {
                 Ok(dir) => roots.push(Root { dir, per_node }),
@@ -85,18 +95,42 @@ impl Job {
             }
         }
         if places.is_empty() {
-            let searched: Vec<String> = roots.iter().map(|root| root.dir.path().display().to_string()).collect();
-            return Err(Error::not_found(format!("job {} has no directory below {}", name.as_str(), searched.join(", ")))
-                .next("check --job and the directories; leave --job out to be told the names there")
-                .into());
+            let searched: Vec<String> = roots
+                .iter()
+                .map(|root| root.dir.path().display().to_string())
+                .collect();
+            return Err(Error::not_found(format!(
+                "job {} has no directory below {}",
+                name.as_str(),
+                searched.join(", ")
+            ))
+            .next("check --job and the directories; leave --job out to be told the names there")
+            .into());
         }
         let catalog = Catalog::scan(&name, &places)?;
-        Ok(Job { name, place_kinds, catalog, notes })
+        let mut copies: BTreeMap<String, Vec<(usize, u64)>> = BTreeMap::new();
+        for (place, entry, _) in catalog.files() {
+            copies
+                .entry(entry.name.clone())
+                .or_default()
+                .push((*place, entry.len_bytes));
+        }
+        Ok(Job {
+            name,
+            place_kinds,
+            catalog,
+            notes,
+            copies,
+        })
     }
 
     /// Roots that could not be used, and what the scan skipped.
     pub fn notes(&self) -> Vec<String> {
-        self.notes.iter().chain(self.catalog.notes()).cloned().collect()
+        self.notes
+            .iter()
+            .chain(self.catalog.notes())
+            .cloned()
+            .collect()
     }
 
     /// The commit that is meant: the newest, or that of the step.
@@ -109,7 +143,8 @@ impl Job {
             return Ok(commit);
         }
         let job = self.name.as_str();
-        if let (Some(step), Some(fenced)) = (which.step, self.catalog.fenced().iter().find(wanted)) {
+        if let (Some(step), Some(fenced)) = (which.step, self.catalog.fenced().iter().find(wanted))
+        {
             return Err(Error::fenced(format!(
                 "step {step} of job {job} was written by epoch {}, which a newer run has superseded",
                 fenced.record.epoch
@@ -133,22 +168,44 @@ impl Job {
             (None, Some(level)) => format!("a step at level {level}"),
             (None, None) => "a step".into(),
         };
-        Err(Error::not_found(format!("job {job} has not committed {asked}; committed are: {}", found.join(", "))).into())
+        Err(Error::not_found(format!(
+            "job {job} has not committed {asked}; committed are: {}",
+            found.join(", ")
+        ))
+        .into())
     }
 
     /// The failure of a job without any commit; says what is in the way if something is.
     fn nothing(&self) -> Failure {
         let job = self.name.as_str();
         let problems = self.catalog.problems();
-        let said = problems.first().map(|problem| format!(" ({})", problem.message)).unwrap_or_default();
+        let said = problems
+            .first()
+            .map(|problem| format!(" ({})", problem.message))
+            .unwrap_or_default();
         let error = Error::not_found(format!("job {job} has no committed checkpoint{said}"));
-        if problems.iter().any(|problem| problem.kind == ErrorKind::Unsupported) {
-            return Failure::with(exit::INCOMPATIBLE, error.next("use a newer version of Orcheck"));
+        if problems
+            .iter()
+            .any(|problem| problem.kind == ErrorKind::Unsupported)
+        {
+            return Failure::with(
+                exit::INCOMPATIBLE,
+                error.next("use a newer version of Orcheck"),
+            );
         }
-        if problems.iter().any(|problem| problem.kind == ErrorKind::Corrupt) {
-            return Failure::with(exit::CORRUPT, error.next("give all directories of the job; another may hold a good copy"));
+        if problems
+            .iter()
+            .any(|problem| problem.kind == ErrorKind::Corrupt)
+        {
+            return Failure::with(
+                exit::CORRUPT,
+                error.next("give all directories of the job; another may hold a good copy"),
+            );
         }
-        Failure::with(exit::NOTHING, error.next("give all directories of the job, or start it afresh"))
+        Failure::with(
+            exit::NOTHING,
+            error.next("give all directories of the job, or start it afresh"),
+        )
     }
 
     /// The path of a place.
@@ -156,27 +213,25 @@ impl Job {
         self.catalog.places()[place].path().display().to_string()
     }
 
-    /// The place that holds a file of this name, and its length in bytes.
-    pub fn find_file(&self, name: &str) -> Option<(usize, u64)> {
-        let files = self.catalog.files();
-        files.iter().find(|(_, entry, _)| entry.name == name).map(|(place, entry, _)| (*place, entry.len_bytes))
+    /// The first place that holds a file of this name.
+    pub fn find_file(&self, name: &str) -> Option<usize> {
+        self.copies.get(name)?.first().map(|(place, _)| *place)
     }
 
     /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
     pub fn missing(&self, record: &CommitRecord) -> Option<String> {
         let mut missing = record.containers.iter().filter_map(|container| {
-            let found = self.catalog.files().iter().filter(|(_, entry, _)| entry.name == container.file);
-            let mut lengths = found.map(|(_, entry, _)| entry.len_bytes).peekable();
-            if lengths.peek().is_none() {
+            let Some(copies) = self.copies.get(&container.file) else {
                 return Some(format!("container {} is not here", container.file));
-            }
-            let mut lengths = lengths.collect::<BTreeSet<u64>>();
-            (!lengths.remove(&container.len_bytes)).then(|| {
+            };
+            let (_, found) = copies.first()?;
+            let whole = copies
+                .iter()
+                .any(|(_, len_bytes)| *len_bytes == container.len_bytes);
+            (!whole).then(|| {
                 format!(
-                    "container {}: expected {} bytes, found {}",
-                    container.file,
-                    container.len_bytes,
-                    lengths.first().copied().unwrap_or(0)
+                    "container {}: expected {} bytes, found {found}",
+                    container.file, container.len_bytes
                 )
             })
         });
@@ -188,7 +243,12 @@ impl Job {
     }
 }
 
-fn add_places(root: &Root, job: &JobName, places: &mut Vec<Arc<dyn Dir>>, kinds: &mut Vec<String>) -> Result<()> {
+fn add_places(
+    root: &Root,
+    job: &JobName,
+    places: &mut Vec<Arc<dyn Dir>>,
+    kinds: &mut Vec<String>,
+) -> Result<()> {
     let dir = root.dir.child(job.as_str(), false)?;
     if !root.per_node {
         places.push(dir);
@@ -217,10 +277,21 @@ fn only_job(roots: &[Root]) -> Result<JobName> {
         [name] => JobName::new(name),
         [] => Err(Error::not_found(format!(
             "no job found below {}",
-            roots.iter().map(|root| root.dir.path().display().to_string()).collect::<Vec<_>>().join(", ")
+            roots
+                .iter()
+                .map(|root| root.dir.path().display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
         ))
-        .next("give the directory that the program was given, not the job's own directory below it")),
-        _ => Err(Error::invalid(format!("there are {} jobs: {}", names.len(), names.join(", "))).next("choose one with --job")),
+        .next(
+            "give the directory that the program was given, not the job's own directory below it",
+        )),
+        _ => Err(Error::invalid(format!(
+            "there are {} jobs: {}",
+            names.len(),
+            names.join(", ")
+        ))
+        .next("choose one with --job")),
     }
 }
 
@@ -233,23 +304,34 @@ fn holds_job(root: &Root, name: &str) -> bool {
         return holds_files(dir.as_ref());
     }
     dir.list().is_ok_and(|entries| {
-        entries.iter().filter(|entry| entry.is_dir).any(|entry| dir.child(&entry.name, false).is_ok_and(|node| holds_files(node.as_ref())))
+        entries.iter().filter(|entry| entry.is_dir).any(|entry| {
+            dir.child(&entry.name, false)
+                .is_ok_and(|node| holds_files(node.as_ref()))
+        })
     })
 }
 
 fn holds_files(dir: &dyn Dir) -> bool {
     dir.list().is_ok_and(|entries| {
-        entries
-            .iter()
-            .any(|entry| !entry.is_dir && !matches!(FileName::parse(&entry.name), None | Some(FileName::Temporary(_))))
+        entries.iter().any(|entry| {
+            !entry.is_dir
+                && !matches!(
+                    FileName::parse(&entry.name),
+                    None | Some(FileName::Temporary(_))
+                )
+        })
     })
 }
 
 /// A path split into an open parent directory and a last component.
 pub fn parent_and_name(path: &Path) -> Result<(Arc<dyn Dir>, String)> {
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        Error::invalid(format!("{} does not end in a file name", path.display())).next("name the file to write")
-    })?;
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| {
+            Error::invalid(format!("{} does not end in a file name", path.display()))
+                .next("name the file to write")
+        })?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

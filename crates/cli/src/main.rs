@@ -48,7 +48,12 @@ fn main() -> ExitCode {
     let name = cli.command.name();
     let json = cli.json;
     let (code, text, document) = match commands::dispatch(cli) {
-        Ok(Outcome { code, text, mut document, warnings }) => {
+        Ok(Outcome {
+            code,
+            text,
+            mut document,
+            warnings,
+        }) => {
             if !json {
                 for warning in &warnings {
                     eprintln!("orcheck: note: {warning}");
@@ -81,9 +86,15 @@ fn main() -> ExitCode {
 /// Writes the result in one go. A reader that went away (`orcheck ls | head`) is not an error.
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(orcheck_format::Error::unavailable(format!("standard output cannot be written: {error}")).into()),
+        Err(error) => Err(orcheck_format::Error::unavailable(format!(
+            "standard output cannot be written: {error}"
+        ))
+        .into()),
     }
 }

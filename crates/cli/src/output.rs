@@ -42,7 +42,10 @@ pub struct Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { code: exit::of(error.kind()), error }
+        Failure {
+            code: exit::of(error.kind()),
+            error,
+        }
     }
 }
 
@@ -77,7 +80,8 @@ pub fn document_text(document: &Value) -> String {
 
 /// Whether standard output may have colours.
 pub fn colours() -> bool {
-    std::io::stdout().is_terminal() && orcheck_io::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
+    std::io::stdout().is_terminal()
+        && orcheck_io::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// How a cell stands out on a terminal.
@@ -127,7 +131,11 @@ pub fn table(heads: &[&str]) -> Table {
     let bold = colours();
     table.set_header(heads.iter().map(|head| {
         let cell = Cell::new(head);
-        if bold { cell.add_attribute(Attribute::Bold) } else { cell }
+        if bold {
+            cell.add_attribute(Attribute::Bold)
+        } else {
+            cell
+        }
     }));
     table
 }
@@ -148,7 +156,9 @@ pub fn progress_bar(wanted: bool) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}") {
+    if let Ok(style) = ProgressStyle::with_template(
+        "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+    ) {
         bar.set_style(style);
     }
     bar
@@ -182,7 +192,11 @@ pub fn age(ms: u64) -> String {
 
 /// `1 rank`, `2 ranks`.
 pub fn count(number: u64, one: &str) -> String {
-    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+    if number == 1 {
+        format!("1 {one}")
+    } else {
+        format!("{number} {one}s")
+    }
 }
 
 /// A shape for people: `64x64x3`, or a dash for what is not an array.
@@ -190,7 +204,10 @@ pub fn shape(dims: &[u64]) -> String {
     if dims.is_empty() {
         return "-".into();
     }
-    dims.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+    dims.iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join("x")
 }
 
 #[cfg(test)]

@@ -24,7 +24,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use orcheck_format::{Claim, CommitRecord, Epoch, Error, ErrorKind, FileName, JobName, Level, Result, Resumed};
+use orcheck_format::{
+    Claim, CommitRecord, Epoch, Error, ErrorKind, FileName, JobName, Level, Result, Resumed,
+};
 use orcheck_io::{Dir, Entry, read_small};
 
 /// Largest commit record, claim or resumed record that a scan reads, in bytes.
@@ -79,14 +81,18 @@ impl Catalog {
                     scan.read_place(place, dir.as_ref(), entries);
                 }
                 Err(error) => {
-                    scan.skip(error.kind(), format!("place {} cannot be listed: {error}", dir.path().display()));
+                    scan.skip(
+                        error.kind(),
+                        format!("place {} cannot be listed: {error}", dir.path().display()),
+                    );
                     first_error.get_or_insert(error);
                 }
             }
         }
         if readable == 0 {
             return Err(first_error.unwrap_or_else(|| {
-                Error::invalid(format!("no directory given for job {}", job.as_str())).next("name at least one directory")
+                Error::invalid(format!("no directory given for job {}", job.as_str()))
+                    .next("name at least one directory")
             }));
         }
         scan.finish()
@@ -130,18 +136,29 @@ impl Catalog {
 }
 
 /// Why the resume rule excludes this commit, or `None`.
-fn fenced_by(commit: &CommitRecord, claims: &BTreeMap<u64, Claim>, resumed: &BTreeMap<u64, Resumed>) -> Option<String> {
+fn fenced_by(
+    commit: &CommitRecord,
+    claims: &BTreeMap<u64, Claim>,
+    resumed: &BTreeMap<u64, Resumed>,
+) -> Option<String> {
     let counter = commit.epoch.counter;
     if let Some(claim) = claims.get(&counter)
         && claim.epoch.run != commit.epoch.run
     {
-        return Some(format!("epoch counter {counter} belongs to epoch {} of another run", claim.epoch));
+        return Some(format!(
+            "epoch counter {counter} belongs to epoch {} of another run",
+            claim.epoch
+        ));
     }
-    resumed.range(counter.saturating_add(1)..).find_map(|(_, later)| match later.step {
-        None => Some(format!("epoch {} started afresh after it", later.epoch)),
-        Some(step) if commit.step > step => Some(format!("epoch {} resumed from step {step}", later.epoch)),
-        Some(_) => None,
-    })
+    resumed
+        .range(counter.saturating_add(1)..)
+        .find_map(|(_, later)| match later.step {
+            None => Some(format!("epoch {} started afresh after it", later.epoch)),
+            Some(step) if commit.step > step => {
+                Some(format!("epoch {} resumed from step {step}", later.epoch))
+            }
+            Some(_) => None,
+        })
 }
 
 /// A scan in progress.
@@ -174,23 +191,38 @@ impl<'a> Scan<'a> {
 
     fn skip(&mut self, kind: ErrorKind, note: String) {
         self.notes.push(note.clone());
-        self.problems.push(Problem { kind, message: note });
+        self.problems.push(Problem {
+            kind,
+            message: note,
+        });
     }
 
     fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
         for entry in entries {
-            let name = if entry.is_dir { None } else { FileName::parse(&entry.name) };
+            let name = if entry.is_dir {
+                None
+            } else {
+                FileName::parse(&entry.name)
+            };
             match &name {
                 None if entry.is_dir => {}
                 None => self.foreign[place].push(entry.name.clone()),
-                Some(FileName::Commit { .. } | FileName::Claim { .. } | FileName::Resumed { .. }) => {
+                Some(
+                    FileName::Commit { .. } | FileName::Claim { .. } | FileName::Resumed { .. },
+                ) => {
                     let path = dir.path().join(&entry.name).display().to_string();
                     match read_small(dir, &entry.name, RECORD_LIMIT_BYTES) {
                         Ok(bytes) => {
                             let taken = match &name {
-                                Some(FileName::Commit { .. }) => self.take_commit(place, &entry.name, &bytes),
-                                Some(FileName::Claim { epoch }) => self.take_claim(*epoch, &bytes, &path),
-                                Some(FileName::Resumed { epoch }) => self.take_resumed(*epoch, &bytes),
+                                Some(FileName::Commit { .. }) => {
+                                    self.take_commit(place, &entry.name, &bytes)
+                                }
+                                Some(FileName::Claim { epoch }) => {
+                                    self.take_claim(*epoch, &bytes, &path)
+                                }
+                                Some(FileName::Resumed { epoch }) => {
+                                    self.take_resumed(*epoch, &bytes)
+                                }
                                 _ => Ok(()),
                             };
                             match taken {
@@ -200,7 +232,9 @@ impl<'a> Scan<'a> {
                                 Err(error) if matches!(name, Some(FileName::Claim { .. })) => {
                                     self.notes.push(format!("skipped {path}: {error}"));
                                 }
-                                Err(error) => self.skip(error.kind(), format!("skipped {path}: {error}")),
+                                Err(error) => {
+                                    self.skip(error.kind(), format!("skipped {path}: {error}"))
+                                }
                             }
                         }
                         // Pruned by another process between the listing and now.
@@ -232,13 +266,21 @@ impl<'a> Scan<'a> {
         let expected = commit_name(&record);
         if name != expected {
             // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
-            return Err(Error::corrupt(format!("the file name and the record disagree: the record belongs into {expected}"))
-                .next("rename the file back"));
+            return Err(Error::corrupt(format!(
+                "the file name and the record disagree: the record belongs into {expected}"
+            ))
+            .next("rename the file back"));
         }
-        let variants = self.commits.entry((record.step, record.epoch, record.level)).or_default();
+        let variants = self
+            .commits
+            .entry((record.step, record.epoch, record.level))
+            .or_default();
         match variants.iter_mut().find(|commit| commit.record == record) {
             Some(commit) => commit.copies.push(place),
-            None => variants.push(Commit { record, copies: vec![place] }),
+            None => variants.push(Commit {
+                record,
+                copies: vec![place],
+            }),
         }
         Ok(())
     }
@@ -253,7 +295,10 @@ impl<'a> Scan<'a> {
             )));
         }
         let claims = self.claims.entry(counter).or_default();
-        if claims.iter().all(|(other, _)| other.epoch.run != claim.epoch.run) {
+        if claims
+            .iter()
+            .all(|(other, _)| other.epoch.run != claim.epoch.run)
+        {
             claims.push((claim, path.to_string()));
         }
         Ok(())
@@ -307,8 +352,11 @@ impl<'a> Scan<'a> {
             if variants.len() > 1 {
                 // Most copies first; a stable sort keeps the order of the places otherwise.
                 variants.sort_by_key(|commit| std::cmp::Reverse(commit.copies.len()));
-                let places: Vec<String> =
-                    variants[1..].iter().flat_map(|other| &other.copies).map(|&place| self.places[place].path().display().to_string()).collect();
+                let places: Vec<String> = variants[1..]
+                    .iter()
+                    .flat_map(|other| &other.copies)
+                    .map(|&place| self.places[place].path().display().to_string())
+                    .collect();
                 self.skip(
                     ErrorKind::Corrupt,
                     format!(
@@ -350,7 +398,10 @@ impl<'a> Scan<'a> {
             places: self.places.to_vec(),
             commits,
             fenced,
-            claims: claims.into_iter().map(|(counter, claim)| (claim, resumed.remove(&counter))).collect(),
+            claims: claims
+                .into_iter()
+                .map(|(counter, claim)| (claim, resumed.remove(&counter)))
+                .collect(),
             notes: self.notes,
             problems: self.problems,
             files: self.files,

@@ -20,18 +20,20 @@
 //!
 //! Not here: choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
 
+mod scan;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN,
-    TRAILER_BYTES, Trailer, decode_rank_record, header_crc,
-};
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
 use orcheck_format::{
-    CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord, Result, crc64,
-    crc64_combine,
+    CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord,
+    Result, crc64, crc64_combine,
 };
 use orcheck_io::{Dir, File, Span, crc_span, read_span};
+
+use scan::rebuild;
+pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
 
 /// Most bytes read at once.
 pub const PIECE_BYTES: u64 = 4 << 20;
@@ -57,14 +59,18 @@ pub struct Reader {
 /// # Errors
 /// `NotFound` if no container of the commit holds it.
 pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
-    commit.containers.iter().find(|container| container.holds(rank)).ok_or_else(|| {
-        Error::not_found(format!(
-            "rank {rank} is not in step {} of job {}: the checkpoint was written by {} ranks",
-            commit.step,
-            commit.job.as_str(),
-            commit.world_size
-        ))
-    })
+    commit
+        .containers
+        .iter()
+        .find(|container| container.holds(rank))
+        .ok_or_else(|| {
+            Error::not_found(format!(
+                "rank {rank} is not in step {} of job {}: the checkpoint was written by {} ranks",
+                commit.step,
+                commit.job.as_str(),
+                commit.world_size
+            ))
+        })
 }
 
 impl Reader {
@@ -73,7 +79,11 @@ impl Reader {
     /// # Errors
     /// `NotFound` if no place has the file; `Corrupt` if it cannot be proven and not be rebuilt; `Unsupported` if
     /// a newer version wrote it; otherwise what the disk said. Several bad copies: the most telling error.
-    pub fn open(places: &[Arc<dyn Dir>], commit: &CommitRecord, container: &ContainerRef) -> Result<Reader> {
+    pub fn open(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+    ) -> Result<Reader> {
         let mut worst: Option<Error> = None;
         for dir in places {
             let file = match dir.open(&container.file) {
@@ -87,7 +97,10 @@ impl Reader {
             match Self::prove(places, commit, container, file) {
                 Ok(mut reader) => {
                     if let Some(error) = worst {
-                        reader.notes.push(format!("used the copy in {}, because {error}", dir.path().display()));
+                        reader.notes.push(format!(
+                            "used the copy in {}, because {error}",
+                            dir.path().display()
+                        ));
                     }
                     return Ok(reader);
                 }
@@ -98,7 +111,10 @@ impl Reader {
             }
         }
         Err(worst.unwrap_or_else(|| {
-            let searched: Vec<String> = places.iter().map(|dir| dir.path().display().to_string()).collect();
+            let searched: Vec<String> = places
+                .iter()
+                .map(|dir| dir.path().display().to_string())
+                .collect();
             Error::not_found(format!(
                 "container {} of step {} (node {}, {} bytes) is in none of these places: {}",
                 container.file,
@@ -126,22 +142,29 @@ impl Reader {
                 container.len_bytes
             ));
         }
-        let block = read_block(file.as_ref(), 0).map_err(|error| error.next("use an older step"))?;
-        let header = ContainerHeader::decode(&block)
-            .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))?;
+        let block =
+            read_block(file.as_ref(), 0).map_err(|error| error.next("use an older step"))?;
+        let header = ContainerHeader::decode(&block).map_err(|error| {
+            error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name()))
+        })?;
         check_header(&header, commit, container).map_err(|error| error.at(file.name()))?;
 
-        let stored = stored_manifest(file.as_ref(), header_crc(&block), container).and_then(|manifest| {
-            check_manifest(&manifest, commit, container, container.len_bytes)?;
-            Ok(manifest)
-        });
+        let stored =
+            stored_manifest(file.as_ref(), header_crc(&block), container).and_then(|manifest| {
+                check_manifest(&manifest, commit, container, container.len_bytes)?;
+                Ok(manifest)
+            });
         let manifest = match stored {
             Ok(manifest) => manifest,
             Err(damage) if damage.kind() == ErrorKind::Corrupt => {
-                let manifest = rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
-                    Error::new(damage.kind(), format!("{damage}; {failed}")).next("use an older step")
-                })?;
-                notes.push(format!("{damage}; the manifest was rebuilt from the rank records and its digest agrees"));
+                let manifest =
+                    rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
+                        Error::new(damage.kind(), format!("{damage}; {failed}"))
+                            .next("use an older step")
+                    })?;
+                notes.push(format!(
+                    "{damage}; the manifest was rebuilt from the rank records and its digest agrees"
+                ));
                 manifest
             }
             Err(other) => return Err(other),
@@ -176,12 +199,18 @@ impl Reader {
 
     /// Bytes of the container's stripes, as found.
     pub fn stripe_bytes(&self) -> u64 {
-        self.stores[1..].iter().filter_map(|store| store.len_bytes().ok()).sum()
+        self.stores[1..]
+            .iter()
+            .filter_map(|store| store.len_bytes().ok())
+            .sum()
     }
 
     /// The region of a rank in this container.
     pub fn region(&self, rank: u32, name: &str) -> Option<&RegionRecord> {
-        self.rank(rank)?.regions.iter().find(|region| region.name == name)
+        self.rank(rank)?
+            .regions
+            .iter()
+            .find(|region| region.name == name)
     }
 
     /// Reads a region into place and proves it. `into` must have exactly the region's length.
@@ -199,7 +228,10 @@ impl Reader {
             ))
             .next("ask for the stored size and allocate that"));
         }
-        let stored = region.extents.iter().try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
+        let stored = region
+            .extents
+            .iter()
+            .try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
         if region.same_as.is_none() && stored != Some(region.len_bytes) {
             return Err(Error::corrupt(format!(
                 "region {:?} of rank {rank}: its extents do not add up to {} bytes",
@@ -232,7 +264,9 @@ impl Reader {
             let mut piece = Vec::new();
             let mut at = 0;
             for extent in &region.extents {
-                reader.source(rank, region, at, extent)?.stream(&mut piece, sink)?;
+                reader
+                    .source(rank, region, at, extent)?
+                    .stream(&mut piece, sink)?;
                 at += extent.len_bytes;
             }
             Ok(())
@@ -271,19 +305,30 @@ impl Reader {
         let Some(owner) = region.same_as else {
             return then(self, rank, region);
         };
-        let context = || format!("region {:?} of rank {rank}, stored once by rank {owner}", region.name);
+        let context = || {
+            format!(
+                "region {:?} of rank {rank}, stored once by rank {owner}",
+                region.name
+            )
+        };
         let other;
         let reader = if self.rank(owner).is_some() {
             self
         } else {
-            other = self.owner_reader(owner).map_err(|error| error.at(context()))?;
+            other = self
+                .owner_reader(owner)
+                .map_err(|error| error.at(context()))?;
             other.as_ref()
         };
         let stored = reader
             .region(owner, &region.name)
             .filter(|stored| stored.same_as.is_none() && stored.len_bytes == region.len_bytes)
             .ok_or_else(|| {
-                Error::corrupt(format!("expected a region of {} bytes there, found none", region.len_bytes)).at(context())
+                Error::corrupt(format!(
+                    "expected a region of {} bytes there, found none",
+                    region.len_bytes
+                ))
+                .at(context())
             })?;
         then(reader, owner, stored)
     }
@@ -300,20 +345,42 @@ impl Reader {
     }
 
     fn rank(&self, rank: u32) -> Option<&RankRecord> {
-        let index = self.manifest.ranks.binary_search_by_key(&rank, |record| record.rank).ok()?;
+        let index = self
+            .manifest
+            .ranks
+            .binary_search_by_key(&rank, |record| record.rank)
+            .ok()?;
         self.manifest.ranks.get(index)
     }
 
     /// Where the bytes of an extent are, and what to say when they are wrong.
-    fn source<'a>(&'a self, rank: u32, region: &'a RegionRecord, at: u64, extent: &'a Extent) -> Result<Source<'a>> {
+    fn source<'a>(
+        &'a self,
+        rank: u32,
+        region: &'a RegionRecord,
+        at: u64,
+        extent: &'a Extent,
+    ) -> Result<Source<'a>> {
         let file = match &extent.container {
             None => match self.stores.get(usize::from(extent.store)) {
                 Some(file) => Stored::Own(file.as_ref()),
-                None => return Err(Error::corrupt(format!("store {} is not in the manifest", extent.store))),
+                None => {
+                    return Err(Error::corrupt(format!(
+                        "store {} is not in the manifest",
+                        extent.store
+                    )));
+                }
             },
             Some(name) => Stored::Other(self.referred_file(name, extent.store)?),
         };
-        let source = Source { step: self.manifest.step, rank, region, at, extent, file };
+        let source = Source {
+            step: self.manifest.step,
+            rank,
+            region,
+            at,
+            extent,
+            file,
+        };
         if extent.encoding != 0 || extent.stored_len_bytes != extent.len_bytes {
             return Err(Error::unsupported(format!(
                 "{}: stored with encoding {}, this version reads encoding 0 only",
@@ -393,12 +460,15 @@ impl Source<'_> {
 
     fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let len = self.extent.len_bytes;
-        (0..len).step_by(PIECE_BYTES as usize).map(move |at| (at, PIECE_BYTES.min(len - at)))
+        (0..len)
+            .step_by(PIECE_BYTES as usize)
+            .map(move |at| (at, PIECE_BYTES.min(len - at)))
     }
 
     /// Reads one piece into `into` and gives back its checksum.
     fn piece(&self, at: u64, into: Span) -> Result<u64> {
-        read_span(self.file(), into, self.extent.physical + at).map_err(|error| error.at(self.place()))?;
+        read_span(self.file(), into, self.extent.physical + at)
+            .map_err(|error| error.at(self.place()))?;
         Ok(crc_span(into))
     }
 
@@ -418,14 +488,21 @@ impl Source<'_> {
     fn read(&self, into: Span) -> Result<()> {
         let mut crc = Crc::default();
         for (at, len) in self.pieces() {
-            crc.append(self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?, len);
+            crc.append(
+                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?,
+                len,
+            );
         }
         self.compare(crc.value())
     }
 
     /// An extent of one piece is read once. A longer one is read twice: first to prove it and to note the
     /// checksum of each piece, then to hand the pieces on, each compared with what was proven.
-    fn stream(&self, piece: &mut Vec<u8>, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    fn stream(
+        &self,
+        piece: &mut Vec<u8>,
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         piece.resize(as_usize(self.extent.len_bytes.min(PIECE_BYTES))?, 0);
         let mut crc = Crc::default();
         let mut proven = Vec::new();
@@ -483,14 +560,21 @@ fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
         }
     }
     Err(failed.unwrap_or_else(|| {
-        let searched: Vec<String> = places.iter().map(|dir| dir.path().display().to_string()).collect();
-        Error::not_found(format!("{name} is in none of these places: {}", searched.join(", ")))
-            .next("give the directory that holds it, or use an older step")
+        let searched: Vec<String> = places
+            .iter()
+            .map(|dir| dir.path().display().to_string())
+            .collect();
+        Error::not_found(format!(
+            "{name} is in none of these places: {}",
+            searched.join(", ")
+        ))
+        .next("give the directory that holds it, or use an older step")
     }))
 }
 
 fn as_usize(value: u64) -> Result<usize> {
-    usize::try_from(value).map_err(|_| Error::invalid(format!("{value} bytes are beyond the address space")))
+    usize::try_from(value)
+        .map_err(|_| Error::invalid(format!("{value} bytes are beyond the address space")))
 }
 
 /// One metadata block at `at`.
@@ -505,17 +589,32 @@ fn agree<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) ->
     if expected == found {
         return Ok(());
     }
-    Err(Error::corrupt(format!("{what}: the commit record says {expected}, found {found}")).next("use an older step"))
+    Err(Error::corrupt(format!(
+        "{what}: the commit record says {expected}, found {found}"
+    ))
+    .next("use an older step"))
 }
 
-fn check_header(header: &ContainerHeader, commit: &CommitRecord, container: &ContainerRef) -> Result<()> {
-    agree("job in the header", commit.job.as_str(), header.job.as_str())?;
+fn check_header(
+    header: &ContainerHeader,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Result<()> {
+    agree(
+        "job in the header",
+        commit.job.as_str(),
+        header.job.as_str(),
+    )?;
     agree("step in the header", commit.step, header.step)?;
     agree("epoch in the header", commit.epoch, header.epoch)?;
     agree("level in the header", commit.level, header.level)?;
     agree("node in the header", container.node, header.node)?;
     agree("writer in the header", container.writer, header.writer)?;
-    agree("ranks of the job in the header", commit.world_size, header.world_size)
+    agree(
+        "ranks of the job in the header",
+        commit.world_size,
+        header.world_size,
+    )
 }
 
 fn check_manifest(
@@ -525,14 +624,26 @@ fn check_manifest(
     file_len_bytes: u64,
 ) -> Result<()> {
     manifest.validate(file_len_bytes)?;
-    agree("job in the manifest", commit.job.as_str(), manifest.job.as_str())?;
+    agree(
+        "job in the manifest",
+        commit.job.as_str(),
+        manifest.job.as_str(),
+    )?;
     agree("step in the manifest", commit.step, manifest.step)?;
     agree("epoch in the manifest", commit.epoch, manifest.epoch)?;
     agree("level in the manifest", commit.level, manifest.level)?;
     agree("node in the manifest", container.node, manifest.node)?;
     agree("writer in the manifest", container.writer, manifest.writer)?;
-    agree("ranks of the job in the manifest", commit.world_size, manifest.world_size)?;
-    match manifest.ranks.iter().find(|record| !container.holds(record.rank)) {
+    agree(
+        "ranks of the job in the manifest",
+        commit.world_size,
+        manifest.world_size,
+    )?;
+    match manifest
+        .ranks
+        .iter()
+        .find(|record| !container.holds(record.rank))
+    {
         None => Ok(()),
         Some(record) => Err(Error::corrupt(format!(
             "the manifest holds rank {}, the commit record does not expect it there",
@@ -551,7 +662,8 @@ fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -
     file.read_at(&mut sector, trailer_at)?;
     let place = || format!("{}: trailer at bytes {trailer_at}..{len}", file.name());
     let trailer = Trailer::decode(&sector).map_err(|error| error.at(place()))?;
-    agree("file length in the trailer", len, trailer.file_len_bytes).map_err(|error| error.at(place()))?;
+    agree("file length in the trailer", len, trailer.file_len_bytes)
+        .map_err(|error| error.at(place()))?;
     if trailer.header_crc != header_crc {
         return Err(Error::corrupt(format!(
             "header and trailer are not of one file: expected CRC-64 {:016x} of the header, found {header_crc:016x}",
@@ -563,8 +675,14 @@ fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -
     let manifest_len = trailer.manifest_len_bytes;
     let mut bytes = vec![0; as_usize(manifest_len)?];
     file.read_at(&mut bytes, trailer.manifest_at)?;
-    let place =
-        || format!("{}: manifest at bytes {}..{}", file.name(), trailer.manifest_at, trailer.manifest_at + manifest_len);
+    let place = || {
+        format!(
+            "{}: manifest at bytes {}..{}",
+            file.name(),
+            trailer.manifest_at,
+            trailer.manifest_at + manifest_len
+        )
+    };
     check_digest(&bytes, container).map_err(|error| error.at(place()))?;
     Manifest::decode(&bytes).map_err(|error| error.at(place()))
 }
@@ -584,181 +702,4 @@ fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
 
 fn short(digest: &[u8; 32]) -> String {
     format!("{}…", orcheck_format::ids::hex(&digest[..8]))
-}
-
-/// One rank's part of a container, as found by walking through the file.
-pub(crate) struct Part {
-    /// Where the rank header block begins.
-    pub header_at: u64,
-    /// Where the stream begins.
-    pub stream_at: u64,
-    /// Where the rank record begins.
-    pub record_at: u64,
-    /// Bytes of the framed rank record, without padding.
-    pub record_len_bytes: u64,
-    /// Where the next part begins.
-    pub end: u64,
-    /// The record, its extents still relative to the stream.
-    pub record: RankRecord,
-}
-
-/// `value` rounded up to the alignment; `None` on overflow.
-pub(crate) fn padded(value: u64, alignment: u64) -> Option<u64> {
-    value.checked_next_multiple_of(alignment)
-}
-
-/// Reads the rank record at `at`; gives back its framed length in bytes too.
-pub(crate) fn record_at(file: &dyn File, at: u64, end: u64) -> Result<(RankRecord, u64)> {
-    let place = || format!("{}: rank record at byte {at}", file.name());
-    let mut prefix = [0; RANK_RECORD_PREFIX_BYTES];
-    file.read_at(&mut prefix, at)?;
-    let prefix = RankFooterPrefix::decode(&prefix).map_err(|error| error.at(place()))?;
-    let len = RANK_RECORD_PREFIX_BYTES as u64 + u64::from(prefix.len_bytes);
-    if at.checked_add(len).is_none_or(|record_end| record_end > end) {
-        return Err(Error::corrupt(format!("{len} bytes do not fit before byte {end}")).at(place()));
-    }
-    let mut bytes = vec![0; as_usize(len)?];
-    file.read_at(&mut bytes, at)?;
-    let (record, used) = decode_rank_record(&bytes).map_err(|error| error.at(place()))?;
-    Ok((record, used as u64))
-}
-
-/// Rebuilds the manifest from the rank headers and rank records; it must have the recorded digest.
-fn rebuild(
-    file: &dyn File,
-    header: &ContainerHeader,
-    commit: &CommitRecord,
-    container: &ContainerRef,
-) -> Result<Manifest> {
-    if is_striped(header) {
-        return Err(Error::corrupt("the manifest of a striped container is not rebuilt"));
-    }
-    let (parts, stopped) = walk(file, header, container.len_bytes);
-    let manifest = manifest_of(parts, header, commit, container);
-    let bytes = manifest.encode();
-    if Manifest::digest(&bytes) != container.manifest_digest {
-        return Err(Error::corrupt(format!(
-            "the manifest cannot be rebuilt: {} of {} ranks found, and the digest differs ({stopped})",
-            manifest.ranks.len(),
-            container.ranks.iter().map(|(_, count)| u64::from(*count)).sum::<u64>()
-        )));
-    }
-    check_manifest(&manifest, commit, container, container.len_bytes)?;
-    Ok(manifest)
-}
-
-/// Whether streams lie in stripe files.
-pub(crate) fn is_striped(header: &ContainerHeader) -> bool {
-    header.features.incompat & Features::STRIPED != 0
-}
-
-/// The manifest that these parts make.
-pub(crate) fn manifest_of(
-    parts: Vec<Part>,
-    header: &ContainerHeader,
-    commit: &CommitRecord,
-    container: &ContainerRef,
-) -> Manifest {
-    let mut ranks: Vec<RankRecord> = parts.into_iter().map(|part| absolute(part.record, part.stream_at)).collect();
-    ranks.sort_by_key(|record| record.rank);
-    Manifest {
-        job: header.job.clone(),
-        step: header.step,
-        epoch: header.epoch,
-        level: header.level,
-        node: header.node,
-        node_name: commit.nodes.get(header.node as usize).cloned().unwrap_or_default(),
-        writer: header.writer,
-        world_size: header.world_size,
-        stores: vec![container.file.clone()],
-        ranks,
-    }
-}
-
-/// A rank record with the positions of its own extents counted from the start of the file.
-fn absolute(mut record: RankRecord, stream_at: u64) -> RankRecord {
-    for extent in record.regions.iter_mut().flat_map(|region| &mut region.extents) {
-        if extent.container.is_none() && extent.store == 0 {
-            extent.physical = extent.physical.saturating_add(stream_at);
-        }
-    }
-    record
-}
-
-/// Walks from rank header to rank record to the end of the parts, and says why it stopped.
-pub(crate) fn walk(file: &dyn File, header: &ContainerHeader, end: u64) -> (Vec<Part>, Error) {
-    let alignment = u64::from(header.alignment_bytes);
-    let mut parts = Vec::new();
-    let mut at = alignment;
-    loop {
-        match part_at(file, header, alignment, at, end) {
-            Ok(part) => {
-                at = part.end;
-                parts.push(part);
-            }
-            Err(error) => return (parts, error),
-        }
-    }
-}
-
-/// The part whose rank header is at `at`.
-pub(crate) fn part_at(file: &dyn File, header: &ContainerHeader, alignment: u64, at: u64, end: u64) -> Result<Part> {
-    let place = |at: u64| format!("{}: rank header at byte {at}", file.name());
-    if at.checked_add(BLOCK_BYTES as u64).is_none_or(|block_end| block_end > end) {
-        return Err(Error::corrupt("the file ends here").at(place(at)));
-    }
-    let found = RankHeader::decode(&read_block(file, at)?).map_err(|error| error.at(place(at)))?;
-    if (found.step, found.epoch) != (header.step, header.epoch) {
-        return Err(Error::corrupt(format!(
-            "expected step {} of epoch {}, found step {} of epoch {}",
-            header.step, header.epoch, found.step, found.epoch
-        ))
-        .at(place(at)));
-    }
-    let too_long = || Error::corrupt(format!("a stream of {} bytes does not fit", found.stream_len_bytes)).at(place(at));
-    // The header block is one block, and the alignment is never less than that.
-    let stream_at = at.checked_add(alignment).ok_or_else(too_long)?;
-    let (record_begin, (record, record_len_bytes)) = if is_striped(header) {
-        // The stream lies in the stripe files; the record follows at once.
-        (stream_at, record_at(file, stream_at, end)?)
-    } else if found.stream_len_bytes == STREAM_LEN_UNKNOWN {
-        record_after(file, stream_at, alignment, found.rank, end)?
-    } else {
-        let stream_end = stream_at.checked_add(found.stream_len_bytes);
-        let record_begin = stream_end.and_then(|end| padded(end, alignment)).ok_or_else(too_long)?;
-        (record_begin, record_at(file, record_begin, end)?)
-    };
-    if record.rank != found.rank
-        || (found.stream_len_bytes != STREAM_LEN_UNKNOWN && record.stream_len_bytes != found.stream_len_bytes)
-    {
-        return Err(Error::corrupt(format!(
-            "the rank record at byte {record_begin} is of rank {} with {} bytes, expected rank {} with {} bytes",
-            record.rank, record.stream_len_bytes, found.rank, found.stream_len_bytes
-        ))
-        .at(place(at)));
-    }
-    let part_end = padded(record_begin + record_len_bytes, alignment).ok_or_else(too_long)?;
-    Ok(Part { header_at: at, stream_at, record_at: record_begin, record_len_bytes, end: part_end, record })
-}
-
-/// Searches the rank record behind a stream whose length was not known when its header was written: the first
-/// aligned block with a valid record of this rank whose stream length leads exactly there.
-fn record_after(
-    file: &dyn File,
-    stream_at: u64,
-    alignment: u64,
-    rank: u32,
-    end: u64,
-) -> Result<(u64, (RankRecord, u64))> {
-    let mut at = stream_at;
-    while at.checked_add(RANK_RECORD_PREFIX_BYTES as u64).is_some_and(|prefix_end| prefix_end <= end) {
-        if let Ok((record, len)) = record_at(file, at, end) {
-            let leads_here = stream_at.checked_add(record.stream_len_bytes).and_then(|end| padded(end, alignment));
-            if record.rank == rank && leads_here == Some(at) {
-                return Ok((at, (record, len)));
-            }
-        }
-        at += alignment;
-    }
-    Err(Error::corrupt(format!("{}: no rank record of rank {rank} after byte {stream_at}", file.name())))
 }

@@ -17,7 +17,10 @@
 
 use std::sync::Arc;
 
-use orcheck_format::{BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Manifest, RankRecord, Result, TRAILER_BYTES};
+use orcheck_format::{
+    BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Manifest, RankRecord, Result,
+    TRAILER_BYTES,
+};
 use orcheck_io::{Dir, File};
 
 use crate::reader::{PIECE_BYTES, Reader, is_striped, manifest_of, padded, part_at, walk};
@@ -81,12 +84,17 @@ impl Verdict {
 
     /// All findings kept.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.containers.iter().flat_map(|container| &container.findings)
+        self.containers
+            .iter()
+            .flat_map(|container| &container.findings)
     }
 
     /// Bytes of regions read and compared.
     pub fn checked_bytes(&self) -> u64 {
-        self.containers.iter().map(|container| container.checked_bytes).sum()
+        self.containers
+            .iter()
+            .map(|container| container.checked_bytes)
+            .sum()
     }
 }
 
@@ -101,9 +109,15 @@ pub fn verify_commit(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verdict> {
     if places.is_empty() {
-        return Err(Error::invalid("no directory given to verify").next("name the job's directories"));
+        return Err(
+            Error::invalid("no directory given to verify").next("name the job's directories")
+        );
     }
-    let mut total: u64 = commit.containers.iter().map(|container| container.len_bytes).sum();
+    let mut total: u64 = commit
+        .containers
+        .iter()
+        .map(|container| container.len_bytes)
+        .sum();
     let mut before = 0;
     let mut containers = Vec::new();
     for container in &commit.containers {
@@ -113,7 +127,9 @@ pub fn verify_commit(
             Ok(reader) => {
                 let stripes = reader.stripe_bytes();
                 total += stripes;
-                check.container(&reader, commit, container, &mut |done| progress(before + done, total));
+                check.container(&reader, commit, container, &mut |done| {
+                    progress(before + done, total)
+                });
                 before += stripes;
             }
         }
@@ -148,13 +164,21 @@ impl Check {
         if self.verdict.findings.len() >= MAX_FINDINGS {
             self.verdict.more_findings += 1;
             // A fatal finding is never lost behind harmless ones.
-            let Some(slot) = self.verdict.findings.iter_mut().rev().find(|kept| fatal && !kept.fatal) else {
+            let Some(slot) = self
+                .verdict
+                .findings
+                .iter_mut()
+                .rev()
+                .find(|kept| fatal && !kept.fatal)
+            else {
                 return;
             };
             *slot = finding(error, fatal, rank, region);
             return;
         }
-        self.verdict.findings.push(finding(error, fatal, rank, region));
+        self.verdict
+            .findings
+            .push(finding(error, fatal, rank, region));
     }
 
     fn container(
@@ -168,10 +192,24 @@ impl Check {
         for note in reader.notes() {
             self.find(&Error::corrupt(note.clone()), false, None, None);
         }
-        for missing in container.ranks.iter().flat_map(|(first, count)| (*first..=first + (count - 1)).map(u64::from)) {
+        for missing in container
+            .ranks
+            .iter()
+            .flat_map(|(first, count)| (*first..=first + (count - 1)).map(u64::from))
+        {
             let rank = missing as u32;
-            if reader.manifest().ranks.binary_search_by_key(&rank, |record| record.rank).is_err() {
-                self.find(&Error::corrupt(format!("rank {rank} is missing in {}", container.file)), true, Some(rank), None);
+            if reader
+                .manifest()
+                .ranks
+                .binary_search_by_key(&rank, |record| record.rank)
+                .is_err()
+            {
+                self.find(
+                    &Error::corrupt(format!("rank {rank} is missing in {}", container.file)),
+                    true,
+                    Some(rank),
+                    None,
+                );
             }
         }
         let mut done = 0;
@@ -182,7 +220,13 @@ impl Check {
         self.structures(reader, commit, container);
     }
 
-    fn regions(&mut self, reader: &Reader, record: &RankRecord, done: &mut u64, progress: &mut dyn FnMut(u64)) {
+    fn regions(
+        &mut self,
+        reader: &Reader,
+        record: &RankRecord,
+        done: &mut u64,
+        progress: &mut dyn FnMut(u64),
+    ) {
         let rank = record.rank;
         for region in &record.regions {
             self.verdict.regions += 1;
@@ -194,10 +238,15 @@ impl Check {
                 continue;
             }
             let mut damage = Vec::new();
-            reader.check_region(rank, region, &mut |error| damage.push(error), &mut |bytes| {
-                *done += bytes;
-                progress(*done);
-            });
+            reader.check_region(
+                rank,
+                region,
+                &mut |error| damage.push(error),
+                &mut |bytes| {
+                    *done += bytes;
+                    progress(*done);
+                },
+            );
             for error in &damage {
                 self.find(error, true, Some(rank), Some(&region.name));
             }
@@ -217,7 +266,11 @@ impl Check {
         while !expected.is_empty() {
             match part_at(file, header, alignment, at, end) {
                 Ok(part) => {
-                    let stream_len = if is_striped(header) { 0 } else { part.record.stream_len_bytes };
+                    let stream_len = if is_striped(header) {
+                        0
+                    } else {
+                        part.record.stream_len_bytes
+                    };
                     let stream_end = part.stream_at + stream_len;
                     self.zeros(file, part.header_at + BLOCK_BYTES as u64, part.stream_at);
                     self.zeros(file, stream_end, part.record_at);
@@ -226,9 +279,15 @@ impl Check {
                     at = part.end;
                 }
                 Err(error) => {
-                    self.find(&error.next("no data is lost, but keep another copy"), false, None, None);
+                    self.find(
+                        &error.next("no data is lost, but keep another copy"),
+                        false,
+                        None,
+                        None,
+                    );
                     // The damaged part is skipped where its length is known from the manifest.
-                    let Some(next) = after_damage(file, header, alignment, at, end, &mut expected) else {
+                    let Some(next) = after_damage(file, header, alignment, at, end, &mut expected)
+                    else {
                         break;
                     };
                     at = next;
@@ -237,10 +296,18 @@ impl Check {
         }
         let (parts, _) = walk(file, header, end);
         let whole = parts.len() == reader.manifest().ranks.len();
-        if whole && !same_manifest(&manifest_of(parts, header, commit, container), reader.manifest()) {
+        if whole
+            && !same_manifest(
+                &manifest_of(parts, header, commit, container),
+                reader.manifest(),
+            )
+        {
             self.find(
-                &Error::corrupt(format!("{}: the rank records and the manifest differ", file.name()))
-                    .next("no data is lost, but keep another copy"),
+                &Error::corrupt(format!(
+                    "{}: the rank records and the manifest differ",
+                    file.name()
+                ))
+                .next("no data is lost, but keep another copy"),
                 false,
                 None,
                 None,
@@ -286,7 +353,11 @@ fn same_manifest(rebuilt: &Manifest, stored: &Manifest) -> bool {
     }
     let without_places = |manifest: &Manifest| {
         let mut ranks = manifest.ranks.clone();
-        for extent in ranks.iter_mut().flat_map(|rank| &mut rank.regions).flat_map(|region| &mut region.extents) {
+        for extent in ranks
+            .iter_mut()
+            .flat_map(|rank| &mut rank.regions)
+            .flat_map(|region| &mut region.extents)
+        {
             (extent.store, extent.physical) = (0, 0);
         }
         ranks
@@ -295,7 +366,13 @@ fn same_manifest(rebuilt: &Manifest, stored: &Manifest) -> bool {
 }
 
 fn finding(error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) -> Finding {
-    Finding { kind: error.kind(), fatal, rank, region: region.map(str::to_string), message: error.to_string() }
+    Finding {
+        kind: error.kind(),
+        fatal,
+        rank,
+        region: region.map(str::to_string),
+        message: error.to_string(),
+    }
 }
 
 /// Where the part after a damaged one begins: the position that the manifest's stream length and the length of
@@ -313,14 +390,23 @@ fn after_damage(
         let stream_at = at.checked_add(alignment)?;
         let own = record.regions.iter().flat_map(|region| &region.extents);
         let mut own = own.filter(|extent| extent.container.is_none() && extent.store == 0);
-        if own.any(|extent| extent.physical < stream_at || extent.physical - stream_at >= record.stream_len_bytes) {
+        if own.any(|extent| {
+            extent.physical < stream_at || extent.physical - stream_at >= record.stream_len_bytes
+        }) {
             // The manifest has this rank elsewhere.
             continue;
         }
-        let in_file = if is_striped(header) { 0 } else { record.stream_len_bytes };
+        let in_file = if is_striped(header) {
+            0
+        } else {
+            record.stream_len_bytes
+        };
         let stream_end = stream_at.checked_add(in_file)?;
         let record_at = padded(stream_end, alignment)?;
-        let next = padded(record_at.checked_add(framed_len_bytes(record, stream_at))?, alignment)?;
+        let next = padded(
+            record_at.checked_add(framed_len_bytes(record, stream_at))?,
+            alignment,
+        )?;
         let last = expected.len() == 1;
         if next < end && (last || part_at(file, header, alignment, next, end).is_ok()) {
             expected.remove(index);
@@ -333,7 +419,11 @@ fn after_damage(
 /// Bytes of the framed rank record that belongs to this entry of the manifest.
 fn framed_len_bytes(record: &RankRecord, stream_at: u64) -> u64 {
     let mut relative = record.clone();
-    for extent in relative.regions.iter_mut().flat_map(|region| &mut region.extents) {
+    for extent in relative
+        .regions
+        .iter_mut()
+        .flat_map(|region| &mut region.extents)
+    {
         if extent.container.is_none() && extent.store == 0 {
             extent.physical = extent.physical.saturating_sub(stream_at);
         }

@@ -285,7 +285,7 @@ impl Pool {
                     break;
                 }
                 let bit = free.trailing_zeros();
-                if cell.fetch_or(1 << bit, Ordering::AcqRel) & (1 << bit) == 0 {
+                if set_if_clear(cell, 1 << bit) {
                     return Some(word * 64 + bit);
                 }
                 candidates &= !(1 << bit);
@@ -429,7 +429,7 @@ impl Pool {
         for index in first..first + chunks {
             let bit = 1u64 << (index % 64);
             let cell = &self.taken()[(index / 64) as usize];
-            if cell.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            if !set_if_clear(cell, bit) {
                 self.release(first, index - first);
                 return false;
             }
@@ -677,6 +677,11 @@ impl Pool {
     }
 }
 
+/// Sets one bit; `false` if somebody else had set it. Whoever gets `true` owns what the bit stands for.
+fn set_if_clear(cell: &AtomicU64, bit: u64) -> bool {
+    cell.fetch_or(bit, Ordering::AcqRel) & bit == 0
+}
+
 /// Faults every page in without changing its contents, even while others write it.
 fn touch(span: Span) {
     for at in (0..span.len_bytes()).step_by(4096) {
@@ -690,6 +695,15 @@ fn touch(span: Span) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_one_sets_a_bit() {
+        let cell = AtomicU64::new(0b100);
+        assert!(set_if_clear(&cell, 1));
+        // Breaks if: what `fetch_or` found is not looked at.
+        assert!(!set_if_clear(&cell, 1) && !set_if_clear(&cell, 0b100));
+        assert_eq!(cell.into_inner(), 0b101);
+    }
 
     #[test]
     fn touching_by_hand_keeps_the_contents() {

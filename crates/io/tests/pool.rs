@@ -266,7 +266,6 @@ fn threads_never_share_a_chunk() {
                     }
                     let chunk = pool.take(turn % 16, LIMIT).unwrap();
                     let owner = &owners[chunk.index() as usize];
-                    // Breaks if: `claim` does not look at what `fetch_or` found.
                     assert_eq!(owner.swap(thread, Ordering::SeqCst), 0);
                     assert_eq!(owner.swap(0, Ordering::SeqCst), thread);
                     pool.give(chunk);
@@ -275,6 +274,30 @@ fn threads_never_share_a_chunk() {
         }
     });
     assert_eq!(pool.free_chunks(), 16);
+}
+
+#[test]
+fn two_threads_that_race_for_one_chunk_never_both_get_it() {
+    let pool = pool(1);
+    let owner = AtomicU64::new(0);
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for thread in 1..=2u64 {
+            let (pool, owner, start) = (&pool, &owner, &start);
+            scope.spawn(move || {
+                start.wait();
+                for _ in 0..300_000 {
+                    let Some(chunk) = pool.try_take(0) else {
+                        continue;
+                    };
+                    assert_eq!(owner.swap(thread, Ordering::SeqCst), 0);
+                    assert_eq!(owner.swap(0, Ordering::SeqCst), thread);
+                    pool.give(chunk);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.free_chunks(), 1);
 }
 
 #[test]

@@ -107,6 +107,23 @@ static void changed(const char *name, void *address, int dtype, size_t count, co
   orc_abandon(s);
 }
 
+/* A region that is stored but not declared any more is left out, and said. */
+static void partial(void) {
+  orc_session *s;
+  uint64_t step;
+  counter = 0;
+  OKAY(orc_open(&s, "basic", NULL, test_options()));
+  OKAY(orc_find(s, &step));
+  OKAY(orc_protect(s, "counter", &counter, ORC_U64, 1, ORC_SAME));
+  REFUSED(orc_checkpoint(s, step + 1), ORC_INVALID, "not restarted");
+  OKAY(orc_restart(s, NULL));
+  CHECK(counter == 3 && strstr(orc_message(), "flat") && strstr(orc_message(), "grid"));
+  OKAY(orc_protect(s, "counter", &counter, ORC_U64, 1, ORC_SAME));
+  CHECK(*orc_message() == 0);
+  REFUSED(orc_checkpoint(s, step), ORC_INVALID, "does not grow");
+  orc_abandon(s);
+}
+
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "";
   if (!strcmp(mode, "save")) save();
@@ -114,6 +131,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "changed")) {
     changed("flat", flat, ORC_F64, N - 1, "flat");
     changed("flat", flat, ORC_I64, N, "flat");
+    partial();
     changed("flat2", flat, ORC_F64, N, "flat2");
   } else FAIL("usage: basic save|restore|changed");
   printf("basic %s: ok\n", mode);

@@ -20,7 +20,6 @@ int main(int argc, char **argv) {
   OKAY(orc_alloc(s, N * sizeof *pool, &memory));
   CHECK((uintptr_t)memory % 4096 == 0);
   pool = memory;
-  for (size_t i = 0; i < N; i++) CHECK(pool[i] == 0);
   OKAY(orc_protect(s, "pool", pool, ORC_F64, N, 0));
   OKAY(orc_protect(s, "private", private_, ORC_F64, N, 0));
   for (step = 1; step <= 5; step++) {

@@ -200,6 +200,7 @@ static void wrong_order(orc_session *s) {
   REFUSED(orc_route(s, "f", NULL, 10), ORC_INVALID, "path is NULL");
   REFUSED(orc_route(s, NULL, path, 10), ORC_INVALID, "name is NULL");
   REFUSED(orc_route(s, "f", path, 3), ORC_INVALID, "cap is 3");
+  REFUSED(orc_route(s, "../f", path, sizeof path), ORC_INVALID, "../f");
   orc_unprotect(s, "f");
   REFUSED(orc_stats_read(s, NULL), ORC_INVALID, "stats is NULL");
   REFUSED(orc_stats_read(s, &stats), ORC_INVALID, "struct_size");
@@ -208,6 +209,7 @@ static void wrong_order(orc_session *s) {
   REFUSED(orc_lent_done(s, NULL, 0), ORC_INVALID, "name is NULL");
   REFUSED(orc_lent_done(s, "nobody", 0), ORC_NOT_FOUND, "nobody");
   REFUSED(orc_find(s, &step), ORC_NOT_FOUND, "orc_find");
+  REFUSED(orc_checkpoint(s, 1), ORC_INVALID, "no region");
   OKAY(orc_protect(s, "x", x, ORC_F64, 4, 0));
   REFUSED(orc_lent_done(s, "x", NAN), ORC_INVALID, "timeout_s");
   REFUSED(orc_lent_done(s, "x", -1), ORC_INVALID, "timeout_s");
@@ -220,6 +222,10 @@ static void wrong_order(orc_session *s) {
   REFUSED(orc_checkpoint(s, 10), ORC_INVALID, "10");
   REFUSED(orc_checkpoint(s, 9), ORC_INVALID, "9");
   OKAY(orc_wait(s, 10, ORC_GLOBAL, INFINITY));
+  OKAY(orc_wait(s, 10, ORC_PROCESS, 0));
+  /* Older than the last one, but never taken. */
+  CHECK(orc_wait(s, 5, ORC_GLOBAL, 1) != ORC_OK && *orc_message());
+  REFUSED(orc_find(s, &step), ORC_INVALID, "find");
   REFUSED(orc_close(s, NAN), ORC_INVALID, "timeout_s");
 }
 

@@ -39,6 +39,11 @@ int main(int argc, char **argv) {
   REFUSED(orc_mpi_open(NULL, half, job, NULL), ORC_INVALID, "session is NULL");
   REFUSED(orc_mpi_open(&s, MPI_COMM_NULL, job, NULL), ORC_INVALID, "MPI_COMM_NULL");
 
+  MPI_Comm between;
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank % 2 ? 2 : 3, 9, &between);
+  REFUSED(orc_mpi_open(&s, between, job, NULL), ORC_INVALID, "inter-communicator");
+  PMPI_Comm_free(&between);
+
   /* Receives anything that comes over the communicators the program gave us. */
   MPI_Irecv(&in, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, half, &wild);
 

@@ -92,10 +92,24 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
     memory(&mut report);
     limits(&mut report);
     let mut dirs: Vec<(PathBuf, &str)> = Vec::new();
-    dirs.extend(placed_roots(&args.dirs, &args.node_dirs).into_iter().map(|dir| (dir, "placed directory")));
-    dirs.extend(args.node_dirs.iter().map(|dir| (dir.clone(), "node directory")));
+    dirs.extend(
+        placed_roots(&args.dirs, &args.node_dirs)
+            .into_iter()
+            .map(|dir| (dir, "placed directory")),
+    );
+    dirs.extend(
+        args.node_dirs
+            .iter()
+            .map(|dir| (dir.clone(), "node directory")),
+    );
     if dirs.is_empty() {
-        report.add("directories", "given", Mark::Note, "none", "give --dir and --node-dir to have them examined");
+        report.add(
+            "directories",
+            "given",
+            Mark::Note,
+            "none",
+            "give --dir and --node-dir to have them examined",
+        );
     }
     for (dir, role) in &dirs {
         directory::examine(&mut report, dir, role);
@@ -138,13 +152,26 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
             "advice": if item.advice.is_empty() { Value::Null } else { json!(item.advice) },
         })).collect::<Vec<Value>>(),
     });
-    let code = if problems == 0 { exit::OK } else { exit::FAILURE };
-    Ok(Outcome { code, text, document, warnings: Vec::new() })
+    let code = if problems == 0 {
+        exit::OK
+    } else {
+        exit::FAILURE
+    };
+    Ok(Outcome {
+        code,
+        text,
+        document,
+        warnings: Vec::new(),
+    })
 }
 
 fn kernel(report: &mut Report) {
     let group = "kernel";
-    let mark = if orcheck_io::kernel_at_least(4, 18) { Mark::Ok } else { Mark::Problem };
+    let mark = if orcheck_io::kernel_at_least(4, 18) {
+        Mark::Ok
+    } else {
+        Mark::Problem
+    };
     report.add(
         group,
         "version",
@@ -154,20 +181,35 @@ fn kernel(report: &mut Report) {
     );
     for probe in orcheck_io::probe::kernel_features() {
         let (lack, advice) = match probe.name {
-            "sealed memfd" => (Mark::Problem, "the staging pool needs memfd_create with seals; check the container's filter"),
+            "sealed memfd" => (
+                Mark::Problem,
+                "the staging pool needs memfd_create with seals; check the container's filter",
+            ),
             "userfaultfd" => (
                 Mark::Note,
                 "page tracking for incremental checkpoints needs it: Linux 6.7, or the system call allowed; checksums are compared instead",
             ),
-            "PAGEMAP_SCAN" => (Mark::Note, "page tracking for incremental checkpoints needs Linux 6.7; checksums are compared instead"),
-            "MADV_POPULATE_WRITE" => (Mark::Note, "Linux 5.14 fills the pool's page tables faster; the first checkpoint is slower without"),
+            "PAGEMAP_SCAN" => (
+                Mark::Note,
+                "page tracking for incremental checkpoints needs Linux 6.7; checksums are compared instead",
+            ),
+            "MADV_POPULATE_WRITE" => (
+                Mark::Note,
+                "Linux 5.14 fills the pool's page tables faster; the first checkpoint is slower without",
+            ),
             "io_uring" => (Mark::Note, "not needed; flushes use plain writes"),
             _ => (Mark::Note, "not needed; a fallback is used"),
         };
         if probe.available {
             report.ok(group, probe.name, "available");
         } else {
-            report.add(group, probe.name, lack, format!("refused: {}", probe.refusal), advice);
+            report.add(
+                group,
+                probe.name,
+                lack,
+                format!("refused: {}", probe.refusal),
+                advice,
+            );
         }
     }
 }
@@ -175,15 +217,29 @@ fn kernel(report: &mut Report) {
 fn processors(report: &mut Report) {
     let group = "processors";
     let cpus = orcheck_io::cpuset();
-    let sockets: std::collections::BTreeSet<u32> = cpus.iter().map(|&cpu| orcheck_io::cpu_socket(cpu)).collect();
+    let sockets: std::collections::BTreeSet<u32> = cpus
+        .iter()
+        .map(|&cpu| orcheck_io::cpu_socket(cpu))
+        .collect();
     report.ok(
         group,
         "usable",
-        format!("{} on {}", count(cpus.len() as u64, "processor"), count(sockets.len() as u64, "socket")),
+        format!(
+            "{} on {}",
+            count(cpus.len() as u64, "processor"),
+            count(sockets.len() as u64, "socket")
+        ),
     );
-    let siblings = cpus.iter().filter(|&&cpu| orcheck_io::sibling_of(cpu).is_some()).count();
+    let siblings = cpus
+        .iter()
+        .filter(|&&cpu| orcheck_io::sibling_of(cpu).is_some())
+        .count();
     if siblings > 0 {
-        report.ok(group, "SMT siblings", format!("{siblings} of {} have one here", cpus.len()));
+        report.ok(
+            group,
+            "SMT siblings",
+            format!("{siblings} of {} have one here", cpus.len()),
+        );
     } else {
         report.add(
             group,
@@ -194,7 +250,13 @@ fn processors(report: &mut Report) {
         );
     }
     if cpus.len() < 2 {
-        report.add(group, "spare", Mark::Note, "one processor", "flushing takes time from the program; give the job two");
+        report.add(
+            group,
+            "spare",
+            Mark::Note,
+            "one processor",
+            "flushing takes time from the program; give the job two",
+        );
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -206,29 +268,57 @@ fn processors(report: &mut Report) {
             _ => "neither AVX-512 nor AVX2",
         };
         let mark = if medium || fast { Mark::Ok } else { Mark::Note };
-        report.add(group, "vector copy", mark, found, "staging uses the portable copy, which takes longer");
+        report.add(
+            group,
+            "vector copy",
+            mark,
+            found,
+            "staging uses the portable copy, which takes longer",
+        );
     }
 }
 
 fn memory(report: &mut Report) {
     let group = "memory";
     match orcheck_io::memory() {
-        Err(error) => report.add(group, "facts", Mark::Problem, error, "check that /proc is mounted"),
+        Err(error) => report.add(
+            group,
+            "facts",
+            Mark::Problem,
+            error,
+            "check that /proc is mounted",
+        ),
         Ok(facts) => {
             let usable = facts.usable_bytes();
-            let mark = if usable < LITTLE_MEMORY_BYTES { Mark::Note } else { Mark::Ok };
+            let mark = if usable < LITTLE_MEMORY_BYTES {
+                Mark::Note
+            } else {
+                Mark::Ok
+            };
             report.add(
                 group,
                 "usable",
                 mark,
-                format!("{} of {} (a quarter of it is the default limit of the staging pool)", size(usable), size(facts.total_bytes)),
+                format!(
+                    "{} of {} (a quarter of it is the default limit of the staging pool)",
+                    size(usable),
+                    size(facts.total_bytes)
+                ),
                 "a small pool works: staging then waits for the flush",
             );
             for (path, limit, used) in &facts.cgroup_limits {
-                report.ok(group, "cgroup limit", format!("{} of {} used ({path})", size(*used), size(*limit)));
+                report.ok(
+                    group,
+                    "cgroup limit",
+                    format!("{} of {} used ({path})", size(*used), size(*limit)),
+                );
             }
             let free = facts.shm_free_bytes;
-            let mark = if free < 64 << 20 { Mark::Note } else { Mark::Ok };
+            let mark = if free < 64 << 20 {
+                Mark::Note
+            } else {
+                Mark::Ok
+            };
             report.add(
                 group,
                 "/dev/shm",
@@ -240,11 +330,18 @@ fn memory(report: &mut Report) {
     }
     let text = |path: &str| read_text(Path::new(path), 1 << 16).unwrap_or_default();
     let chosen = |list: &str| -> String {
-        list.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("unknown", |(word, _)| word).to_string()
+        list.split_once('[')
+            .and_then(|(_, rest)| rest.split_once(']'))
+            .map_or("unknown", |(word, _)| word)
+            .to_string()
     };
     let shared = chosen(&text("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
     let private = chosen(&text("/sys/kernel/mm/transparent_hugepage/enabled"));
-    let mark = if matches!(shared.as_str(), "advise" | "always" | "within_size") { Mark::Ok } else { Mark::Note };
+    let mark = if matches!(shared.as_str(), "advise" | "always" | "within_size") {
+        Mark::Ok
+    } else {
+        Mark::Note
+    };
     report.add(
         group,
         "huge pages",
@@ -254,19 +351,38 @@ fn memory(report: &mut Report) {
     );
     let reserved = text("/proc/meminfo")
         .lines()
-        .find_map(|line| line.strip_prefix("HugePages_Total:").and_then(|rest| rest.trim().parse::<u64>().ok()))
+        .find_map(|line| {
+            line.strip_prefix("HugePages_Total:")
+                .and_then(|rest| rest.trim().parse::<u64>().ok())
+        })
         .unwrap_or(0);
     report.ok(group, "reserved huge pages", reserved);
 }
 
 fn limits(report: &mut Report) {
     let group = "limits";
-    let shown = |limit: Option<u64>, number: fn(u64) -> String| limit.map_or_else(|| "unlimited".to_string(), number);
+    let shown = |limit: Option<u64>, number: fn(u64) -> String| {
+        limit.map_or_else(|| "unlimited".to_string(), number)
+    };
     let files = getrlimit(Resource::Nofile).current;
-    let mark = if files.is_some_and(|files| files < FEW_FILES) { Mark::Note } else { Mark::Ok };
-    report.add(group, "open files", mark, shown(files, |files| files.to_string()), "raise it with ulimit -n");
+    let mark = if files.is_some_and(|files| files < FEW_FILES) {
+        Mark::Note
+    } else {
+        Mark::Ok
+    };
+    report.add(
+        group,
+        "open files",
+        mark,
+        shown(files, |files| files.to_string()),
+        "raise it with ulimit -n",
+    );
     let locked = getrlimit(Resource::Memlock).current;
-    let mark = if locked.is_some_and(|bytes| bytes < LITTLE_LOCKED_BYTES) { Mark::Note } else { Mark::Ok };
+    let mark = if locked.is_some_and(|bytes| bytes < LITTLE_LOCKED_BYTES) {
+        Mark::Note
+    } else {
+        Mark::Ok
+    };
     report.add(
         group,
         "locked memory",
@@ -275,11 +391,31 @@ fn limits(report: &mut Report) {
         "not needed here; network libraries with RDMA want ulimit -l unlimited",
     );
     let file_size = getrlimit(Resource::Fsize).current;
-    let mark = if file_size.is_some() { Mark::Problem } else { Mark::Ok };
-    report.add(group, "file size", mark, shown(file_size, size), "containers beyond it cannot be written: ulimit -f unlimited");
+    let mark = if file_size.is_some() {
+        Mark::Problem
+    } else {
+        Mark::Ok
+    };
+    report.add(
+        group,
+        "file size",
+        mark,
+        shown(file_size, size),
+        "containers beyond it cannot be written: ulimit -f unlimited",
+    );
     let address = getrlimit(Resource::As).current;
-    let mark = if address.is_some() { Mark::Note } else { Mark::Ok };
-    report.add(group, "address space", mark, shown(address, size), "the staging pool is mapped into every rank: ulimit -v unlimited");
+    let mark = if address.is_some() {
+        Mark::Note
+    } else {
+        Mark::Ok
+    };
+    report.add(
+        group,
+        "address space",
+        mark,
+        shown(address, size),
+        "the staging pool is mapped into every rank: ulimit -v unlimited",
+    );
 }
 
 /// The MPI implementations that can be started here, and Slurm.
@@ -295,7 +431,13 @@ fn mpi(report: &mut Report) {
         }
     }
     if seen.is_empty() {
-        report.add(group, "launcher", Mark::Note, "none found in PATH", "needed for MPI programs only: install Open MPI or MPICH, or load its module");
+        report.add(
+            group,
+            "launcher",
+            Mark::Note,
+            "none found in PATH",
+            "needed for MPI programs only: install Open MPI or MPICH, or load its module",
+        );
     }
     for (program, purpose) in [("mpicc", "C compiler"), ("mpifort", "Fortran compiler")] {
         match version_of(program) {
@@ -328,7 +470,9 @@ fn version_of(program: &str) -> Option<String> {
     loop {
         match child.try_wait() {
             Ok(Some(_)) => break,
-            Ok(None) if clock.now().saturating_sub(begin) < VERSION_WAIT => clock.sleep(Duration::from_millis(5)),
+            Ok(None) if clock.now().saturating_sub(begin) < VERSION_WAIT => {
+                clock.sleep(Duration::from_millis(5))
+            }
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -339,10 +483,17 @@ fn version_of(program: &str) -> Option<String> {
     let output = child.wait_with_output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or("version unknown").trim_end_matches(':').to_string();
+    let first = lines
+        .next()
+        .unwrap_or("version unknown")
+        .trim_end_matches(':')
+        .to_string();
     // MPICH prints a heading first and the version below it.
     match lines.find(|line| line.starts_with("Version:")) {
-        Some(version) => Some(format!("{first}, {}", version.split_whitespace().collect::<Vec<_>>().join(" "))),
+        Some(version) => Some(format!(
+            "{first}, {}",
+            version.split_whitespace().collect::<Vec<_>>().join(" ")
+        )),
         None => Some(first),
     }
 }

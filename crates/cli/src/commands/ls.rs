@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use crate::args::LsArgs;
 use crate::exit;
 use crate::job::Job;
-use crate::output::{Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text};
+use crate::output::{
+    Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text,
+};
 
 struct Row {
     step: u64,
@@ -39,17 +41,29 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let mut rows: Vec<Row> = Vec::new();
     for commit in job.catalog.commits() {
         let missing = job.missing(&commit.record);
-        let state = if missing.is_some() { "incomplete" } else { "restartable" };
+        let state = if missing.is_some() {
+            "incomplete"
+        } else {
+            "restartable"
+        };
         rows.push(committed(&job, commit, state, missing));
     }
     for commit in job.catalog.fenced() {
-        rows.push(committed(&job, commit, "fenced", Some("superseded by a newer run".into())));
+        rows.push(committed(
+            &job,
+            commit,
+            "fenced",
+            Some("superseded by a newer run".into()),
+        ));
     }
     rows.extend(uncommitted(&job));
-    rows.sort_by(|a, b| (b.step, b.counter).cmp(&(a.step, a.counter)));
+    rows.sort_by_key(|row| std::cmp::Reverse((row.step, row.counter)));
 
     let now = SystemClock::new().unix_ms();
-    let restartable = rows.iter().find(|row| row.state == "restartable").map(|row| row.step);
+    let restartable = rows
+        .iter()
+        .find(|row| row.state == "restartable")
+        .map(|row| row.step);
     let document = json!({
         "job": job.name.as_str(),
         "places": (0..job.catalog.places().len())
@@ -59,12 +73,24 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
         "notes": job.notes(),
     });
-    Ok(Outcome { code: exit::OK, text: text(&job, &rows, now), document, warnings: job.notes() })
+    Ok(Outcome {
+        code: exit::OK,
+        text: text(&job, &rows, now),
+        document,
+        warnings: job.notes(),
+    })
 }
 
 fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String>) -> Row {
     let record = &commit.record;
-    let stripes: u64 = stripe_files(job, record.containers.iter().map(|container| container.file.as_str()).collect());
+    let stripes: u64 = stripe_files(
+        job,
+        record
+            .containers
+            .iter()
+            .map(|container| container.file.as_str())
+            .collect(),
+    );
     Row {
         step: record.step,
         epoch: record.epoch.to_string(),
@@ -75,7 +101,12 @@ fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String
         world_size: Some(record.world_size),
         nodes: Some(record.nodes.len()),
         containers: record.containers.len(),
-        size_bytes: record.containers.iter().map(|container| container.len_bytes).sum::<u64>() + stripes,
+        size_bytes: record
+            .containers
+            .iter()
+            .map(|container| container.len_bytes)
+            .sum::<u64>()
+            + stripes,
         created_unix_ms: Some(record.created_unix_ms),
         copies: commit.copies.len(),
     }
@@ -86,9 +117,24 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
     let mut seen = BTreeSet::new();
     let mut bytes = 0;
     for (_, entry, name) in job.catalog.files() {
-        if let Some(FileName::Stripe { step, epoch, run, node, writer, .. }) = name {
+        if let Some(FileName::Stripe {
+            step,
+            epoch,
+            run,
+            node,
+            writer,
+            ..
+        }) = name
+        {
             let (step, epoch, run, node, writer) = (*step, *epoch, *run, *node, *writer);
-            let container = FileName::Container { step, epoch, run, node, writer }.to_string();
+            let container = FileName::Container {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+            }
+            .to_string();
             if containers.contains(container.as_str()) && seen.insert(&entry.name) {
                 bytes += entry.len_bytes;
             }
@@ -100,15 +146,44 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
 /// Checkpoints of which there are containers but no commit record.
 fn uncommitted(job: &Job) -> Vec<Row> {
     let commits = job.catalog.commits().iter().chain(job.catalog.fenced());
-    let known: BTreeSet<&str> =
-        commits.flat_map(|commit| commit.record.containers.iter().map(|container| container.file.as_str())).collect();
+    let known: BTreeSet<&str> = commits
+        .flat_map(|commit| {
+            commit
+                .record
+                .containers
+                .iter()
+                .map(|container| container.file.as_str())
+        })
+        .collect();
     let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
     for (_, entry, name) in job.catalog.files() {
         let (step, epoch, run, container, is_stripe) = match name {
-            Some(FileName::Container { step, epoch, run, .. }) => (*step, *epoch, *run, entry.name.clone(), false),
-            Some(FileName::Stripe { step, epoch, run, node, writer, .. }) => {
+            Some(FileName::Container {
+                step, epoch, run, ..
+            }) => (*step, *epoch, *run, entry.name.clone(), false),
+            Some(FileName::Stripe {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+                ..
+            }) => {
                 let (step, epoch, run, node, writer) = (*step, *epoch, *run, *node, *writer);
-                (step, epoch, run, FileName::Container { step, epoch, run, node, writer }.to_string(), true)
+                (
+                    step,
+                    epoch,
+                    run,
+                    FileName::Container {
+                        step,
+                        epoch,
+                        run,
+                        node,
+                        writer,
+                    }
+                    .to_string(),
+                    true,
+                )
             }
             _ => continue,
         };
@@ -137,7 +212,8 @@ fn uncommitted(job: &Job) -> Vec<Row> {
 
 impl Row {
     fn age_ms(&self, now: u64) -> Option<u64> {
-        self.created_unix_ms.map(|created| now.saturating_sub(created))
+        self.created_unix_ms
+            .map(|created| now.saturating_sub(created))
     }
 
     fn document(&self, now: u64) -> Value {
@@ -162,7 +238,9 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
     if rows.is_empty() {
         return format!("job {}: no checkpoints\n", job.name.as_str());
     }
-    let mut table = table(&["step", "epoch", "level", "ranks", "nodes", "size", "age", "state", "why"]);
+    let mut table = table(&[
+        "step", "epoch", "level", "ranks", "nodes", "size", "age", "state", "why",
+    ]);
     for row in rows {
         let tone = match row.state {
             "restartable" => Tone::Good,

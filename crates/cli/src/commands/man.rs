@@ -24,23 +24,41 @@ pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
     let mut command = Cli::command();
     command.build();
     let mut pages = vec![("orcheck.1".to_string(), page(command.clone())?)];
-    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+    {
         let title = format!("orcheck-{}.1", sub.get_name());
-        let more = sub.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        pages.push((title, page(sub.clone().after_help(format!("{more}{}", exit::TABLE)))?));
+        let more = sub
+            .get_after_help()
+            .map(|text| format!("{text}\n\n"))
+            .unwrap_or_default();
+        pages.push((
+            title,
+            page(sub.clone().after_help(format!("{more}{}", exit::TABLE)))?,
+        ));
     }
     if !args.force {
-        let taken = dir.list()?.into_iter().find(|entry| pages.iter().any(|(name, _)| *name == entry.name));
+        let taken = dir
+            .list()?
+            .into_iter()
+            .find(|entry| pages.iter().any(|(name, _)| *name == entry.name));
         if let Some(entry) = taken {
-            return Err(Error::invalid(format!("{} exists", dir.path().join(&entry.name).display()))
-                .next("give --force to replace it")
-                .into());
+            return Err(Error::invalid(format!(
+                "{} exists",
+                dir.path().join(&entry.name).display()
+            ))
+            .next("give --force to replace it")
+            .into());
         }
     }
     for (name, text) in &pages {
         write_small(dir.as_ref(), name, text)?;
     }
-    let files: Vec<String> = pages.iter().map(|(name, _)| dir.path().join(name).display().to_string()).collect();
+    let files: Vec<String> = pages
+        .iter()
+        .map(|(name, _)| dir.path().join(name).display().to_string())
+        .collect();
     Ok(Outcome {
         code: exit::OK,
         text: files.iter().map(|file| format!("{file}\n")).collect(),

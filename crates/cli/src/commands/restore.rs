@@ -44,9 +44,12 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
             return failure;
         }
         match verify::older_good(&job, commit, !json_wanted) {
-            Ok(Some(step)) => Failure::with(
+            Ok(Some(older)) => Failure::with(
                 exit::CORRUPT_OLDER_GOOD,
-                failure.error.next(format!("restore step {step}, which is older and good")),
+                failure.error.next(format!(
+                    "restore step {} at level {}, which is good",
+                    older.step, older.level
+                )),
             ),
             _ => failure,
         }
@@ -80,17 +83,32 @@ fn one(
     warnings.extend(reader.notes().iter().cloned());
     if args.out.as_os_str() == "-" {
         if json_wanted {
-            return Err(Error::invalid("standard output cannot hold both the region and JSON")
-                .next("give --out FILE")
-                .into());
+            return Err(
+                Error::invalid("standard output cannot hold both the region and JSON")
+                    .next("give --out FILE")
+                    .into(),
+            );
         }
         to_stdout(&reader, rank, region)?;
-        return Ok(Outcome { code: exit::OK, text: String::new(), document: json!({}), warnings });
+        return Ok(Outcome {
+            code: exit::OK,
+            text: String::new(),
+            document: json!({}),
+            warnings,
+        });
     }
     let (dir, file) = parent_and_name(&args.out)?;
     let bar = progress_bar(!json_wanted);
     bar.set_length(region.len_bytes);
-    let written = write_region(dir.as_ref(), &file, args.force, &reader, rank, region, &mut |bytes| bar.inc(bytes));
+    let written = write_region(
+        dir.as_ref(),
+        &file,
+        args.force,
+        &reader,
+        rank,
+        region,
+        &mut |bytes| bar.inc(bytes),
+    );
     bar.finish_and_clear();
     let crc = written?;
     let mut document = region_entry(region, &args.out.display().to_string(), crc);
@@ -104,7 +122,12 @@ fn one(
         size(region.len_bytes),
         args.out.display()
     );
-    Ok(Outcome { code: exit::OK, text, document, warnings })
+    Ok(Outcome {
+        code: exit::OK,
+        text,
+        document,
+        warnings,
+    })
 }
 
 fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
@@ -118,7 +141,13 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
     let mut failures: Vec<Error> = Vec::new();
     let (mut files, mut bytes) = (0u64, 0u64);
     let bar = progress_bar(!json_wanted);
-    bar.set_length(record.containers.iter().map(|container| container.len_bytes).sum());
+    bar.set_length(
+        record
+            .containers
+            .iter()
+            .map(|container| container.len_bytes)
+            .sum(),
+    );
     for container in &record.containers {
         if args.rank.is_some_and(|rank| !container.holds(rank)) {
             continue;
@@ -132,7 +161,12 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
             }
         };
         warnings.extend(reader.notes().iter().cloned());
-        for rank in reader.manifest().ranks.iter().filter(|one| args.rank.is_none_or(|rank| rank == one.rank)) {
+        for rank in reader
+            .manifest()
+            .ranks
+            .iter()
+            .filter(|one| args.rank.is_none_or(|rank| rank == one.rank))
+        {
             let rank_name = format!("rank-{:06}", rank.rank);
             let rank_dir = dir.child(&rank_name, true)?;
             for region in &rank.regions {
@@ -154,7 +188,9 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
                         region_entry(region, &shown, crc)
                     }
                     // Only damage of this one region leaves anything to go on for.
-                    Err(error) if error.kind() == ErrorKind::Corrupt && stop::requested().is_none() => {
+                    Err(error)
+                        if error.kind() == ErrorKind::Corrupt && stop::requested().is_none() =>
+                    {
                         let mut entry = show::region_document(region);
                         entry["error"] = json!(error.to_string());
                         failures.push(error);
@@ -182,7 +218,9 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
         "complete": failures.is_empty(),
     });
     let index = format!("{document:#}\n");
-    write_file(dir.as_ref(), "index.json", args.force, &mut |sink| sink(0, index.as_bytes()))?;
+    write_file(dir.as_ref(), "index.json", args.force, &mut |sink| {
+        sink(0, index.as_bytes())
+    })?;
     warnings.extend(failures.iter().map(|error| error.to_string()));
     document["out"] = json!(args.out.display().to_string());
     document["notes"] = json!(warnings);
@@ -192,10 +230,23 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
         record.step,
         size(bytes),
         args.out.display(),
-        if failures.is_empty() { String::new() } else { format!("; {} failed", failures.len()) }
+        if failures.is_empty() {
+            String::new()
+        } else {
+            format!("; {} failed", failures.len())
+        }
     );
-    let code = if failures.is_empty() { exit::OK } else { exit::PARTIAL };
-    Ok(Outcome { code, text, document, warnings })
+    let code = if failures.is_empty() {
+        exit::OK
+    } else {
+        exit::PARTIAL
+    };
+    Ok(Outcome {
+        code,
+        text,
+        document,
+        warnings,
+    })
 }
 
 fn region_entry(region: &RegionRecord, file: &str, crc: u64) -> Value {
@@ -215,10 +266,12 @@ fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
         opened => opened?,
     };
     match dir.list()?.first() {
-        Some(entry) if !args.force => {
-            Err(Error::invalid(format!("{} is not empty: it holds {}", args.out.display(), entry.name))
-                .next("give a new or empty directory, or --force"))
-        }
+        Some(entry) if !args.force => Err(Error::invalid(format!(
+            "{} is not empty: it holds {}",
+            args.out.display(),
+            entry.name
+        ))
+        .next("give a new or empty directory, or --force")),
         _ => Ok(dir),
     }
 }
@@ -227,11 +280,13 @@ fn to_stdout(reader: &Reader, rank: u32, region: &RegionRecord) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     reader.stream_region(rank, region, &mut |_, bytes| {
         check_stop()?;
-        stdout
-            .write_all(bytes)
-            .map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
+        stdout.write_all(bytes).map_err(|error| {
+            Error::unavailable(format!("standard output cannot be written: {error}"))
+        })
     })?;
-    stdout.flush().map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
+    stdout
+        .flush()
+        .map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
 }
 
 /// Writes one region and gives back the checksum of what was written.
@@ -267,7 +322,10 @@ fn write_file(
     fill: &mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
 ) -> Result<()> {
     let shown = dir.path().join(name).display().to_string();
-    let taken = || Error::invalid(format!("{shown} exists")).next("give another --out, or --force to replace it");
+    let taken = || {
+        Error::invalid(format!("{shown} exists"))
+            .next("give another --out, or --force to replace it")
+    };
     if !force && dir.list()?.iter().any(|entry| entry.name == name) {
         return Err(taken());
     }
@@ -282,17 +340,21 @@ fn write_file(
         file.write_at(bytes, at)
     });
     let mut reserved = false;
-    let finished = filled.and_then(|()| file.sync()).and_then(|()| file.close()).and_then(|()| {
-        if !force {
-            // An exclusive creation reserves the name; the rename then replaces only what we made ourselves.
-            // Breaks if: this is dropped; a file that appeared meanwhile would be overwritten.
-            dir.create(name, Create::Buffered).map_err(|_| taken())?.close()?;
-            reserved = true;
-        }
-        dir.rename(&temporary, name)?;
-        reserved = false;
-        dir.sync()
-    });
+    let finished = filled
+        .and_then(|()| file.sync())
+        .and_then(|()| file.close())
+        .and_then(|()| {
+            if !force {
+                // An exclusive creation reserves the name; the rename then replaces only what we made ourselves.
+                dir.create(name, Create::Buffered)
+                    .map_err(|_| taken())?
+                    .close()?;
+                reserved = true;
+            }
+            dir.rename(&temporary, name)?;
+            reserved = false;
+            dir.sync()
+        });
     if finished.is_err() {
         // The error at hand says more than a failure to clean up.
         let _ = dir.remove(&temporary);
@@ -306,7 +368,9 @@ fn write_file(
 fn check_stop() -> Result<()> {
     match stop::requested() {
         None => Ok(()),
-        Some(_) => Err(Error::unavailable("stopped by a signal; unfinished files were removed")),
+        Some(_) => Err(Error::unavailable(
+            "stopped by a signal; unfinished files were removed",
+        )),
     }
 }
 
@@ -316,7 +380,10 @@ fn plain_name(region: &str) -> String {
     const LIMIT_BYTES: usize = 200;
     let mut name = String::new();
     for (index, byte) in region.bytes().enumerate() {
-        let plain = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' || (byte == b'.' && index > 0);
+        let plain = byte.is_ascii_alphanumeric()
+            || byte == b'_'
+            || byte == b'-'
+            || (byte == b'.' && index > 0);
         if plain {
             name.push(char::from(byte));
         } else {
@@ -325,14 +392,36 @@ fn plain_name(region: &str) -> String {
     }
     if name.len() > LIMIT_BYTES {
         name.truncate(LIMIT_BYTES - 18);
-        name.push_str(&format!("%-{:016x}", orcheck_format::crc64(region.as_bytes())));
+        name.push_str(&format!(
+            "%-{:016x}",
+            orcheck_format::crc64(region.as_bytes())
+        ));
     }
     name
 }
 
 #[cfg(test)]
+// A test makes the file that is in the way.
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_appears_meanwhile_is_not_replaced() {
+        // Breaks if: the name is not reserved before the rename.
+        let path = std::env::temp_dir().join(format!("orcheck-restore-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let dir = orcheck_io::open_dir(&path, orcheck_io::Steps::none()).unwrap();
+        let taken = path.join("x");
+        let written = write_file(dir.as_ref(), "x", false, &mut |sink| {
+            std::fs::write(&taken, b"mine").unwrap();
+            sink(0, b"ours")
+        });
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+        assert_eq!(dir.list().unwrap().len(), 1, "the unfinished file is gone");
+        std::fs::remove_dir_all(&path).unwrap();
+    }
 
     #[test]
     fn region_names_become_plain_and_distinct_file_names() {

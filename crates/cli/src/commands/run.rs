@@ -25,7 +25,9 @@ use std::time::Duration;
 
 use orcheck_format::{Epoch, Error, Level, Result};
 use orcheck_io::{Clock, SystemClock, install_signal};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait,
+};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
@@ -53,16 +55,20 @@ static FORWARDED: [(AtomicBool, i32, bool); 4] = [
 
 /// Runs the command to its end.
 pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
-    let grace = Duration::try_from_secs_f64(args.grace).map_err(|_| {
-        Error::invalid(format!("--grace {}: expected seconds from 0", args.grace))
-    })?;
+    let grace = Duration::try_from_secs_f64(args.grace)
+        .map_err(|_| Error::invalid(format!("--grace {}: expected seconds from 0", args.grace)))?;
     for (flag, signal, _) in &FORWARDED {
         install_signal(*signal, flag)?;
     }
     // Without it, orphans of the command escape to the init process; the group is still signalled.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
 
-    let supervisor = Supervisor { args, grace, clock: SystemClock::new(), json: json_wanted };
+    let supervisor = Supervisor {
+        args,
+        grace,
+        clock: SystemClock::new(),
+        json: json_wanted,
+    };
     let mut known = supervisor.commits();
     let mut idle_runs = 0;
     let mut runs: Vec<Value> = Vec::new();
@@ -76,8 +82,14 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             (Some(before), Some(after)) => Some(!after.is_subset(before)),
             _ => None,
         };
-        idle_runs = if progress == Some(false) { idle_runs + 1 } else { 0 };
-        let newest = now.as_ref().and_then(|commits| commits.last().map(|(step, ..)| *step));
+        idle_runs = if progress == Some(false) {
+            idle_runs + 1
+        } else {
+            0
+        };
+        let newest = now
+            .as_ref()
+            .and_then(|commits| commits.last().map(|(step, ..)| *step));
         known = now.or(known);
         runs.push(json!({
             "attempt": attempt,
@@ -104,14 +116,24 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             None
         };
         if let Some(reason) = last {
-            supervisor.say("end", attempt, &format!("{ended}; not restarting: {reason}"));
+            supervisor.say(
+                "end",
+                attempt,
+                &format!("{ended}; not restarting: {reason}"),
+            );
             break code_of(status);
         }
-        let from = newest.map(|step| format!("; newest committed step {step}")).unwrap_or_default();
+        let from = newest
+            .map(|step| format!("; newest committed step {step}"))
+            .unwrap_or_default();
         supervisor.say(
             "restart",
             attempt,
-            &format!("{ended}{from}; starting run {} of at most {}", attempt + 1, u64::from(args.restarts) + 1),
+            &format!(
+                "{ended}{from}; starting run {} of at most {}",
+                attempt + 1,
+                u64::from(args.restarts) + 1
+            ),
         );
         attempt += 1;
     };
@@ -121,7 +143,12 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         eprintln!("{document}");
     }
     // Standard output belongs to the command, so the document for it is empty and never printed.
-    Ok(Outcome { code, text: String::new(), document: Value::Null, warnings: Vec::new() })
+    Ok(Outcome {
+        code,
+        text: String::new(),
+        document: Value::Null,
+        warnings: Vec::new(),
+    })
 }
 
 struct Supervisor<'a> {
@@ -145,12 +172,18 @@ impl Supervisor<'_> {
     /// Everything committed so far, where directories are known and can be read.
     fn commits(&self) -> Option<BTreeSet<(u64, Epoch, Level)>> {
         let place = &self.args.place;
-        if crate::job::placed_roots(&place.dirs, &place.node_dirs).is_empty() && place.node_dirs.is_empty() {
+        if crate::job::placed_roots(&place.dirs, &place.node_dirs).is_empty()
+            && place.node_dirs.is_empty()
+        {
             return None;
         }
         match Job::open(place) {
             Ok(job) => Some(
-                job.catalog.commits().iter().map(|commit| (commit.record.step, commit.record.epoch, commit.record.level)).collect(),
+                job.catalog
+                    .commits()
+                    .iter()
+                    .map(|commit| (commit.record.step, commit.record.epoch, commit.record.level))
+                    .collect(),
             ),
             // Before the first run the job's directory need not be there.
             Err(failure) if failure.code == exit::NOT_FOUND => Some(BTreeSet::new()),
@@ -181,7 +214,14 @@ impl Supervisor<'_> {
                 let _ = kill_process_group(group, signal_of(*signal));
                 if *ends {
                     stopping = Some(self.clock.now());
-                    self.say("stop", attempt, &format!("signal {signal} passed on; killing after {} s", self.grace.as_secs_f64()));
+                    self.say(
+                        "stop",
+                        attempt,
+                        &format!(
+                            "signal {signal} passed on; killing after {} s",
+                            self.grace.as_secs_f64()
+                        ),
+                    );
                 }
             }
             if stopping.is_some_and(|since| self.clock.now().saturating_sub(since) >= self.grace) {
@@ -191,7 +231,9 @@ impl Supervisor<'_> {
         };
         self.clear(group, attempt);
         // A signal that came between the last look and the end of the command counts too.
-        let late = FORWARDED.iter().any(|(flag, _, ends)| flag.swap(false, Ordering::Relaxed) && *ends);
+        let late = FORWARDED
+            .iter()
+            .any(|(flag, _, ends)| flag.swap(false, Ordering::Relaxed) && *ends);
         Ok((status, stopping.is_some() || late))
     }
 
@@ -202,7 +244,10 @@ impl Supervisor<'_> {
             .split_first()
             .ok_or_else(|| Error::invalid("no command given"))?;
         let mut command = Command::new(program);
-        command.args(rest).env(ATTEMPT_VARIABLE, attempt.to_string()).process_group(0);
+        command
+            .args(rest)
+            .env(ATTEMPT_VARIABLE, attempt.to_string())
+            .process_group(0);
         if std::io::stdin().is_terminal() {
             // A process group in the background is stopped when it reads from the terminal.
             command.stdin(Stdio::null());
@@ -210,8 +255,10 @@ impl Supervisor<'_> {
         command.spawn().map_err(|error| {
             let shown = program.to_string_lossy();
             match error.kind() {
-                std::io::ErrorKind::NotFound => Error::not_found(format!("command {shown} does not exist"))
-                    .next("check its name and PATH"),
+                std::io::ErrorKind::NotFound => {
+                    Error::not_found(format!("command {shown} does not exist"))
+                        .next("check its name and PATH")
+                }
                 _ => Error::unavailable(format!("command {shown} cannot be started: {error}")),
             }
             .into()
@@ -235,7 +282,11 @@ impl Supervisor<'_> {
             }
             if waited >= self.grace && !killed {
                 killed = true;
-                self.say("kill", attempt, "processes of the run outlived the grace time and were killed");
+                self.say(
+                    "kill",
+                    attempt,
+                    "processes of the run outlived the grace time and were killed",
+                );
             }
             if killed {
                 signal_all(group, Signal::KILL);
@@ -247,7 +298,9 @@ impl Supervisor<'_> {
 }
 
 fn poll_child(child: &mut Child) -> Result<Option<ExitStatus>> {
-    child.try_wait().map_err(|error| Error::internal(format!("the command cannot be waited for: {error}")))
+    child
+        .try_wait()
+        .map_err(|error| Error::internal(format!("the command cannot be waited for: {error}")))
 }
 
 /// Collects orphans that ended. Only between runs: the command itself has been collected then.
@@ -271,7 +324,10 @@ fn signal_all(group: Pid, signal: Signal) {
 fn orphans() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero();
     // This program has one thread, so one list holds all children. A kernel without it has no such file.
-    let listed = orcheck_io::read_text(std::path::Path::new(&format!("/proc/{own}/task/{own}/children")), 1 << 20);
+    let listed = orcheck_io::read_text(
+        std::path::Path::new(&format!("/proc/{own}/task/{own}/children")),
+        1 << 20,
+    );
     listed
         .unwrap_or_default()
         .split_whitespace()
@@ -289,8 +345,11 @@ fn signal_of(number: i32) -> Signal {
 }
 
 fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILURE)
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(exit::FAILURE)
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -27,14 +27,40 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
     let mut warnings = job.notes();
     let mut containers = Vec::new();
     let mut ranks = Vec::new();
-    let mut container_table = table(&["container", "node", "writer", "ranks", "size", "state", "place"]);
-    let mut region_table = table(&["rank", "region", "kind", "type", "shape", "of global", "at", "size", "flags"]);
+    let mut container_table = table(&[
+        "container",
+        "node",
+        "writer",
+        "ranks",
+        "size",
+        "state",
+        "place",
+    ]);
+    let mut region_table = table(&[
+        "rank",
+        "region",
+        "kind",
+        "type",
+        "shape",
+        "of global",
+        "at",
+        "size",
+        "flags",
+    ]);
     let mut failed = 0u64;
     for container in &record.containers {
-        let held: u64 = container.ranks.iter().map(|(_, count)| u64::from(*count)).sum();
+        let held: u64 = container
+            .ranks
+            .iter()
+            .map(|(_, count)| u64::from(*count))
+            .sum();
         let found = job.find_file(&container.file);
-        let place = found.map(|(place, _)| job.place_path(place));
-        let node = record.nodes.get(container.node as usize).cloned().unwrap_or_default();
+        let place = found.map(|place| job.place_path(place));
+        let node = record
+            .nodes
+            .get(container.node as usize)
+            .cloned()
+            .unwrap_or_default();
         let opened = Reader::open(job.catalog.places(), record, container);
         let error = opened.as_ref().err().map(|error| error.to_string());
         container_table.add_row([
@@ -69,7 +95,12 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
                 document["stores"] = json!(reader.manifest().stores);
                 document["notes"] = json!(reader.notes());
                 warnings.extend(reader.notes().iter().cloned());
-                for rank in reader.manifest().ranks.iter().filter(|rank| wanted(rank.rank)) {
+                for rank in reader
+                    .manifest()
+                    .ranks
+                    .iter()
+                    .filter(|rank| wanted(rank.rank))
+                {
                     for region in &rank.regions {
                         region_table.add_row(region_row(rank.rank, region));
                     }
@@ -85,7 +116,11 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         containers.push(document);
     }
 
-    let total: u64 = record.containers.iter().map(|container| container.len_bytes).sum();
+    let total: u64 = record
+        .containers
+        .iter()
+        .map(|container| container.len_bytes)
+        .sum();
     let text = format!(
         "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
          commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
@@ -97,7 +132,11 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         count(record.nodes.len() as u64, "node"),
         size(total),
         count(record.containers.len() as u64, "container"),
-        if commit.copies.len() == 1 { "1 copy".into() } else { format!("{} copies", commit.copies.len()) },
+        if commit.copies.len() == 1 {
+            "1 copy".into()
+        } else {
+            format!("{} copies", commit.copies.len())
+        },
         record.placement_generation,
         record.servers.join(", "),
         table_text(&container_table),
@@ -120,7 +159,12 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "notes": warnings,
     });
     let code = if failed == 0 { exit::OK } else { exit::PARTIAL };
-    Ok(Outcome { code, text, document, warnings })
+    Ok(Outcome {
+        code,
+        text,
+        document,
+        warnings,
+    })
 }
 
 /// The word for a region's kind, in text and JSON.

@@ -7,7 +7,7 @@
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::verify::{Verdict, verify_commit};
-use orcheck_format::ErrorKind;
+use orcheck_format::{CommitRecord, ErrorKind};
 use serde_json::{Value, json};
 
 use crate::args::{VerifyArgs, Which};
@@ -38,24 +38,35 @@ impl Checked<'_> {
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let job = Job::open(&args.place)?;
     let commits: Vec<&Commit> = if args.all {
-        job.pick(&Which { step: None, level: None })?;
+        job.pick(&Which {
+            step: None,
+            level: None,
+        })?;
         job.catalog.commits().iter().collect()
     } else {
         vec![job.pick(&args.which)?]
     };
     let mut checked = Vec::new();
     for commit in commits {
-        checked.push(Checked { commit, verdict: verify_one(&job, commit, show_progress)? });
+        checked.push(Checked {
+            commit,
+            verdict: verify_one(&job, commit, show_progress)?,
+        });
     }
     let first_restorable = checked[0].verdict.is_restorable();
     let older_good = match (first_restorable, args.all) {
         (true, _) => None,
-        (false, true) => {
-            checked.iter().find(|one| one.verdict.is_restorable()).map(|one| one.commit.record.step)
-        }
+        (false, true) => checked
+            .iter()
+            .find(|one| one.verdict.is_restorable())
+            .map(|one| &one.commit.record),
         (false, false) => older_good(&job, checked[0].commit, show_progress)?,
     };
-    let damaged_record = job.catalog.problems().iter().any(|problem| problem.kind == ErrorKind::Corrupt);
+    let damaged_record = job
+        .catalog
+        .problems()
+        .iter()
+        .any(|problem| problem.kind == ErrorKind::Corrupt);
     let code = match (first_restorable, older_good) {
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
         (false, None) => first_code(&checked[0].verdict),
@@ -65,15 +76,24 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(document).collect::<Vec<Value>>(),
-        "older_good_step": older_good,
+        "older_good_step": older_good.map(|record| record.step),
+        "older_good_level": older_good.map(|record| record.level.to_string()),
         "notes": job.notes(),
     });
-    Ok(Outcome { code, text: text(&job, &checked, older_good), document, warnings: job.notes() })
+    Ok(Outcome {
+        code,
+        text: text(&job, &checked, older_good),
+        document,
+        warnings: job.notes(),
+    })
 }
 
 /// The code of a checkpoint that cannot be restored when no older one is good: that of its gravest finding.
 fn first_code(verdict: &Verdict) -> u8 {
-    let mut kinds = verdict.findings().filter(|finding| finding.fatal).map(|finding| finding.kind);
+    let mut kinds = verdict
+        .findings()
+        .filter(|finding| finding.fatal)
+        .map(|finding| finding.kind);
     let first = kinds.next().unwrap_or(ErrorKind::Corrupt);
     if first == ErrorKind::Corrupt || kinds.any(|kind| kind == ErrorKind::Corrupt) {
         exit::CORRUPT
@@ -93,14 +113,22 @@ fn verify_one(job: &Job, commit: &Commit, show_progress: bool) -> Result<Verdict
     Ok(verdict?)
 }
 
-/// The step of the newest older checkpoint that can be restored; reads them until one is found.
-pub fn older_good(job: &Job, than: &Commit, show_progress: bool) -> Result<Option<u64>, Failure> {
-    let older = job.catalog.commits().iter().filter(|commit| {
-        (commit.record.step, commit.record.epoch) < (than.record.step, than.record.epoch)
-    });
-    for commit in older {
+/// The newest other checkpoint that can be restored and is not newer (another level of the same step counts);
+/// reads them until one is found.
+pub fn older_good<'a>(
+    job: &'a Job,
+    than: &Commit,
+    show_progress: bool,
+) -> Result<Option<&'a CommitRecord>, Failure> {
+    let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
+    let others = job
+        .catalog
+        .commits()
+        .iter()
+        .filter(|commit| key(commit) <= key(than) && commit.record != than.record);
+    for commit in others {
         if verify_one(job, commit, show_progress)?.is_restorable() {
-            return Ok(Some(commit.record.step));
+            return Ok(Some(&commit.record));
         }
     }
     Ok(None)
@@ -134,8 +162,16 @@ fn document(one: &Checked<'_>) -> Value {
     })
 }
 
-fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<u64>) -> String {
-    let mut table = table(&["step", "epoch", "level", "containers", "ranks", "checked", "verdict"]);
+fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -> String {
+    let mut table = table(&[
+        "step",
+        "epoch",
+        "level",
+        "containers",
+        "ranks",
+        "checked",
+        "verdict",
+    ]);
     let mut findings = String::new();
     for one in checked {
         let record = &one.commit.record;
@@ -145,17 +181,40 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<u64>) -> String {
             plain(record.epoch),
             plain(record.level),
             right(one.verdict.containers.len()),
-            right(one.verdict.containers.iter().map(|container| container.ranks).sum::<u64>()),
+            right(
+                one.verdict
+                    .containers
+                    .iter()
+                    .map(|container| container.ranks)
+                    .sum::<u64>(),
+            ),
             right(size(one.verdict.checked_bytes())),
             cell(state, tone),
         ]);
         for finding in one.verdict.findings() {
-            let weight = if finding.fatal { "data lost" } else { "no data lost" };
-            findings.push_str(&format!("{} ({weight}): {}\n", finding.kind.name(), finding.message));
+            let weight = if finding.fatal {
+                "data lost"
+            } else {
+                "no data lost"
+            };
+            findings.push_str(&format!(
+                "{} ({weight}): {}\n",
+                finding.kind.name(),
+                finding.message
+            ));
         }
-        let more: u64 = one.verdict.containers.iter().map(|container| container.more_findings).sum();
+        let more: u64 = one
+            .verdict
+            .containers
+            .iter()
+            .map(|container| container.more_findings)
+            .sum();
         if more > 0 {
-            findings.push_str(&format!("and {} more in step {}\n", count(more, "finding"), record.step));
+            findings.push_str(&format!(
+                "and {} more in step {}\n",
+                count(more, "finding"),
+                record.step
+            ));
         }
     }
     let mut text = format!("job {}\n{}", job.name.as_str(), table_text(&table));
@@ -163,8 +222,13 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<u64>) -> String {
         text.push('\n');
         text.push_str(&findings);
     }
-    if let Some(step) = older_good {
-        text.push_str(&format!("\nstep {step} is older and can be restored\n"));
+    if let Some(record) = older_good {
+        text.push_str(&format!(
+            "
+step {} (level {}) is good enough to be restored
+",
+            record.step, record.level
+        ));
     }
     text
 }

@@ -6,11 +6,18 @@ use orcheck_format::{Epoch, ErrorKind, FileName, JobName, Level, RunId};
 use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
 
 fn steps(catalog: &Catalog) -> Vec<(u64, u64)> {
-    catalog.commits().iter().map(|commit| (commit.record.step, commit.record.epoch.counter)).collect()
+    catalog
+        .commits()
+        .iter()
+        .map(|commit| (commit.record.step, commit.record.epoch.counter))
+        .collect()
 }
 
 fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::Result<Catalog> {
-    Catalog::scan(&job(), &open_places(&dirs.iter().map(|dir| scratch.dir(dir)).collect::<Vec<_>>()))
+    Catalog::scan(
+        &job(),
+        &open_places(&dirs.iter().map(|dir| scratch.dir(dir)).collect::<Vec<_>>()),
+    )
 }
 
 #[test]
@@ -25,7 +32,11 @@ fn newest_first_and_copies_merged() {
     write(&dirs[..1], &node);
     let catalog = scan(&scratch, &["a", "b"]).unwrap();
     assert_eq!(steps(&catalog), [(10, 2), (10, 2), (10, 1), (9, 1), (2, 2)]);
-    let copies: Vec<&[usize]> = catalog.commits().iter().map(|commit| &commit.copies[..]).collect();
+    let copies: Vec<&[usize]> = catalog
+        .commits()
+        .iter()
+        .map(|commit| &commit.copies[..])
+        .collect();
     assert_eq!(copies, [&[0, 1][..], &[0], &[0, 1], &[0, 1], &[0, 1]]);
     assert_eq!(catalog.commits()[0].record.level, Level::Global);
     assert_eq!(catalog.commits()[1].record.level, Level::Node);
@@ -37,8 +48,13 @@ fn newest_first_and_copies_merged() {
 fn an_empty_directory_is_an_empty_catalog() {
     let scratch = Scratch::new();
     let catalog = scan(&scratch, &["a"]).unwrap();
-    assert!(catalog.commits().is_empty() && catalog.notes().is_empty() && catalog.claims().is_empty());
-    assert_eq!(Catalog::scan(&job(), &[]).err().unwrap().kind(), ErrorKind::Invalid);
+    assert!(
+        catalog.commits().is_empty() && catalog.notes().is_empty() && catalog.claims().is_empty()
+    );
+    assert_eq!(
+        Catalog::scan(&job(), &[]).err().unwrap().kind(),
+        ErrorKind::Invalid
+    );
 }
 
 #[test]
@@ -52,13 +68,23 @@ fn the_resume_rule() {
     // Epoch 2 has claimed but not said from where: nothing is restricted.
     claim(&dirs[0], epoch(1), Some(None));
     claim(&dirs[0], epoch(2), None);
-    assert_eq!(steps(&scan(&scratch, &["a"]).unwrap()), [(30, 1), (26, 2), (25, 2), (20, 1), (10, 1)]);
+    assert_eq!(
+        steps(&scan(&scratch, &["a"]).unwrap()),
+        [(30, 1), (26, 2), (25, 2), (20, 1), (10, 1)]
+    );
     // Epoch 2 resumed from step 20: step 30 of epoch 1 is a zombie's.
     claim(&dirs[0], epoch(2), Some(Some(20)));
     let catalog = scan(&scratch, &["a"]).unwrap();
     assert_eq!(steps(&catalog), [(26, 2), (25, 2), (20, 1), (10, 1)]);
     assert_eq!(catalog.fenced().len(), 1);
-    assert!(catalog.notes().iter().any(|note| note.contains("step 30") && note.contains("resumed from step 20")), "{:?}", catalog.notes());
+    assert!(
+        catalog
+            .notes()
+            .iter()
+            .any(|note| note.contains("step 30") && note.contains("resumed from step 20")),
+        "{:?}",
+        catalog.notes()
+    );
     // Epoch 3 fell back to step 10.
     claim(&dirs[0], epoch(3), Some(Some(10)));
     assert_eq!(steps(&scan(&scratch, &["a"]).unwrap()), [(10, 1)]);
@@ -89,12 +115,21 @@ fn two_runs_at_one_counter_are_refused_and_named() {
     let scratch = Scratch::new();
     let dirs = [scratch.dir("a"), scratch.dir("b")];
     write(&dirs, &Spec::new(10, 1));
-    let other = Epoch { counter: 2, run: RunId([0xab; 16]) };
+    let other = Epoch {
+        counter: 2,
+        run: RunId([0xab; 16]),
+    };
     claim(&dirs[0], epoch(2), None);
     claim(&dirs[1], other, None);
     let error = scan(&scratch, &["a", "b"]).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Fenced);
-    for part in [epoch(2).to_string(), other.to_string(), "host-a".into(), "4711".into(), "Next:".into()] {
+    for part in [
+        epoch(2).to_string(),
+        other.to_string(),
+        "host-a".into(),
+        "4711".into(),
+        "Next:".into(),
+    ] {
         assert!(error.message().contains(&part), "{part} is not in: {error}");
     }
     // The same claim in both places is one claim.
@@ -107,7 +142,10 @@ fn a_commit_of_another_run_at_a_claimed_counter_does_not_count() {
     let scratch = Scratch::new();
     let dirs = [scratch.dir("a")];
     let mut spec = Spec::new(10, 2);
-    spec.epoch = Epoch { counter: 2, run: RunId([0xab; 16]) };
+    spec.epoch = Epoch {
+        counter: 2,
+        run: RunId([0xab; 16]),
+    };
     write(&dirs, &spec);
     claim(&dirs[0], epoch(2), None);
     let catalog = scan(&scratch, &["a"]).unwrap();
@@ -130,7 +168,12 @@ fn a_damaged_commit_record_is_noted_and_its_copy_counts() {
         assert_eq!(catalog.commits().len(), 1, "byte {at}");
         assert_eq!(catalog.commits()[0].copies, [1], "byte {at}");
         let note = &catalog.notes()[0];
-        assert!(note.contains(&spec.commit_name()) && note.contains("expected") && note.contains("found"), "{note}");
+        assert!(
+            note.contains(&spec.commit_name())
+                && note.contains("expected")
+                && note.contains("found"),
+            "{note}"
+        );
         assert_eq!(catalog.problems().len(), 1);
         flip(&path, at, 4);
     }
@@ -178,13 +221,26 @@ fn renamed_foreign_and_stranger_files_are_left_alone_and_told() {
     let catalog = scan(&scratch, &["a"]).unwrap();
     assert_eq!(steps(&catalog), [(10, 1)]);
     let notes = catalog.notes().join("\n");
-    assert!(notes.contains("the file name and the record disagree"), "{notes}");
-    assert!(notes.contains("2 files") && notes.contains("first: README"), "{notes}");
+    assert!(
+        notes.contains("the file name and the record disagree"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("2 files") && notes.contains("first: README"),
+        "{notes}"
+    );
     assert_eq!(catalog.notes().len(), 2, "{notes}");
     // Records of another job are not ours either.
     let other = Catalog::scan(&JobName::new("other").unwrap(), &open_places(&dirs)).unwrap();
     assert!(other.commits().is_empty());
-    assert!(other.notes().iter().any(|note| note.contains("belongs to another job")), "{:?}", other.notes());
+    assert!(
+        other
+            .notes()
+            .iter()
+            .any(|note| note.contains("belongs to another job")),
+        "{:?}",
+        other.notes()
+    );
 }
 
 #[test]
@@ -198,8 +254,15 @@ fn an_unreadable_place_is_a_note_unless_it_is_the_only_one() {
     places[1] = steps_failing;
     let catalog = Catalog::scan(&job(), &places).unwrap();
     assert_eq!(catalog.commits()[0].copies, [0]);
-    assert!(catalog.notes()[0].contains("/b cannot be listed"), "{:?}", catalog.notes());
-    assert_eq!(Catalog::scan(&job(), &places[1..]).err().unwrap().kind(), ErrorKind::Unavailable);
+    assert!(
+        catalog.notes()[0].contains("/b cannot be listed"),
+        "{:?}",
+        catalog.notes()
+    );
+    assert_eq!(
+        Catalog::scan(&job(), &places[1..]).err().unwrap().kind(),
+        ErrorKind::Unavailable
+    );
 }
 
 /// A disk that does not list its directories.
@@ -208,6 +271,10 @@ struct FailList;
 impl orcheck_io::StepHook for FailList {
     fn at(&self, step: &orcheck_io::StepInfo<'_>) -> orcheck_io::Verdict {
         const EIO: i32 = 5;
-        if step.site == "dir.list" { orcheck_io::Verdict::Fail(EIO) } else { orcheck_io::Verdict::Go }
+        if step.site == "dir.list" {
+            orcheck_io::Verdict::Fail(EIO)
+        } else {
+            orcheck_io::Verdict::Go
+        }
     }
 }

@@ -18,15 +18,28 @@ impl Case {
         let scratch = Scratch::new();
         let spec = Spec::new(40, 7);
         let written = write(&[scratch.dir("a")], &spec);
-        Case { scratch, spec, written }
+        Case {
+            scratch,
+            spec,
+            written,
+        }
     }
 
     fn verify(&self) -> Verdict {
-        verify_commit(&open_places(&[self.scratch.dir("a")]), &self.written.record, &mut |_, _| {}).unwrap()
+        verify_commit(
+            &open_places(&[self.scratch.dir("a")]),
+            &self.written.record,
+            &mut |_, _| {},
+        )
+        .unwrap()
     }
 
     fn open(&self) -> orcheck_format::Result<Reader> {
-        Reader::open(&open_places(&[self.scratch.dir("a")]), &self.written.record, &self.written.record.containers[0])
+        Reader::open(
+            &open_places(&[self.scratch.dir("a")]),
+            &self.written.record,
+            &self.written.record.containers[0],
+        )
     }
 
     /// How many regions of the first container come back right; panics on wrong bytes.
@@ -35,10 +48,18 @@ impl Case {
         let mut right = 0;
         for &rank in &self.spec.nodes[0] {
             for region in &self.spec.regions {
-                let Some(record) = reader.region(rank, &region.name) else { continue };
+                let Some(record) = reader.region(rank, &region.name) else {
+                    continue;
+                };
                 let mut found = vec![0; region.len];
-                if reader.read_region(rank, record, Span::from_mut(&mut found)).is_ok() {
-                    assert!(found == payload(rank, self.spec.step, &region.name, region.len), "wrong bytes were handed over");
+                if reader
+                    .read_region(rank, record, Span::from_mut(&mut found))
+                    .is_ok()
+                {
+                    assert!(
+                        found == payload(rank, self.spec.step, &region.name, region.len),
+                        "wrong bytes were handed over"
+                    );
                     right += 1;
                 }
             }
@@ -48,17 +69,31 @@ impl Case {
 
     fn message(&self) -> String {
         let verdict = self.verify();
-        verdict.findings().map(|finding| finding.message.clone()).collect::<Vec<_>>().join("\n")
+        verdict
+            .findings()
+            .map(|finding| finding.message.clone())
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
 #[test]
 fn header() {
     let case = Case::new();
-    flip(&case.written.paths[0], case.written.structure(0, "header").start + 50, 3);
+    flip(
+        &case.written.paths[0],
+        case.written.structure(0, "header").start + 50,
+        3,
+    );
     let error = case.open().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    for part in ["header", "bytes 0..4096", "expected", "found", &case.written.record.containers[0].file] {
+    for part in [
+        "header",
+        "bytes 0..4096",
+        "expected",
+        "found",
+        &case.written.record.containers[0].file,
+    ] {
         assert!(error.message().contains(part), "{part} is not in: {error}");
     }
     assert!(!case.verify().is_restorable());
@@ -66,15 +101,31 @@ fn header() {
 
 #[test]
 fn rank_header_and_rank_record_cost_no_data() {
-    for name in ["rank header 1", "rank header 0", "rank record 1", "rank record 0"] {
+    for name in [
+        "rank header 1",
+        "rank header 0",
+        "rank record 1",
+        "rank record 0",
+    ] {
         let case = Case::new();
-        flip(&case.written.paths[0], case.written.structure(0, name).start + 20, 5);
+        flip(
+            &case.written.paths[0],
+            case.written.structure(0, name).start + 20,
+            5,
+        );
         assert_eq!(case.readable(), 6, "{name}");
         let verdict = case.verify();
-        assert!(!verdict.is_good() && verdict.is_restorable(), "{name}: {verdict:?}");
+        assert!(
+            !verdict.is_good() && verdict.is_restorable(),
+            "{name}: {verdict:?}"
+        );
         // The damage is one; the part behind it is still examined.
         assert_eq!(verdict.findings().count(), 1, "{name}: {}", case.message());
-        assert!(case.message().contains(&name[..name.len() - 2]), "{name}: {}", case.message());
+        assert!(
+            case.message().contains(&name[..name.len() - 2]),
+            "{name}: {}",
+            case.message()
+        );
     }
 }
 
@@ -88,11 +139,16 @@ fn stream() {
     let verdict = case.verify();
     let findings: Vec<_> = verdict.findings().collect();
     assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].rank, findings[0].region.as_deref()), (Some(0), Some("u")));
+    assert_eq!(
+        (findings[0].rank, findings[0].region.as_deref()),
+        (Some(0), Some("u"))
+    );
     assert!(findings[0].fatal && findings[0].kind == ErrorKind::Corrupt);
     let reader = case.open().unwrap();
     let region = reader.region(0, "u").unwrap();
-    let error = reader.read_region(0, region, Span::from_mut(&mut vec![0; 24_000])).unwrap_err();
+    let error = reader
+        .read_region(0, region, Span::from_mut(&mut vec![0; 24_000]))
+        .unwrap_err();
     let (from, to) = (stream.start + 8192, stream.start + 16_384);
     for part in [
         "step 40",
@@ -121,10 +177,21 @@ fn stream() {
 fn manifest_and_trailer_are_rebuilt() {
     for name in ["manifest", "trailer"] {
         let case = Case::new();
-        flip(&case.written.paths[0], case.written.structure(0, name).start + 11, 2);
+        flip(
+            &case.written.paths[0],
+            case.written.structure(0, name).start + 11,
+            2,
+        );
         assert_eq!(case.readable(), 6, "{name}");
         let reader = case.open().unwrap();
-        assert!(reader.notes().iter().any(|note| note.contains(name) && note.contains("rebuilt")), "{:?}", reader.notes());
+        assert!(
+            reader
+                .notes()
+                .iter()
+                .any(|note| note.contains(name) && note.contains("rebuilt")),
+            "{:?}",
+            reader.notes()
+        );
         let verdict = case.verify();
         assert!(!verdict.is_good() && verdict.is_restorable());
     }
@@ -134,8 +201,16 @@ fn manifest_and_trailer_are_rebuilt() {
 fn a_manifest_that_cannot_be_rebuilt_is_refused() {
     // Breaks if: `rebuild` does not compare the digest; half a manifest would then be believed.
     let case = Case::new();
-    flip(&case.written.paths[0], case.written.structure(0, "trailer").start + 11, 2);
-    flip(&case.written.paths[0], case.written.structure(0, "rank record 0").start + 40, 2);
+    flip(
+        &case.written.paths[0],
+        case.written.structure(0, "trailer").start + 11,
+        2,
+    );
+    flip(
+        &case.written.paths[0],
+        case.written.structure(0, "rank record 0").start + 40,
+        2,
+    );
     let error = case.open().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     for part in ["trailer", "1 of 2 ranks found", "Next:"] {
@@ -152,7 +227,12 @@ fn padding_is_looked_at() {
     assert_eq!(case.readable(), 6);
     let verdict = case.verify();
     assert!(!verdict.is_good() && verdict.is_restorable());
-    assert!(case.message().contains(&format!("at byte {}", padding.start + 3)), "{}", case.message());
+    assert!(
+        case.message()
+            .contains(&format!("at byte {}", padding.start + 3)),
+        "{}",
+        case.message()
+    );
 }
 
 #[test]
@@ -163,14 +243,22 @@ fn a_cut_tail_is_rebuilt_and_a_cut_stream_is_refused() {
     std::fs::write(path, &bytes[..case.written.structure(0, "manifest").start]).unwrap();
     assert_eq!(case.readable(), 6);
     assert!(!case.verify().is_good() && case.verify().is_restorable());
-    std::fs::write(path, &bytes[..case.written.structure(0, "stream 0").start + 100]).unwrap();
+    std::fs::write(
+        path,
+        &bytes[..case.written.structure(0, "stream 0").start + 100],
+    )
+    .unwrap();
     assert_eq!(case.readable(), 0);
     let error = case.open().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     // And an overlong tail costs nothing, but is told.
     std::fs::write(path, [&bytes[..], b"tail"].concat()).unwrap();
     assert_eq!(case.readable(), 6);
-    assert!(case.message().contains("expected a length of"), "{}", case.message());
+    assert!(
+        case.message().contains("expected a length of"),
+        "{}",
+        case.message()
+    );
     std::fs::write(path, b"").unwrap();
     assert_eq!(case.readable(), 0);
 }
@@ -179,13 +267,26 @@ fn a_cut_tail_is_rebuilt_and_a_cut_stream_is_refused() {
 fn any_flipped_bit_is_found_and_none_gives_wrong_bytes() {
     // Breaks if: any one comparison of a CRC, of the digest or of the padding is dropped.
     let mut case = Case::new();
-    case.spec.regions = vec![RegionSpec { name: "u".into(), len: 160, cut: 64 }];
+    case.spec.regions = vec![RegionSpec {
+        name: "u".into(),
+        len: 160,
+        cut: 64,
+    }];
     case.written = write(&[case.scratch.dir("a")], &case.spec);
     let path = case.written.paths[0].clone();
     let good = std::fs::read(&path).unwrap();
     assert!(case.verify().is_good());
     // Every byte of what has content, and one in 61 of the long runs of zeros.
-    let step = |at: usize| if good[at..good.len().min(at + 64)].iter().all(|&byte| byte == 0) { 61 } else { 1 };
+    let step = |at: usize| {
+        if good[at..good.len().min(at + 64)]
+            .iter()
+            .all(|&byte| byte == 0)
+        {
+            61
+        } else {
+            1
+        }
+    };
     let mut at = 0;
     let mut trials = 0;
     while at < good.len() {
@@ -205,7 +306,11 @@ fn any_flipped_bit_is_found_and_none_gives_wrong_bytes() {
 #[test]
 fn torn_files_are_never_half_read() {
     let mut case = Case::new();
-    case.spec.regions = vec![RegionSpec { name: "u".into(), len: 5000, cut: 4096 }];
+    case.spec.regions = vec![RegionSpec {
+        name: "u".into(),
+        len: 5000,
+        cut: 4096,
+    }];
     case.written = write(&[case.scratch.dir("a")], &case.spec);
     let path = case.written.paths[0].clone();
     let good = std::fs::read(&path).unwrap();
@@ -219,8 +324,14 @@ fn torn_files_are_never_half_read() {
             std::fs::write(&path, &torn).unwrap();
             case.readable();
             // Losing only zeros at the end of the last block but one changes nothing in a filled file.
-            assert!(!case.verify().is_good() || torn == good, "cut at {len}, filled {filled}");
+            assert!(
+                !case.verify().is_good() || torn == good,
+                "cut at {len}, filled {filled}"
+            );
         }
     }
-    assert_eq!(holder_of(&case.written.record, 0).unwrap().file, case.written.record.containers[0].file);
+    assert_eq!(
+        holder_of(&case.written.record, 0).unwrap().file,
+        case.written.record.containers[0].file
+    );
 }

@@ -29,7 +29,8 @@ impl Scratch {
     pub fn new() -> Scratch {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("orcheck-test-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("orcheck-test-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
@@ -54,7 +55,9 @@ impl Drop for Scratch {
 }
 
 pub fn open_places(dirs: &[PathBuf]) -> Vec<Arc<dyn Dir>> {
-    dirs.iter().map(|dir| open_dir(dir, Steps::none()).unwrap()).collect()
+    dirs.iter()
+        .map(|dir| open_dir(dir, Steps::none()).unwrap())
+        .collect()
 }
 
 pub fn job() -> JobName {
@@ -62,7 +65,10 @@ pub fn job() -> JobName {
 }
 
 pub fn epoch(counter: u64) -> Epoch {
-    Epoch { counter, run: RunId([counter as u8 + 0x10; 16]) }
+    Epoch {
+        counter,
+        run: RunId([counter as u8 + 0x10; 16]),
+    }
 }
 
 /// What a rank stores in a region of that name.
@@ -104,13 +110,21 @@ pub struct Spec {
 
 impl Spec {
     pub fn new(step: u64, counter: u64) -> Spec {
-        let region = |name: &str, len, cut| RegionSpec { name: name.into(), len, cut };
+        let region = |name: &str, len, cut| RegionSpec {
+            name: name.into(),
+            len,
+            cut,
+        };
         Spec {
             step,
             epoch: epoch(counter),
             level: Level::Global,
             nodes: vec![vec![1, 0], vec![2, 3]],
-            regions: vec![region("u", 8 * 3000, 8192), region("notes", 77, 8192), region("empty", 0, 8192)],
+            regions: vec![
+                region("u", 8 * 3000, 8192),
+                region("notes", 77, 8192),
+                region("empty", 0, 8192),
+            ],
             alignment: 4096,
             incompat: 0,
             stripes: 0,
@@ -150,8 +164,13 @@ pub struct Written {
 
 impl Written {
     pub fn structure(&self, container: usize, name: &str) -> std::ops::Range<usize> {
-        let found = self.structures[container].iter().find(|(known, _)| known == name);
-        found.unwrap_or_else(|| panic!("no structure {name}")).1.clone()
+        let found = self.structures[container]
+            .iter()
+            .find(|(known, _)| known == name);
+        found
+            .unwrap_or_else(|| panic!("no structure {name}"))
+            .1
+            .clone()
     }
 }
 
@@ -187,7 +206,9 @@ pub fn write(dirs: &[PathBuf], spec: &Spec) -> Written {
         epoch: spec.epoch,
         level: spec.level,
         world_size: spec.nodes.iter().map(|ranks| ranks.len() as u32).sum(),
-        nodes: (0..spec.nodes.len()).map(|node| format!("node{node}")).collect(),
+        nodes: (0..spec.nodes.len())
+            .map(|node| format!("node{node}"))
+            .collect(),
         placement_generation: 1,
         servers: dirs.iter().map(|dir| dir.display().to_string()).collect(),
         containers,
@@ -196,7 +217,11 @@ pub fn write(dirs: &[PathBuf], spec: &Spec) -> Written {
     for dir in dirs {
         std::fs::write(dir.join(spec.commit_name()), record.encode()).unwrap();
     }
-    Written { record, paths, structures }
+    Written {
+        record,
+        paths,
+        structures,
+    }
 }
 
 struct Built {
@@ -213,7 +238,10 @@ fn pad(bytes: &mut Vec<u8>, alignment: u32) {
 fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
     let world_size = spec.nodes.iter().map(|ranks| ranks.len() as u32).sum();
     let header = ContainerHeader {
-        features: Features { incompat: spec.incompat, ..Features::default() },
+        features: Features {
+            incompat: spec.incompat,
+            ..Features::default()
+        },
         job: job(),
         step: spec.step,
         epoch: spec.epoch,
@@ -238,7 +266,11 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
                 rank,
                 step: spec.step,
                 epoch: spec.epoch,
-                stream_len_bytes: if spec.unknown_len { STREAM_LEN_UNKNOWN } else { stream.len() as u64 },
+                stream_len_bytes: if spec.unknown_len {
+                    STREAM_LEN_UNKNOWN
+                } else {
+                    stream.len() as u64
+                },
                 cut_bytes: 8192,
             }
             .encode(),
@@ -247,7 +279,10 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
         pad(&mut bytes, spec.alignment);
         let stream_at = bytes.len();
         let mut absolute = relative.clone();
-        let extents = absolute.regions.iter_mut().flat_map(|region| &mut region.extents);
+        let extents = absolute
+            .regions
+            .iter_mut()
+            .flat_map(|region| &mut region.extents);
         if spec.stripes == 0 {
             bytes.extend_from_slice(&stream);
             structures.push((format!("stream {rank}"), stream_at..bytes.len()));
@@ -279,8 +314,27 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
     records.sort_by_key(|record| record.rank);
     let mut stores = vec![spec.name(node).to_string()];
     for stripe in 1..=spec.stripes as u32 {
-        let FileName::Container { step, epoch, run, node, writer } = spec.name(node) else { unreachable!() };
-        stores.push(FileName::Stripe { step, epoch, run, node, writer, stripe }.to_string());
+        let FileName::Container {
+            step,
+            epoch,
+            run,
+            node,
+            writer,
+        } = spec.name(node)
+        else {
+            unreachable!()
+        };
+        stores.push(
+            FileName::Stripe {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+                stripe,
+            }
+            .to_string(),
+        );
     }
     let manifest = Manifest {
         job: job(),
@@ -310,7 +364,12 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
     };
     structures.push(("trailer".into(), bytes.len()..end));
     bytes.extend_from_slice(&trailer.encode());
-    Built { bytes, stripes, manifest, structures }
+    Built {
+        bytes,
+        stripes,
+        manifest,
+        structures,
+    }
 }
 
 /// The stream of a rank and its record, positions relative to the stream. Region "same" is stored by rank 0.
@@ -319,7 +378,12 @@ fn rank_stream(spec: &Spec, rank: u32) -> (Vec<u8>, RankRecord) {
     let mut regions = Vec::new();
     for region in &spec.regions {
         let shared = region.name == "same";
-        let bytes = payload(if shared { 0 } else { rank }, spec.step, &region.name, region.len);
+        let bytes = payload(
+            if shared { 0 } else { rank },
+            spec.step,
+            &region.name,
+            region.len,
+        );
         let stored = !shared || rank == 0;
         let mut extents = Vec::new();
         if stored {
@@ -341,18 +405,30 @@ fn rank_stream(spec: &Spec, rank: u32) -> (Vec<u8>, RankRecord) {
         let is_array = region.name == "u";
         regions.push(RegionRecord {
             name: region.name.clone(),
-            kind: if is_array { RegionKind::Array } else { RegionKind::Bytes },
+            kind: if is_array {
+                RegionKind::Array
+            } else {
+                RegionKind::Bytes
+            },
             dtype: if is_array { Dtype::F64 } else { Dtype::Bytes },
             flags: if shared { 2 } else { 0 },
             len_bytes: region.len as u64,
-            local: if is_array { vec![region.len as u64 / 8] } else { Vec::new() },
+            local: if is_array {
+                vec![region.len as u64 / 8]
+            } else {
+                Vec::new()
+            },
             global: Vec::new(),
             offset: Vec::new(),
             same_as: (!stored).then_some(0),
             extents,
         });
     }
-    let record = RankRecord { rank, stream_len_bytes: stream.len() as u64, regions };
+    let record = RankRecord {
+        rank,
+        stream_len_bytes: stream.len() as u64,
+        regions,
+    };
     (stream, record)
 }
 
@@ -375,9 +451,32 @@ pub fn claim(dir: &Path, epoch: Epoch, resumed: Option<Option<u64>>) {
         world_size: 4,
         nodes: vec!["node0".into(), "node1".into()],
     };
-    std::fs::write(dir.join(FileName::Claim { epoch: epoch.counter }.to_string()), claim.encode()).unwrap();
+    std::fs::write(
+        dir.join(
+            FileName::Claim {
+                epoch: epoch.counter,
+            }
+            .to_string(),
+        ),
+        claim.encode(),
+    )
+    .unwrap();
     if let Some(step) = resumed {
-        let resumed = Resumed { job: job(), epoch, step, from: None };
-        std::fs::write(dir.join(FileName::Resumed { epoch: epoch.counter }.to_string()), resumed.encode()).unwrap();
+        let resumed = Resumed {
+            job: job(),
+            epoch,
+            step,
+            from: None,
+        };
+        std::fs::write(
+            dir.join(
+                FileName::Resumed {
+                    epoch: epoch.counter,
+                }
+                .to_string(),
+            ),
+            resumed.encode(),
+        )
+        .unwrap();
     }
 }

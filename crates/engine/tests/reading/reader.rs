@@ -20,7 +20,9 @@ fn check_all(scratch: &Scratch, dirs: &[&str], spec: &Spec, written: &Written) {
             let owner = record.same_as.unwrap_or(rank);
             let expected = payload(owner, spec.step, &region.name, region.len);
             let mut found = vec![0xee; region.len];
-            reader.read_region(rank, record, Span::from_mut(&mut found)).unwrap();
+            reader
+                .read_region(rank, record, Span::from_mut(&mut found))
+                .unwrap();
             assert!(found == expected, "rank {rank} region {}", region.name);
             let mut streamed = Vec::new();
             reader
@@ -30,16 +32,35 @@ fn check_all(scratch: &Scratch, dirs: &[&str], spec: &Spec, written: &Written) {
                     Ok(())
                 })
                 .unwrap();
-            assert!(streamed == expected, "rank {rank} region {} streamed", region.name);
+            assert!(
+                streamed == expected,
+                "rank {rank} region {} streamed",
+                region.name
+            );
         }
         assert!(reader.region(rank, "absent").is_none());
     }
     let reached = Mutex::new((0, 0));
-    let verdict = verify_commit(&places, &written.record, &mut |done, total| *reached.lock().unwrap() = (done, total)).unwrap();
-    assert!(verdict.is_good(), "{:?}", verdict.findings().collect::<Vec<_>>());
+    let verdict = verify_commit(&places, &written.record, &mut |done, total| {
+        *reached.lock().unwrap() = (done, total)
+    })
+    .unwrap();
+    assert!(
+        verdict.is_good(),
+        "{:?}",
+        verdict.findings().collect::<Vec<_>>()
+    );
     let (done, total) = *reached.lock().unwrap();
     assert_eq!(done, total);
-    assert!(total >= written.record.containers.iter().map(|container| container.len_bytes).sum());
+    assert!(
+        total
+            >= written
+                .record
+                .containers
+                .iter()
+                .map(|container| container.len_bytes)
+                .sum()
+    );
 }
 
 #[test]
@@ -57,8 +78,16 @@ fn extents_longer_than_a_piece_shared_regions_and_wide_alignment() {
     let scratch = Scratch::new();
     let mut spec = Spec::new(41, 7);
     spec.alignment = 65536;
-    spec.regions.push(RegionSpec { name: "big".into(), len: (9 << 20) + 5, cut: 9 << 20 });
-    spec.regions.push(RegionSpec { name: "same".into(), len: 10_000, cut: 4096 });
+    spec.regions.push(RegionSpec {
+        name: "big".into(),
+        len: (9 << 20) + 5,
+        cut: 9 << 20,
+    });
+    spec.regions.push(RegionSpec {
+        name: "same".into(),
+        len: 10_000,
+        cut: 4096,
+    });
     let written = write(&[scratch.dir("a"), scratch.dir("b")], &spec);
     check_all(&scratch, &["a", "b"], &spec, &written);
 }
@@ -69,7 +98,11 @@ fn striped_containers() {
     let mut spec = Spec::new(42, 7);
     spec.stripes = 3;
     spec.incompat = Features::STRIPED;
-    spec.regions.push(RegionSpec { name: "wide".into(), len: 300_000, cut: 8192 });
+    spec.regions.push(RegionSpec {
+        name: "wide".into(),
+        len: 300_000,
+        cut: 8192,
+    });
     // Regions begin in the middle of a unit, so cut where no extent crosses one.
     for region in &mut spec.regions {
         region.len = region.len.next_multiple_of(8192);
@@ -77,10 +110,14 @@ fn striped_containers() {
     let written = write(&[scratch.dir("a"), scratch.dir("b")], &spec);
     check_all(&scratch, &["a", "b"], &spec, &written);
     // A lost stripe is named.
-    let gone = written.record.containers[0].file.replace(".orc", ".stripe02");
+    let gone = written.record.containers[0]
+        .file
+        .replace(".orc", ".stripe02");
     std::fs::remove_file(scratch.dir("b").join(&gone)).unwrap();
     let places = open_places(&[scratch.dir("a"), scratch.dir("b")]);
-    let error = Reader::open(&places, &written.record, &written.record.containers[0]).err().unwrap();
+    let error = Reader::open(&places, &written.record, &written.record.containers[0])
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.message().contains(&gone), "{error}");
 }
@@ -108,14 +145,21 @@ fn a_target_of_another_size_is_refused() {
     let reader = Reader::open(&places, &written.record, &written.record.containers[0]).unwrap();
     let region = reader.region(0, "u").unwrap();
     for len in [0, 23_999, 24_001] {
-        let error = reader.read_region(0, region, Span::from_mut(&mut vec![0; len])).unwrap_err();
+        let error = reader
+            .read_region(0, region, Span::from_mut(&mut vec![0; len]))
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.message().contains("expected a target of 24000 bytes"), "{error}");
+        assert!(
+            error.message().contains("expected a target of 24000 bytes"),
+            "{error}"
+        );
     }
     // Breaks if: the sum of the extents is not compared; a forged record would reach beyond the target.
     let mut forged = region.clone();
     forged.len_bytes = 100;
-    let error = reader.read_region(0, &forged, Span::from_mut(&mut [0; 100])).unwrap_err();
+    let error = reader
+        .read_region(0, &forged, Span::from_mut(&mut [0; 100]))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
@@ -127,12 +171,17 @@ fn a_missing_container_names_where_it_was_looked_for() {
     std::fs::remove_file(&written.paths[1]).unwrap();
     let places = open_places(&[scratch.dir("a"), scratch.dir("b")]);
     let container = &written.record.containers[1];
-    let error = Reader::open(&places, &written.record, container).err().unwrap();
+    let error = Reader::open(&places, &written.record, container)
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     for part in [container.file.as_str(), "/a", "/b", "Next:"] {
         assert!(error.message().contains(part), "{part} is not in: {error}");
     }
-    assert_eq!(holder_of(&written.record, 4).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        holder_of(&written.record, 4).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     let verdict = verify_commit(&places, &written.record, &mut |_, _| {}).unwrap();
     assert!(!verdict.is_restorable());
     assert_eq!(verdict.containers[1].path, None);
@@ -148,7 +197,14 @@ fn a_good_copy_is_used_where_another_is_damaged() {
     flip(&written.paths[0], 3, 0);
     let places = open_places(&[scratch.dir("a"), scratch.dir("b")]);
     let reader = Reader::open(&places, &written.record, &written.record.containers[0]).unwrap();
-    assert!(reader.notes().iter().any(|note| note.contains("used the copy in")), "{:?}", reader.notes());
+    assert!(
+        reader
+            .notes()
+            .iter()
+            .any(|note| note.contains("used the copy in")),
+        "{:?}",
+        reader.notes()
+    );
 }
 
 #[test]
@@ -162,7 +218,9 @@ fn swapped_containers_are_refused() {
     std::fs::write(&written.paths[1], kept).unwrap();
     let places = open_places(&[scratch.dir("a")]);
     for container in &written.record.containers {
-        let error = Reader::open(&places, &written.record, container).err().unwrap();
+        let error = Reader::open(&places, &written.record, container)
+            .err()
+            .unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().contains("node in the header"), "{error}");
     }
@@ -175,7 +233,9 @@ fn a_container_of_the_same_shape_from_another_step_is_refused() {
     let newer = write(&[scratch.dir("a")], &Spec::new(40, 7));
     std::fs::copy(&older.paths[0], &newer.paths[0]).unwrap();
     let places = open_places(&[scratch.dir("a")]);
-    let error = Reader::open(&places, &newer.record, &newer.record.containers[0]).err().unwrap();
+    let error = Reader::open(&places, &newer.record, &newer.record.containers[0])
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.message().contains("says 40, found 39"), "{error}");
 }
@@ -187,7 +247,9 @@ fn an_unknown_feature_is_unsupported_not_corrupt() {
     spec.incompat = 1 << 40;
     let written = write(&[scratch.dir("a")], &spec);
     let places = open_places(&[scratch.dir("a")]);
-    let error = Reader::open(&places, &written.record, &written.record.containers[0]).err().unwrap();
+    let error = Reader::open(&places, &written.record, &written.record.containers[0])
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("bit 40"), "{error}");
 }

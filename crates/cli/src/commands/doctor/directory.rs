@@ -23,7 +23,15 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let group = path.display().to_string();
     let dir = match open_dir(path, Steps::none()) {
         Ok(dir) => dir,
-        Err(error) => return report.add(&group, role, Mark::Problem, error, "create it or correct the path"),
+        Err(error) => {
+            return report.add(
+                &group,
+                role,
+                Mark::Problem,
+                error,
+                "create it or correct the path",
+            );
+        }
     };
     let kind = orcheck_io::file_system_kind(path).unwrap_or_else(|error| error.to_string());
     match (role, kind.as_str()) {
@@ -45,38 +53,94 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     }
     match dir.free_bytes() {
         Ok(free) => {
-            let mark = if free < LITTLE_SPACE_BYTES { Mark::Note } else { Mark::Ok };
-            report.add(&group, "free space", mark, size(free), "make room: two checkpoints must fit, and a third while it is written");
+            let mark = if free < LITTLE_SPACE_BYTES {
+                Mark::Note
+            } else {
+                Mark::Ok
+            };
+            report.add(
+                &group,
+                "free space",
+                mark,
+                size(free),
+                "make room: two checkpoints must fit, and a third while it is written",
+            );
         }
-        Err(error) => report.add(&group, "free space", Mark::Note, error, "check the file system"),
+        Err(error) => report.add(
+            &group,
+            "free space",
+            Mark::Note,
+            error,
+            "check the file system",
+        ),
     }
     match dir.read_only() {
         Ok(false) => {}
         Ok(true) => {
-            return report.add(&group, "writable", Mark::Problem, "read-only", "mount it for writing, or give yourself write permission");
+            return report.add(
+                &group,
+                "writable",
+                Mark::Problem,
+                "read-only",
+                "mount it for writing, or give yourself write permission",
+            );
         }
-        Err(error) => report.add(&group, "writable", Mark::Note, error, "check the file system"),
+        Err(error) => report.add(
+            &group,
+            "writable",
+            Mark::Note,
+            error,
+            "check the file system",
+        ),
     }
     let name = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
     let renamed = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
     if let Err(error) = with_file(report, &group, dir.as_ref(), &name, &renamed) {
-        report.add(&group, "write and sync", Mark::Problem, error, "Orcheck cannot store checkpoints here");
+        report.add(
+            &group,
+            "write and sync",
+            Mark::Problem,
+            error,
+            "Orcheck cannot store checkpoints here",
+        );
     }
     // Whichever name the file has by now.
     let left = [dir.remove(&name), dir.remove(&renamed)];
-    if left.iter().all(|removed| removed.is_err()) && dir.list().is_ok_and(|entries| entries.iter().any(|entry| entry.name == name || entry.name == renamed)) {
-        report.add(&group, "removal", Mark::Problem, "the test file cannot be removed", "checkpoints are never removed here; check permissions");
+    if left.iter().all(|removed| removed.is_err())
+        && dir.list().is_ok_and(|entries| {
+            entries
+                .iter()
+                .any(|entry| entry.name == name || entry.name == renamed)
+        })
+    {
+        report.add(
+            &group,
+            "removal",
+            Mark::Problem,
+            "the test file cannot be removed",
+            "checkpoints are never removed here; check permissions",
+        );
     }
 }
 
-fn with_file(report: &mut Report, group: &str, dir: &dyn Dir, name: &str, renamed: &str) -> Result<()> {
+fn with_file(
+    report: &mut Report,
+    group: &str,
+    dir: &dyn Dir,
+    name: &str,
+    renamed: &str,
+) -> Result<()> {
     let clock = SystemClock::new();
     let file = dir.create(name, Create::Direct)?;
     file.allocate(FILE_BYTES as u64)?;
     let buffer = Buffer::zeroed(FILE_BYTES, file.alignment_bytes() as usize);
     file.write_at(buffer.part(0, FILE_BYTES)?, 0)?;
     if file.is_direct() {
-        report.ok(group, "O_DIRECT", format!("works, alignment {} bytes", file.alignment_bytes()));
+        report.ok(
+            group,
+            "O_DIRECT",
+            format!("works, alignment {} bytes", file.alignment_bytes()),
+        );
     } else {
         report.add(
             group,
@@ -90,12 +154,34 @@ fn with_file(report: &mut Report, group: &str, dir: &dyn Dir, name: &str, rename
     let begin = clock.now();
     file.sync()?;
     let took = clock.now().saturating_sub(begin).as_millis();
-    let mark = if took > SLOW_SYNC_MS { Mark::Note } else { Mark::Ok };
-    report.add(group, "fsync", mark, format!("{took} ms"), "every commit waits for a few of these; a faster disk makes commits faster");
+    let mark = if took > SLOW_SYNC_MS {
+        Mark::Note
+    } else {
+        Mark::Ok
+    };
+    report.add(
+        group,
+        "fsync",
+        mark,
+        format!("{took} ms"),
+        "every commit waits for a few of these; a faster disk makes commits faster",
+    );
     match file.try_lock() {
         Ok(true) => report.ok(group, "file locks", "work"),
-        Ok(false) => report.add(group, "file locks", Mark::Note, "held by another process", "unexpected for a new file; check the file system"),
-        Err(error) => report.add(group, "file locks", Mark::Note, error, "mount with locking, e.g. -o flock on Lustre"),
+        Ok(false) => report.add(
+            group,
+            "file locks",
+            Mark::Note,
+            "held by another process",
+            "unexpected for a new file; check the file system",
+        ),
+        Err(error) => report.add(
+            group,
+            "file locks",
+            Mark::Note,
+            error,
+            "mount with locking, e.g. -o flock on Lustre",
+        ),
     }
     file.close()?;
     dir.rename(name, renamed)?;

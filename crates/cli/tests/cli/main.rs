@@ -1,0 +1,55 @@
+//! The binary from outside: exit codes, JSON documents, files.
+
+// Tests make and damage files themselves, and a failed preparation may panic anywhere.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+#[path = "../../../engine/tests/reading/fixture.rs"]
+mod fixture;
+mod inspect;
+mod machine;
+mod restore;
+mod run;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// The binary with these arguments, without anything of the surroundings that could change its answer.
+fn orcheck(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orcheck"));
+    command
+        .args(arguments)
+        .env_remove("ORCHECK_GLOBAL")
+        .env_remove("ORCHECK_RUN_ATTEMPT");
+    command
+}
+
+/// What came out.
+struct Answer {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    fn of(output: Output) -> Answer {
+        Answer {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Standard output as the one JSON document it must be.
+    fn json(&self) -> Value {
+        let document: Value = serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {:?}", self.stdout));
+        assert_eq!(document["schema"], 1);
+        assert_eq!(document["exit_code"], self.code);
+        document
+    }
+}
+
+fn answer(arguments: &[&str]) -> Answer {
+    Answer::of(orcheck(arguments).output().unwrap())
+}

@@ -1,0 +1,234 @@
+//! `restore`.
+
+use std::path::Path;
+
+use crate::fixture::{RegionSpec, Spec, flip, payload, write};
+use crate::inspect::Site;
+
+fn files(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn one_region() {
+    let site = Site::new();
+    site.write(40, 7);
+    let out = site.scratch.dir("out").join("u.bin");
+    let shown = out.display().to_string();
+    let arguments = [
+        "restore", "40", "--rank", "2", "--region", "u", "--out", &shown,
+    ];
+    let restored = site.ask(&arguments);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    assert!(std::fs::read(&out).unwrap() == payload(2, 40, "u", 24_000));
+    // Breaks if: the look at the directory and the reservation of the name are both dropped.
+    std::fs::write(&out, b"mine").unwrap();
+    let refused = site.ask(&arguments);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("exists") && refused.stderr.contains("--force"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(std::fs::read(&out).unwrap(), b"mine");
+    let forced = site.ask(&[&arguments[..], &["--force", "--json"]].concat());
+    assert_eq!(forced.code, 0);
+    let crc = format!(
+        "{:016x}",
+        orcheck_format::crc64(&payload(2, 40, "u", 24_000))
+    );
+    assert_eq!(forced.json()["crc64_nvme"], crc);
+    assert_eq!(
+        files(&site.scratch.dir("out")),
+        ["u.bin"],
+        "nothing else is left behind"
+    );
+}
+
+#[test]
+fn to_standard_output() {
+    let site = Site::new();
+    site.write(40, 7);
+    let mut command = crate::orcheck(&[
+        "restore", "--rank", "0", "--region", "u", "--out", "-", "--dir", &site.a, "--dir", &site.b,
+    ]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout == payload(0, 40, "u", 24_000));
+    assert_eq!(
+        site.ask(&[
+            "restore", "--rank", "0", "--region", "u", "--out", "-", "--json"
+        ])
+        .code,
+        2
+    );
+}
+
+#[test]
+fn everything_with_an_index() {
+    let site = Site::new();
+    let mut spec = Spec::new(40, 7);
+    spec.regions.push(RegionSpec {
+        name: "fluid/../density".into(),
+        len: 100,
+        cut: 64,
+    });
+    spec.regions.push(RegionSpec {
+        name: "same".into(),
+        len: 640,
+        cut: 8192,
+    });
+    write(&site.dirs(), &spec);
+    let out = site.scratch.path().join("out");
+    let shown = out.display().to_string();
+    let restored = site.ask(&["restore", "40", "--all", "--out", &shown]);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    assert_eq!(
+        files(&out),
+        [
+            "index.json",
+            "rank-000000",
+            "rank-000001",
+            "rank-000002",
+            "rank-000003"
+        ]
+    );
+    let index: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("index.json")).unwrap()).unwrap();
+    assert_eq!(
+        (index["schema"].as_u64(), index["complete"].as_bool()),
+        (Some(1), Some(true))
+    );
+    let regions = index["regions"].as_array().unwrap();
+    assert_eq!(regions.len(), 4 * 5);
+    for region in regions {
+        let rank = region["rank"].as_u64().unwrap() as u32;
+        let name = region["name"].as_str().unwrap();
+        let owner = if name == "same" { 0 } else { rank };
+        let bytes = std::fs::read(out.join(region["file"].as_str().unwrap())).unwrap();
+        assert!(
+            bytes == payload(owner, 40, name, bytes.len()),
+            "rank {rank} region {name}"
+        );
+        assert_eq!(bytes.len() as u64, region["len_bytes"].as_u64().unwrap());
+    }
+    assert!(out.join("rank-000000/fluid%2F..%2Fdensity.bin").exists());
+    // A directory that holds something is left alone.
+    assert_eq!(
+        site.ask(&["restore", "40", "--all", "--out", &shown]).code,
+        2
+    );
+    assert_eq!(
+        site.ask(&["restore", "40", "--all", "--out", &shown, "--force"])
+            .code,
+        0
+    );
+    // One rank only.
+    let one = site.scratch.path().join("one").display().to_string();
+    assert_eq!(
+        site.ask(&["restore", "--all", "--rank", "3", "--out", &one])
+            .code,
+        0
+    );
+    assert_eq!(files(Path::new(&one)), ["index.json", "rank-000003"]);
+}
+
+#[test]
+fn damage() {
+    let site = Site::new();
+    let written = site.write(40, 7);
+    let at = written.structure(0, "stream 1").start + 9000;
+    flip(&written.paths[0], at, 3);
+    let out = site.scratch.dir("out");
+    let file = out.join("u.bin").display().to_string();
+    let arguments = [
+        "restore", "40", "--rank", "1", "--region", "u", "--out", &file,
+    ];
+    let corrupt = site.ask(&arguments);
+    assert_eq!(corrupt.code, 5);
+    assert!(
+        corrupt.stderr.contains("bytes 8192..16384"),
+        "{}",
+        corrupt.stderr
+    );
+    // Breaks if: a file is written under its final name before it is proven.
+    assert!(files(&out).is_empty(), "{:?}", files(&out));
+    // Into standard output: only what was proven before the damage.
+    let mut command = crate::orcheck(&[
+        "restore", "--rank", "1", "--region", "u", "--out", "-", "--dir", &site.a, "--dir", &site.b,
+    ]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert!(output.stdout == payload(1, 40, "u", 8192));
+    // Other regions and ranks are restored; the index tells what is missing.
+    let all = site.scratch.path().join("all");
+    let partial = site.ask(&[
+        "restore",
+        "40",
+        "--all",
+        "--json",
+        "--out",
+        &all.display().to_string(),
+    ]);
+    assert_eq!(partial.code, 3);
+    let document = partial.json();
+    assert_eq!(document["complete"], false);
+    let broken: Vec<_> = document["regions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|region| !region["error"].is_null())
+        .collect();
+    assert_eq!(broken.len(), 1);
+    assert_eq!(
+        (broken[0]["rank"].as_u64(), broken[0]["name"].as_str()),
+        (Some(1), Some("u"))
+    );
+    assert!(!all.join("rank-000001/u.bin").exists() && all.join("rank-000001/notes.bin").exists());
+    // With a good older step the code says so.
+    site.write(30, 7);
+    let older = site.ask(&arguments);
+    assert_eq!(older.code, 6);
+    assert!(
+        older.stderr.contains("restore step 30 at level global"),
+        "{}",
+        older.stderr
+    );
+}
+
+#[test]
+fn what_is_not_there() {
+    let site = Site::new();
+    crate::fixture::claim(&site.dirs()[0], crate::fixture::epoch(1), None);
+    let out = site.scratch.path().join("x").display().to_string();
+    assert_eq!(
+        site.ask(&["restore", "--rank", "0", "--region", "u", "--out", &out])
+            .code,
+        4
+    );
+    site.write(40, 7);
+    assert_eq!(
+        site.ask(&["restore", "--rank", "9", "--region", "u", "--out", &out])
+            .code,
+        10
+    );
+    let region = site.ask(&["restore", "--rank", "0", "--region", "v", "--out", &out]);
+    assert_eq!(region.code, 10);
+    assert!(
+        region.stderr.contains("it has: u, notes, empty"),
+        "{}",
+        region.stderr
+    );
+    assert_eq!(site.ask(&["restore", "--rank", "0", "--out", &out]).code, 2);
+    let nowhere = site.scratch.path().join("missing/x").display().to_string();
+    assert_eq!(
+        site.ask(&["restore", "--rank", "0", "--region", "u", "--out", &nowhere])
+            .code,
+        10
+    );
+}
