@@ -614,9 +614,11 @@ impl ThreadContext<'_> {
         let node = self.layout.node_of(self.rank);
         let writers = &self.layout.nodes[node as usize].writers;
         let placement = self.placement.take();
-        if let Some(lanes) = placement.as_ref().and_then(|placement| placement.lanes.get(node as usize)) {
+        if let Some(placement) = &placement
+            && let Some(lanes) = placement.lanes.get(node as usize)
+        {
             // Before any rank can ask: the control thread starts later.
-            Index::new(self.pool, self.shape).set_lanes(1, lanes);
+            Index::new(self.pool, self.shape).set_lanes(placement.generation, lanes);
         }
         let context = ControlContext {
             pool: Arc::clone(self.pool),

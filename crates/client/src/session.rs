@@ -28,6 +28,7 @@ use orcheck_engine::flush::STAGE_SLOT;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
 use orcheck_engine::layout::{Layout, Mode};
 use orcheck_engine::places::Places;
+use orcheck_engine::prune::route_name;
 use orcheck_engine::stage::{Source, StageContext, Staging};
 use orcheck_engine::stream::{Entry, Plan};
 use orcheck_format::container::BLOCK_BYTES;
@@ -305,7 +306,7 @@ impl Session {
             let parent = self.places.all().into_iter().next().ok_or_else(|| {
                 Error::unavailable("no directory of this job is left for routed files")
             })?;
-            let child = format!("route-e{:06}-{}-r{}", self.epoch.counter, self.epoch.run.short(), self.rank);
+            let child = route_name(self.epoch, self.rank);
             let dir = parent.child(&child, true)?;
             self.route = Some((parent, dir, child));
         }

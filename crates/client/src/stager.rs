@@ -74,12 +74,13 @@ impl Stager {
         let (finished, _) = self
             .state
             .changed
-            .wait_timeout_while(finished, timeout, |finished| !finished.contains_key(&step))
+            // In order: when a later step finished, this one did, even if it is forgotten.
+            .wait_timeout_while(finished, timeout, |finished| finished.range(step..).next().is_none())
             .unwrap_or_else(PoisonError::into_inner);
-        match finished.get(&step) {
-            None => Ok(false),
-            Some(None) => Ok(true),
-            Some(Some(error)) => Err(error.clone()),
+        match (finished.get(&step), finished.range(step..).next()) {
+            (Some(Some(error)), _) => Err(error.clone()),
+            (_, Some(_)) => Ok(true),
+            (_, None) => Ok(false),
         }
     }
 }

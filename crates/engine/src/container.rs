@@ -18,9 +18,8 @@
 //! close. Not here: making it visible (`commit.rs`).
 
 use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, RankHeader, STRIPE_UNIT_BYTES, Trailer, decode_rank_record,
+    BLOCK_BYTES, ContainerHeader, RankHeader, STRIPE_UNIT_BYTES, Trailer, decode_rank_record, header_crc,
 };
-use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
 use orcheck_format::names::FileName;
@@ -39,13 +38,14 @@ pub struct Target {
     pub dir: Arc<dyn Dir>,
     /// Server index of that directory (0 at level `node`).
     pub server: u32,
-    /// Directories of the stripe files; empty for a container that is not striped.
-    pub stripes: Vec<Arc<dyn Dir>>,
+    /// Server index and directory of each stripe file; empty for a container that is not striped.
+    pub stripes: Vec<(u32, Arc<dyn Dir>)>,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
 }
 
 struct Store {
+    server: u32,
     file: Box<dyn File>,
     dir: Arc<dyn Dir>,
     name: String,
@@ -53,10 +53,10 @@ struct Store {
 }
 
 impl Store {
-    fn create(dir: &Arc<dyn Dir>, name: String, direct: bool) -> Result<Self> {
+    fn create(server: u32, dir: &Arc<dyn Dir>, name: String, direct: bool) -> Result<Self> {
         let how = if direct { Create::Direct } else { Create::Buffered };
         let file = dir.create(&name, how)?;
-        Ok(Self { file, dir: Arc::clone(dir), name, at: 0 })
+        Ok(Self { server, file, dir: Arc::clone(dir), name, at: 0 })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -82,7 +82,8 @@ impl Store {
 pub struct ContainerWriter {
     header: ContainerHeader,
     header_crc: u64,
-    server: u32,
+    /// Server whose file was used last: the one that failed when something failed.
+    used: u32,
     main: Store,
     stripes: Vec<Store>,
     manifest: Manifest,
@@ -103,12 +104,17 @@ impl ContainerWriter {
     /// Creates the file(s) and writes the header.
     ///
     /// # Errors
-    /// What the directory says.
-    pub fn create(header: ContainerHeader, node_name: &str, target: &Target) -> Result<Self> {
+    /// The server that failed and what its directory says.
+    pub fn create(
+        header: ContainerHeader,
+        node_name: &str,
+        target: &Target,
+    ) -> std::result::Result<Self, (u32, Error)> {
         let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
         let run = run_prefix(&epoch.run.0);
         let name = FileName::Container { step, epoch: epoch.counter, run, node, writer }.to_string();
-        let main = Store::create(&target.dir, name.clone(), target.direct)?;
+        let main = Store::create(target.server, &target.dir, name.clone(), target.direct)
+            .map_err(|error| (target.server, error))?;
         let mut this = Self {
             manifest: Manifest {
                 job: header.job.clone(),
@@ -124,22 +130,24 @@ impl ContainerWriter {
             },
             header,
             header_crc: 0,
-            server: target.server,
+            used: target.server,
             main,
             stripes: Vec::new(),
             stream: None,
         };
         let begun = this.begin(target, run);
         if let Err(error) = begun {
+            let failed = (this.used, error);
             this.abort();
-            return Err(error);
+            return Err(failed);
         }
         Ok(this)
     }
 
     fn begin(&mut self, target: &Target, run: [u8; 4]) -> Result<()> {
         let ContainerHeader { step, epoch, node, writer, .. } = self.header;
-        for (number, dir) in target.stripes.iter().enumerate() {
+        for (number, (server, dir)) in target.stripes.iter().enumerate() {
+            self.used = *server;
             let name = FileName::Stripe {
                 step,
                 epoch: epoch.counter,
@@ -149,12 +157,19 @@ impl ContainerWriter {
                 stripe: number as u32 + 1,
             }
             .to_string();
-            self.stripes.push(Store::create(dir, name.clone(), target.direct)?);
+            self.stripes.push(Store::create(*server, dir, name.clone(), target.direct)?);
             self.manifest.stores.push(name);
         }
+        self.used = self.main.server;
         let block = self.header.encode();
-        self.header_crc = crc64(&block);
+        self.header_crc = header_crc(&block);
         self.main.write(&block)
+    }
+
+    /// The server whose file was used last; after an error: the one that failed.
+    #[must_use]
+    pub fn used_server(&self) -> u32 {
+        self.used
     }
 
     /// Begins the stream of a rank.
@@ -174,9 +189,11 @@ impl ContainerWriter {
         } else {
             let units = stream_len_bytes.div_ceil(STRIPE_BYTES).div_ceil(self.stripes.len() as u64);
             for store in &self.stripes {
+                self.used = store.server;
                 store.file.allocate(store.at + units * STRIPE_BYTES)?;
             }
         }
+        self.used = self.main.server;
         self.main.write(&header.encode())?;
         let base = self.main.at;
         self.stream = Some(Stream { rank, len_bytes: stream_len_bytes, at: 0, base, units: Vec::new() });
@@ -211,6 +228,7 @@ impl ContainerWriter {
             let take = (len_bytes - done).min(STRIPE_BYTES - stream.at % STRIPE_BYTES);
             let stripe = ((unit + u64::from(stream.rank)) % self.stripes.len() as u64) as usize;
             let store = &mut self.stripes[stripe];
+            self.used = store.server;
             if stream.at.is_multiple_of(STRIPE_BYTES) {
                 stream.units.push(store.at);
             }
@@ -254,6 +272,7 @@ impl ContainerWriter {
                 extent.physical = stream.units[unit as usize] + extent.physical % STRIPE_BYTES;
             }
         }
+        self.used = self.main.server;
         self.main.write_padded(framed)?;
         self.manifest.ranks.push(record);
         Ok(())
@@ -262,27 +281,27 @@ impl ContainerWriter {
     /// Writes manifest and trailer and makes everything durable.
     ///
     /// # Errors
-    /// Any: the container is lost and has been removed where possible.
-    pub fn finish(mut self) -> Result<ContainerRef> {
+    /// Any, with the server that failed: the container is lost and has been removed where possible.
+    pub fn finish(mut self) -> std::result::Result<ContainerRef, (u32, Error)> {
         let reference = match self.seal() {
             Ok(reference) => reference,
             Err(error) => {
+                let failed = (self.used, error);
                 self.abort();
-                return Err(error);
+                return Err(failed);
             }
         };
         let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
             .chain(&self.stripes)
             .map(|store| (Arc::clone(&store.dir), store.name.clone()))
             .collect();
-        let durable = self
-            .stripes
-            .into_iter()
-            .try_for_each(Store::make_durable)
-            .and_then(|()| self.main.make_durable());
-        if let Err(error) = durable {
+        let durable = self.stripes.into_iter().chain([self.main]).try_for_each(|store| {
+            let server = store.server;
+            store.make_durable().map_err(|error| (server, error))
+        });
+        if let Err(failed) = durable {
             remove_all(&dirs);
-            return Err(error);
+            return Err(failed);
         }
         Ok(reference)
     }
@@ -318,7 +337,7 @@ impl ContainerWriter {
         let ranks: Vec<u32> = self.manifest.ranks.iter().map(|record| record.rank).collect();
         Ok(ContainerRef {
             file: self.main.name.clone(),
-            server: self.server,
+            server: self.main.server,
             node: self.header.node,
             writer: self.header.writer,
             len_bytes,

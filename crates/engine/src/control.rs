@@ -147,7 +147,7 @@ impl Control {
             inactive: BTreeSet::new(),
         };
         if let Some(placement) = this.context.placement.clone() {
-            this.take_placement(&placement);
+            this.take_placement(&placement, false);
         }
         this
     }
@@ -263,7 +263,7 @@ impl Control {
             NodeAction::Lanes(_, text) => {
                 let roots: Vec<String> = self.context.facts.servers.clone();
                 match Placement::from_toml(&text, &self.context.facts.nodes, &roots) {
-                    Ok(placement) => self.take_placement(&placement),
+                    Ok(placement) => self.take_placement(&placement, true),
                     Err(error) => self.context.shared.note(format!("placement not taken: {error}")),
                 }
             }
@@ -324,7 +324,8 @@ impl Control {
             .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
     }
 
-    fn take_placement(&mut self, placement: &Placement) {
+    /// Follows a placement; with `tell` the user learns which directories are out of use.
+    fn take_placement(&mut self, placement: &Placement, tell: bool) {
         let index = Index::new(&self.context.pool, self.context.shape);
         if placement.generation < index.generation() {
             return;
@@ -333,7 +334,10 @@ impl Control {
             index.set_lanes(placement.generation, lanes);
         }
         for (number, server) in placement.servers.iter().enumerate() {
-            if !server.active && self.inactive.insert(number as u32) && placement.generation > 1 {
+            if !server.active {
+                index.set_inactive(number as u32);
+            }
+            if !server.active && self.inactive.insert(number as u32) && tell {
                 self.context.shared.note(format!(
                     "directory {} takes no more containers of this run (placement generation {})",
                     server.name, placement.generation

@@ -94,7 +94,10 @@ pub fn claim(dirs: &[Arc<dyn Dir>], claimant: &Claimant, counter: u64, clock: &d
     let mut held = Held { epoch, notes: Vec::new(), _locks: Vec::new() };
     for (number, dir) in dirs.iter().enumerate() {
         let Err(error) = claim_one(dir.as_ref(), &name, &claim.encode(), &mut held) else { continue };
-        let other = read_claim(dir.as_ref(), counter).ok().filter(|other| other.epoch.run != claimant.run);
+        let present = read_claim(dir.as_ref(), counter).ok();
+        let again = error.kind() == ErrorKind::Invalid
+            && present.as_ref().is_some_and(|present| present.epoch.run == claimant.run);
+        let other = present.filter(|other| other.epoch.run != claimant.run);
         // What was claimed before this directory is ours alone: give it back, best effort, since
         // a claim without `resumed` restricts nobody.
         let mine = if other.is_some() { number } else { number + 1 };
@@ -109,7 +112,18 @@ pub fn claim(dirs: &[Arc<dyn Dir>], claimant: &Claimant, counter: u64, clock: &d
                 describe(&other)
             ))
             .next("start the job once; if that run is gone, start again"),
-            None => error.at(format!("claiming epoch {counter} in {}", dir.path().display())),
+            None if again => Error::invalid(format!(
+                "{} is the same directory as one configured before it",
+                dir.path().display()
+            ))
+            .next("give every level and every I/O server its own directory"),
+            None => {
+                let error = error.at(format!("claiming epoch {counter} in {}", dir.path().display()));
+                match error.kind() {
+                    ErrorKind::NoSpace => error.next("free space there, or configure another directory"),
+                    _ => error,
+                }
+            }
         });
     }
     Ok(held)

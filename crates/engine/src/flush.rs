@@ -235,7 +235,8 @@ impl Flusher {
             return Ok((Target { dir, server: 0, stripes: Vec::new(), direct }, None));
         }
         let lane = self.context.writer;
-        let server = self.index().lane_server(lane).ok_or_else(|| {
+        let index = self.index();
+        let server = index.lane_server(lane).ok_or_else(|| {
             Error::unavailable("no placed directory is left")
                 .next("mend or replace the directories of `global`")
         })?;
@@ -243,7 +244,8 @@ impl Flusher {
             Error::unavailable(format!("placed directory number {server} is not there"))
         })?;
         let stripes = if self.context.mode == Mode::Traditional {
-            places.servers.iter().flatten().cloned().collect()
+            let all = (0u32..).zip(&places.servers).filter(|(server, _)| !index.is_inactive(*server));
+            all.filter_map(|(server, dir)| Some((server, dir.clone()?))).collect()
         } else {
             Vec::new()
         };
@@ -253,7 +255,7 @@ impl Flusher {
     fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
         let context = &self.context;
         let mut server = None;
-        let container = self.target(level).and_then(|(target, placed)| {
+        let container = self.target(level).map_err(|error| (0, error)).and_then(|(target, placed)| {
             server = placed;
             let striped = !target.stripes.is_empty();
             let header = ContainerHeader {
@@ -272,8 +274,8 @@ impl Flusher {
         });
         match container {
             Ok(container) => Ok(Sink { level, server, container: Some(container) }),
-            Err(error) => {
-                self.report_loss(step, level, server, error)?;
+            Err((failed, error)) => {
+                self.report_loss(step, level, server.map(|_| failed), error)?;
                 Ok(Sink { level, server, container: None })
             }
         }
@@ -298,8 +300,9 @@ impl Flusher {
                 Ok(())
             }
             Err(error) => {
+                let failed = sink.server.map(|_| container.used_server());
                 container.abort();
-                self.report_loss(step, sink.level, sink.server, error)
+                self.report_loss(step, sink.level, failed, error)
             }
         }
     }
@@ -443,7 +446,9 @@ impl Flusher {
                     self.context.steps.at("flush.durable", "")?;
                     (self.report)(Message::Durable { step, level: sink.level, container })?;
                 }
-                Err(error) => self.report_loss(step, sink.level, sink.server, error)?,
+                Err((failed, error)) => {
+                    self.report_loss(step, sink.level, sink.server.map(|_| failed), error)?;
+                }
             }
         }
         Ok(())

@@ -9,7 +9,9 @@
 //!       3            the engine of this node is gone
 //!       4            placement generation
 //!       5 … 12       server of lane 0 … 7, plus one
-//!       16 …         per writer: news (bumped when one of its rings gets an entry)
+//!       13           chunks that ranks of this node took with `alloc`
+//!       16 … 31      one bit per placed directory: out of use
+//!       32 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
@@ -35,11 +37,17 @@ const GENERATION: u32 = 4;
 const LANES: u32 = 5;
 /// Lanes a node can have at most.
 pub const MAX_LANES: u32 = 8;
-const WRITERS: u32 = 16;
+const ALLOCATED: u32 = 13;
+const INACTIVE: u32 = 16;
+/// Placed directories of which the index can say that they are out of use; more are never left out.
+const MAX_INACTIVE: u32 = 1024;
+const WRITERS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const RANK_WORDS: u32 = 8;
 const BOARD_STEPS: u32 = 64;
-const TEXT_WORDS: u32 = 40;
-const BOARD_WORDS: u32 = 6 + TEXT_WORDS;
+const TEXT_WORDS: u32 = 64;
+/// Step, state per level, text length per level, text per level.
+const BOARD_WORDS: u32 = 5 + LEVELS * TEXT_WORDS;
+const LEVELS: u32 = 2;
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
@@ -335,6 +343,36 @@ impl<'p> Index<'p> {
         self.set(GENERATION, generation);
     }
 
+    /// Says that a placed directory takes no more containers of this run.
+    pub fn set_inactive(&self, server: u32) {
+        if server < MAX_INACTIVE {
+            let word = self.pool.word(INACTIVE + server / 64);
+            word.fetch_or(1 << (server % 64), AcqRel);
+        }
+    }
+
+    /// Whether a placed directory is out of use.
+    #[must_use]
+    pub fn is_inactive(&self, server: u32) -> bool {
+        server < MAX_INACTIVE && self.get(INACTIVE + server / 64) & 1 << (server % 64) != 0
+    }
+
+    /// Counts `chunks` as taken for good by a rank, if `limit` in all are not exceeded.
+    #[must_use]
+    pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
+        let word = self.pool.word(ALLOCATED);
+        let fits = word.fetch_add(u64::from(chunks), AcqRel) + u64::from(chunks) <= u64::from(limit);
+        if !fits {
+            self.unreserve(chunks);
+        }
+        fits
+    }
+
+    /// Takes back a [`Self::reserve`].
+    pub fn unreserve(&self, chunks: u32) {
+        self.pool.word(ALLOCATED).fetch_sub(u64::from(chunks), AcqRel);
+    }
+
     /// Server of lane `lane` (modulo the lanes there are).
     #[must_use]
     pub fn lane_server(&self, lane: u32) -> Option<u32> {
@@ -350,61 +388,79 @@ impl<'p> Index<'p> {
         self.get(GENERATION)
     }
 
-    fn board_word(&self, step: u64) -> u32 {
-        self.shape.board_base() + (step % u64::from(BOARD_STEPS)) as u32 * BOARD_WORDS
+    /// First word of a place on the board.
+    fn board_word(&self, place: u32) -> u32 {
+        self.shape.board_base() + place * BOARD_WORDS
+    }
+
+    /// The place that holds `step`. Looked for, not computed: steps that all are multiples of the
+    /// board's length would otherwise push each other out.
+    fn board_place(&self, step: u64) -> Option<u32> {
+        (0..BOARD_STEPS).map(|place| self.board_word(place)).find(|&base| self.get(base) == step + 1)
+    }
+
+    /// The place for `step`: its own, or that of the oldest step; `None` when all are newer.
+    fn board_place_for(&self, step: u64) -> Option<u32> {
+        if let Some(base) = self.board_place(step) {
+            return Some(base);
+        }
+        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
+        let base = places.min_by_key(|&base| self.get(base)).filter(|&base| self.get(base) <= step)?;
+        self.set(base, 0);
+        self.set(base + 1, 0);
+        self.set(base + 2, 0);
+        self.set(base, step + 1);
+        Some(base)
     }
 
     /// Publishes what became of `step` at `level`.
     pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
-        let base = self.board_word(step);
-        if self.get(base) != step + 1 {
-            self.set(base, 0);
-            self.set(base + 1, 0);
-            self.set(base + 2, 0);
-            self.set(base, step + 1);
+        if *outcome == Outcome::Committed {
+            let committed = COMMITTED + level_slot(level);
+            self.set(committed, self.get(committed).max(step + 1));
         }
-        let at = base + 1 + level_slot(level);
+        if let Some(base) = self.board_place_for(step) {
+            self.publish_at(base, level, outcome);
+        }
+        self.bump(NEWS);
+    }
+
+    fn publish_at(&self, base: u32, level: Level, outcome: &Outcome) {
+        let slot = level_slot(level);
+        let at = base + 1 + slot;
         match outcome {
             Outcome::Pending => {}
-            Outcome::Committed => {
-                self.set(at, 1);
-                let committed = COMMITTED + level_slot(level);
-                self.set(committed, self.get(committed).max(step + 1));
-            }
+            Outcome::Committed => self.set(at, 1),
             // The first loss stays: it is the cause, later ones are its consequences.
             Outcome::Lost(error) if self.get(at) == 0 => {
                 let bytes = error.message().as_bytes();
                 let text = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
-                for word in 0..TEXT_WORDS {
+                for (word, part) in (text_base(base, slot)..).zip(text.chunks(8)) {
                     let mut packed = [0u8; 8];
-                    let from = text.len().min(word as usize * 8);
-                    let part = &text[from..text.len().min(from + 8)];
                     packed[..part.len()].copy_from_slice(part);
-                    self.set(base + 6 + word, u64::from_le_bytes(packed));
+                    self.set(word, u64::from_le_bytes(packed));
                 }
-                self.set(base + 3, text.len() as u64);
+                self.set(base + 3 + slot, text.len() as u64);
                 self.set(at, 2 + ((error.kind().code() as u64) << 8));
             }
             Outcome::Lost(_) => {}
         }
-        self.bump(NEWS);
     }
 
     /// What became of `step` at `level`.
     #[must_use]
     pub fn outcome(&self, step: u64, level: Level) -> Outcome {
-        let base = self.board_word(step);
-        if self.get(base) != step + 1 {
-            return Outcome::Pending;
-        }
-        let state = self.get(base + 1 + level_slot(level));
+        let Some(base) = self.board_place(step) else { return Outcome::Pending };
+        let slot = level_slot(level);
+        let state = self.get(base + 1 + slot);
         let outcome = match state & 0xff {
             1 => Outcome::Committed,
             2 => {
                 let kind = ErrorKind::from_code((state >> 8) as i32).unwrap_or(ErrorKind::Internal);
-                let len = (self.get(base + 3) as usize).min(MAX_TEXT_BYTES);
-                let bytes: Vec<u8> = (0..TEXT_WORDS)
-                    .flat_map(|word| self.get(base + 6 + word).to_le_bytes())
+                let len = (self.get(base + 3 + slot) as usize).min(MAX_TEXT_BYTES);
+                let text = text_base(base, slot);
+                let bytes: Vec<u8> = (text..text + TEXT_WORDS)
+                    .flat_map(|word| self.get(word).to_le_bytes())
                     .take(len)
                     .collect();
                 Outcome::Lost(Error::new(kind, String::from_utf8_lossy(&bytes).into_owned()))
@@ -430,6 +486,11 @@ impl<'p> Index<'p> {
     pub fn wait_news(&self, news: u64, timeout: Duration) {
         let _ = self.pool.wait_while(NEWS, news, timeout);
     }
+}
+
+/// First word of the text of a level at a place of the board.
+fn text_base(base: u32, slot: u32) -> u32 {
+    base + 5 + slot * TEXT_WORDS
 }
 
 /// Levels with containers have a slot; `process` and `peers` have none in this version.
@@ -492,9 +553,41 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.message().len(), MAX_TEXT_BYTES);
         assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
-        index.publish(3 + 64, Level::Node, &Outcome::Committed);
+        for step in 4..4 + u64::from(BOARD_STEPS) {
+            index.publish(step, Level::Node, &Outcome::Committed);
+        }
         assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+        index.publish(3, Level::Node, &Outcome::Committed);
+        assert_eq!(index.outcome(3, Level::Node), Outcome::Pending, "a forgotten step takes no newer one's place");
+        assert_eq!(index.outcome(4, Level::Node), Outcome::Committed);
         assert_eq!(index.committed_step(Level::Node), Some(67));
         assert_eq!(index.committed_step(Level::Global), None);
+    }
+
+    // Breaks if: the place is computed as `step % BOARD_STEPS`.
+    #[test]
+    fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
+        let shape = IndexShape { ranks: 1, writers: 1 };
+        let pool = pool(shape);
+        let index = Index::new(&pool, shape);
+        for step in [128, 64, 192] {
+            index.publish(step, Level::Global, &Outcome::Committed);
+        }
+        for step in [64, 128, 192] {
+            assert_eq!(index.outcome(step, Level::Global), Outcome::Committed);
+        }
+    }
+
+    #[test]
+    fn every_level_keeps_its_own_cause() {
+        let shape = IndexShape { ranks: 1, writers: 1 };
+        let pool = pool(shape);
+        let index = Index::new(&pool, shape);
+        index.publish(1, Level::Node, &Outcome::Lost(Error::no_space("the local disk is full")));
+        index.publish(1, Level::Global, &Outcome::Lost(Error::unavailable("ost3 is gone")));
+        for (level, text) in [(Level::Node, "the local disk is full"), (Level::Global, "ost3 is gone")] {
+            let Outcome::Lost(error) = index.outcome(1, level) else { panic!("lost") };
+            assert_eq!(error.message(), text);
+        }
     }
 }

@@ -11,7 +11,8 @@
 //! 3. After a crash anywhere, a record never names a container that prune removed before it.
 //!
 //! Also collected, once the keep rule is met: containers without record (crashed or failed steps),
-//! records of fenced runs, temporary files and claims of epochs that nothing refers to any more.
+//! records of fenced runs, temporary files, routed files of killed runs, and claims of epochs that
+//! nothing refers to any more.
 //! Not here: when to prune (`control.rs`).
 
 use orcheck_format::error::{ErrorKind, Result};
@@ -19,6 +20,8 @@ use orcheck_format::ids::Epoch;
 use orcheck_format::names::FileName;
 use orcheck_io::dir::Dir;
 use std::collections::BTreeSet;
+
+const ROUTE_PREFIX: &str = "route-e";
 
 /// What is to be kept.
 #[derive(Debug, Clone)]
@@ -63,7 +66,14 @@ pub fn prune(dir: &dyn Dir, rule: &KeepRule) -> Result<usize> {
     let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
     let mut records = Vec::new();
     let mut others = Vec::new();
-    for entry in dir.list()?.into_iter().filter(|entry| !entry.is_dir) {
+    let mut routes = Vec::new();
+    for entry in dir.list()? {
+        if entry.is_dir {
+            if route_epoch(&entry.name).is_some_and(|epoch| epoch < rule.epoch.counter) {
+                routes.push(entry.name);
+            }
+            continue;
+        }
         match FileName::parse(&entry.name) {
             Some(FileName::Commit { step, epoch, .. }) if rule.may_go(&kept, step, epoch) => {
                 records.push(entry.name);
@@ -91,6 +101,9 @@ pub fn prune(dir: &dyn Dir, rule: &KeepRule) -> Result<usize> {
     for name in &others {
         remove(dir, name)?;
     }
+    for name in &routes {
+        remove_route(dir, name)?;
+    }
     Ok(records.len() + others.len())
 }
 
@@ -105,6 +118,40 @@ fn is_of_older_epoch(target: &str, counter: u64) -> bool {
             | FileName::Resumed { epoch },
         ) => epoch < counter,
         _ => false,
+    }
+}
+
+/// Name of the directory in which a rank of a run finds its routed files.
+#[must_use]
+pub fn route_name(epoch: Epoch, rank: u32) -> String {
+    format!("{ROUTE_PREFIX}{:06}-{}-r{rank}", epoch.counter, epoch.run.short())
+}
+
+/// Epoch counter of a routed directory; `None` for any other name.
+fn route_epoch(name: &str) -> Option<u64> {
+    let mut parts = name.strip_prefix(ROUTE_PREFIX)?.split('-');
+    let (counter, run, rank) = (parts.next()?, parts.next()?, parts.next()?);
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_ours = digits(counter)
+        && run.len() == 8
+        && run.bytes().all(|b| b.is_ascii_hexdigit())
+        && rank.strip_prefix('r').is_some_and(digits)
+        && parts.next().is_none();
+    counter.parse().ok().filter(|_| is_ours)
+}
+
+/// Removes the routed files that a run left behind when it was killed.
+fn remove_route(dir: &dyn Dir, name: &str) -> Result<()> {
+    let child = match dir.child(name, false) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        child => child?,
+    };
+    for entry in child.list()?.iter().filter(|entry| !entry.is_dir) {
+        remove(child.as_ref(), &entry.name)?;
+    }
+    match dir.remove_child(name) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -151,5 +198,15 @@ mod tests {
         assert!(rule.may_go(&kept, 9, 5), "failed step of this run");
         assert!(rule.may_go(&kept, 9, 4), "fenced step of the last run");
         assert!(rule.may_go(&kept, 7, 4), "older than the kept ones");
+    }
+
+    #[test]
+    fn routed_directories_are_known_by_their_whole_name() {
+        let epoch = Epoch { counter: 5, run: RunId([0xab; 16]) };
+        assert_eq!(route_name(epoch, 12), "route-e000005-abababab-r12");
+        assert_eq!(route_epoch(&route_name(epoch, 12)), Some(5));
+        for name in ["route-e5", "route-e000005-abababab-r", "route-e000005-notahex!-r1", "route-e000005-abababab-r1-x", "results"] {
+            assert_eq!(route_epoch(name), None, "{name}");
+        }
     }
 }

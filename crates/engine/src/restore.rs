@@ -39,7 +39,7 @@ pub struct Candidate {
 /// Candidates newest first, and what the scan skipped.
 ///
 /// # Errors
-/// What [`Catalog::scan`] says.
+/// What [`Catalog::scan`] says; the first problem it met when no candidate is left.
 pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec<String>)> {
     let catalog = Catalog::scan(job, &places.all())?;
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -48,6 +48,16 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec
         if !candidates.contains(&candidate) {
             candidates.push(candidate);
         }
+    }
+    // No checkpoint at all is a fresh start; checkpoints that cannot be read must never look like it.
+    if candidates.is_empty()
+        && let Some(problem) = catalog.problems().first()
+    {
+        return Err(Error::new(
+            problem.kind,
+            format!("job '{}' may have checkpoints, but none can be read: {}", job.as_str(), catalog.notes().join("; ")),
+        )
+        .next("run `orcheck verify`; set fresh = true to begin anew"));
     }
     Ok((candidates, catalog.notes().to_vec()))
 }

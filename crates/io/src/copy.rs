@@ -1,6 +1,6 @@
 //! One pass over memory: copy and CRC-64/NVME together.
 //!
-//! How: on x86-64 a kernel of [`crate::fold`] streams past the cache (the destination is read later, by a disk
+//! How: on x86-64 a kernel of `fold` streams past the cache (the destination is read later, by a disk
 //! or another processor, and caching it would evict the program's own data and cost a read of every line
 //! written). Elsewhere, and for short pieces, blocks of 16 KiB are copied and checksummed while still cached.
 //! The kernel is chosen once, by what the processor can do.
@@ -10,7 +10,7 @@
 //!    that a source changed meanwhile gives a checksum of what arrived, not of something else.
 //! 2. All kernels give the same bytes and the same CRC for every length and alignment.
 //!
-//! Faults survived: none to survive. Not here: who owns the memory (see [`crate::memory`], [`crate::pool`]).
+//! Faults survived: none to survive. Not here: who owns the memory (see [`mod@crate::memory`], [`crate::pool`]).
 #![allow(unsafe_code)]
 
 use orcheck_format::Crc64;

@@ -34,6 +34,7 @@ fn round_trip(job: &Job, scale: usize, levels: &[Level]) {
         state.protect(&mut session).unwrap();
         assert_eq!(session.restart().unwrap(), 2);
         assert!(state.is(rank, 2, scale), "rank {rank} got other bytes");
+        assert_eq!(session.take_warning(), None, "a faultless checkpoint needs no repair");
         session.close(LONG).unwrap();
     });
 }

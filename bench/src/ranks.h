@@ -1,0 +1,122 @@
+/* What the measuring programs share: a clock, a barrier that sleeps, and options.
+ *
+ * All ranks run on one machine, so one clock serves them all, and the time of something that all
+ * do at once is from the first that begins to the last that ends. The barrier is not MPI's: ranks
+ * that spin in it would take the processor from those that are being measured. */
+#ifndef ORCBENCH_RANKS_H
+#define ORCBENCH_RANKS_H
+#include <mpi.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <orcheck.h>
+#include <orcheck_mpi.h>
+
+enum { MAX_RANKS = 256 };
+
+typedef struct {
+    pthread_barrier_t barrier;
+    double begin_s[MAX_RANKS], end_s[MAX_RANKS], value[MAX_RANKS];
+} Shared;
+
+static int rank, ranks;
+static Shared *shared;
+
+static _Noreturn void die(const char *format, ...) {
+    char text[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fprintf(stderr, "rank %d: %s\n", rank, text);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    abort();
+}
+#define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
+#define MPI_TRY(call) do { if ((call) != MPI_SUCCESS) die("%s failed", #call); } while (0)
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void together(void) { pthread_barrier_wait(&shared->barrier); }
+
+static void start_ranks(int *argc, char ***argv) {
+    int provided, unit;
+    MPI_Aint len;
+    MPI_Win window;
+    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (ranks > MAX_RANKS) die("at most %d ranks", MAX_RANKS);
+    MPI_TRY(MPI_Win_allocate_shared(rank ? 0 : (MPI_Aint)sizeof *shared, 1, MPI_INFO_NULL,
+                                    MPI_COMM_WORLD, &shared, &window));
+    MPI_TRY(MPI_Win_shared_query(window, 0, &len, &unit, &shared));
+    if (rank == 0) {
+        pthread_barrierattr_t attributes;
+        pthread_barrierattr_init(&attributes);
+        pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+        if (pthread_barrier_init(&shared->barrier, &attributes, (unsigned)ranks)) die("no barrier");
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* The largest of all ranks' values; every rank gets it. */
+static double largest(double mine) {
+    double most = mine;
+    shared->value[rank] = mine;
+    together();
+    for (int i = 0; i < ranks; i++)
+        if (shared->value[i] > most) most = shared->value[i];
+    together();
+    return most;
+}
+
+/* Seconds from the first rank's begin to the last rank's end; every rank gets it. */
+static double span_s(double begin_s, double end_s) {
+    double first = begin_s, last = end_s;
+    shared->begin_s[rank] = begin_s, shared->end_s[rank] = end_s;
+    together();
+    for (int i = 0; i < ranks; i++) {
+        if (shared->begin_s[i] < first) first = shared->begin_s[i];
+        if (shared->end_s[i] > last) last = shared->end_s[i];
+    }
+    together();
+    return last - first;
+}
+
+/* Memory that is there (touched). huge: ask for huge pages, as a baseline deserves them. */
+static void *memory(size_t len_bytes, bool huge, int fill) {
+    void *at = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) die("no memory for %zu bytes", len_bytes);
+    if (huge) madvise(at, len_bytes, MADV_HUGEPAGE); /* refused: normal pages, as good */
+    memset(at, fill, len_bytes);
+    return at;
+}
+
+/* "--name value" pairs; NULL if the option is not there and has no default. */
+static const char *option(int argc, char **argv, const char *name, const char *otherwise) {
+    for (int i = 1; i + 1 < argc; i += 2)
+        if (strcmp(argv[i], name) == 0) return argv[i + 1];
+    if (!otherwise) die("%s is missing", name);
+    return otherwise;
+}
+
+static long long number(int argc, char **argv, const char *name, const char *otherwise) {
+    const char *text = option(argc, argv, name, otherwise);
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (*end || end == text || value < 0) die("%s %s: not a number", name, text);
+    return value;
+}
+
+#endif

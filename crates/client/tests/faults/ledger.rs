@@ -1,0 +1,162 @@
+//! What the runs of a trial told the outside before they died, in a file that no fault touches.
+//!
+//! One line is one append, so that a run that is killed leaves whole lines behind.
+
+use crate::payload::Origin;
+use orcheck_format::ids::Level;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The writing side: used by the ranks of a run.
+#[derive(Clone)]
+pub struct Ledger {
+    path: PathBuf,
+    run: u64,
+}
+
+impl Ledger {
+    /// The ledger of a trial, as run number `run` writes it.
+    pub fn new(root: &Path, run: u64) -> Self {
+        Self { path: root.join("ledger"), run }
+    }
+
+    fn line(&self, text: &str) {
+        let mut line = String::new();
+        let _ = writeln!(line, "{} {}", self.run, text.replace('\n', " "));
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.path).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
+
+    /// The run's epoch counter.
+    pub fn epoch(&self, counter: u64) {
+        self.line(&format!("epoch {counter}"));
+    }
+
+    /// The run resumed from this state (`None`: it started afresh).
+    pub fn resumed(&self, from: Option<Origin>) {
+        match from {
+            Some(Origin { run, step }) => self.line(&format!("resumed {run} {step}")),
+            None => self.line("fresh"),
+        }
+    }
+
+    /// The run is about to take this checkpoint.
+    pub fn begun(&self, step: u64) {
+        self.line(&format!("begun {step}"));
+    }
+
+    /// `wait` returned success.
+    pub fn acked(&self, step: u64, level: Level) {
+        self.line(&format!("acked {step} {level}"));
+    }
+
+    /// Restored bytes were not those of one checkpoint.
+    pub fn wrong(&self, text: &str) {
+        self.line(&format!("wrong {text}"));
+    }
+
+    /// A call failed.
+    pub fn error(&self, call: &str, error: &orcheck_format::error::Error) {
+        self.line(&format!("error {call} {}: {error}", error.kind().name()));
+    }
+
+    /// A warning of the session.
+    pub fn warning(&self, text: &str) {
+        self.line(&format!("warning {text}"));
+    }
+
+    /// The run reached its end.
+    pub fn closed(&self) {
+        self.line("closed");
+    }
+}
+
+/// What one run told.
+#[derive(Debug, Default, Clone)]
+pub struct Told {
+    pub epoch: Option<u64>,
+    /// Outer `None`: it did not get that far.
+    pub resumed: Option<Option<Origin>>,
+    pub begun: BTreeSet<u64>,
+    pub acked: BTreeSet<(u64, Level)>,
+    pub wrong: Vec<String>,
+    pub errors: Vec<String>,
+    pub warnings: Vec<String>,
+    pub closed: bool,
+}
+
+/// What all runs of a trial told.
+#[derive(Debug, Default)]
+pub struct Story {
+    pub runs: BTreeMap<u64, Told>,
+    pub text: String,
+}
+
+impl Story {
+    /// Reads the ledger of a trial.
+    pub fn read(root: &Path) -> Self {
+        let text = std::fs::read_to_string(root.join("ledger")).unwrap_or_default();
+        let mut runs: BTreeMap<u64, Told> = BTreeMap::new();
+        for line in text.lines() {
+            let mut words = line.splitn(3, ' ');
+            let run = words.next().and_then(|w| w.parse().ok()).unwrap();
+            let told = runs.entry(run).or_default();
+            let (word, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let numbers: Vec<u64> = rest.split(' ').map_while(|w| w.parse().ok()).collect();
+            match word {
+                "epoch" => told.epoch = Some(numbers[0]),
+                "resumed" => told.resumed = Some(Some(Origin { run: numbers[0], step: numbers[1] })),
+                "fresh" => told.resumed = Some(None),
+                "begun" => {
+                    told.begun.insert(numbers[0]);
+                }
+                "acked" => {
+                    let level = rest.split(' ').nth(1).unwrap().parse().unwrap();
+                    told.acked.insert((numbers[0], level));
+                }
+                "wrong" => told.wrong.push(rest.to_owned()),
+                "error" => told.errors.push(rest.to_owned()),
+                "warning" => told.warnings.push(rest.to_owned()),
+                "closed" => told.closed = true,
+                other => panic!("ledger line '{other}'"),
+            }
+        }
+        Self { runs, text }
+    }
+
+    /// One run; empty if it told nothing.
+    pub fn run(&self, run: u64) -> Told {
+        self.runs.get(&run).cloned().unwrap_or_default()
+    }
+
+    /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`.
+    pub fn newest_acked(&self, before: u64, level: Option<Level>) -> Option<u64> {
+        let told = self.runs.range(..before).flat_map(|(_, told)| &told.acked);
+        told.filter(|(_, at)| level.is_none_or(|level| level == *at)).map(|(step, _)| *step).max()
+    }
+
+    /// Whether a run before `before` may have left this state as the newest one; else why not.
+    pub fn may_resume(&self, before: u64, found: Origin) -> Result<(), String> {
+        let writer = self.runs.range(..before).rev().find(|(_, told)| told.begun.contains(&found.step));
+        match writer {
+            Some((&run, _)) if run == found.run => {}
+            other => return Err(format!("{found:?} was restored, but that step was begun last by run {:?}", other.map(|w| w.0))),
+        }
+        for (later, told) in self.runs.range(found.run + 1..before) {
+            if let Some(from) = told.resumed
+                && from.is_none_or(|from| from.step < found.step)
+            {
+                return Err(format!("{found:?} was restored, but run {later} had resumed from {from:?} before"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest step that must not be lost: acknowledged, or resumed from.
+    pub fn floor(&self, before: u64) -> Option<u64> {
+        let resumed = self.runs.range(..before).filter_map(|(_, told)| told.resumed.flatten()).map(|from| from.step).max();
+        self.newest_acked(before, None).max(resumed)
+    }
+}

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""The main job, on one screen: a real solver, killed in the middle of a flush, resumes and ends
+bit for bit like the run that nobody disturbed; a flipped bit is named and survived; and what all
+of that costs. Needs the programs that `make build` stages under PREFIX. Leaves only build/demo/.
+"""
+import ctypes
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PREFIX = os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix"))
+ORCHECK = os.path.join(PREFIX, "bin", "orcheck")
+LBM = os.path.join(ROOT, "build", "examples", "lbm")
+WORK = os.path.join(ROOT, "build", "demo")
+RANKS = 2
+EDGE = int(os.environ.get("DEMO_EDGE", "88"))
+RUN_S = float(os.environ.get("DEMO_RUN_S", "4"))
+MIB = 1 << 20
+
+
+def fail(text):
+    print(f"demo: {text}")
+    sys.exit(1)
+
+
+def options(node_level=True):
+    dirs = ", ".join(f"'{WORK}/ost{i}'" for i in range(2))
+    text = f"global = [{dirs}]\n"
+    return text + (f"node_dir = '{WORK}/local'\n" if node_level else "")
+
+
+def fresh_dirs():
+    for name in ("ost0", "ost1", "local"):
+        shutil.rmtree(f"{WORK}/{name}", ignore_errors=True)
+        os.makedirs(f"{WORK}/{name}")
+
+
+def solver(steps, checkpoint, *more, every=None, node_level=True):
+    command = ["mpirun", "-n", str(RANKS), LBM, "--nx", str(EDGE), "--ny", str(EDGE), "--nz", str(EDGE)]
+    command += ["--steps", str(steps), "--checkpoint", checkpoint, "--job", "demo"]
+    if checkpoint != "none":
+        command += ["--every", str(every), "--options", options(node_level)]
+    return command + list(more)
+
+
+def run(command, **kw):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+    if done.returncode != 0:
+        fail(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def listing():
+    command = [ORCHECK, "ls", "--json", "--job", "demo", "--dir", f"{WORK}/ost0", "--dir", f"{WORK}/ost1"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout).get("checkpoints", []) if done.stdout else []
+
+
+def supervised(command):
+    """Runs under `orcheck run`; returns all output and what lay there when the first run died."""
+    process = subprocess.Popen(
+        [ORCHECK, "run", "--restarts", "2", "--", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines, seen = [], []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith("orcheck run:") and not seen:
+            seen = listing()
+    if process.wait() != 0:
+        fail("the job did not end well under `orcheck run`:\n" + "\n".join(lines))
+    return lines, seen
+
+
+def memcpy_s(bytes_per_rank):
+    """The limit: every rank's bytes copied once by a warm memcpy, all ranks at the same time."""
+    buffers = [(ctypes.create_string_buffer(bytes_per_rank), ctypes.create_string_buffer(bytes_per_rank))
+               for _ in range(RANKS)]
+    times = []
+    for _ in range(7):
+        threads = [threading.Thread(target=ctypes.memmove, args=(a, b, bytes_per_rank)) for a, b in buffers]
+        begun = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[2:])
+
+
+def same(a, b):
+    with open(a, "rb") as x, open(b, "rb") as y:
+        while True:
+            p, q = x.read(MIB), y.read(MIB)
+            if p != q:
+                return False
+            if not p:
+                return True
+
+
+def flip_newest():
+    """Flips one bit in the middle of the newest container of level global."""
+    names = [(name, d) for d in ("ost0", "ost1") for name in os.listdir(f"{WORK}/{d}/demo") if name.endswith(".orc")]
+    name, directory = max(names)
+    path = f"{WORK}/{directory}/demo/{name}"
+    at = os.path.getsize(path) // 2
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+    return f"{directory}/demo/{name}", at
+
+
+def median_of(reports, key):
+    # The first checkpoint of a run also touches the pool's memory for the first time.
+    values = [c[key] for r in reports for c in r["checkpoints"][1:] if c[key] >= 0]
+    return statistics.median(values) if values else None
+
+
+def ms(seconds):
+    return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def short(line):
+    return line.replace(WORK + "/", "")
+
+
+def table(steps, every):
+    modes = ("none", "sync", "async", "lent")
+    reports = {mode: [] for mode in modes}
+    for turn in range(3):
+        for mode in modes:
+            fresh_dirs()
+            path = f"{WORK}/{mode}{turn}.json"
+            run(solver(steps, mode, "--report", path, every=every))
+            with open(path) as file:
+                reports[mode].append(json.load(file))
+    base = statistics.median(r["loop_s"] for r in reports["none"])
+    staged = max(r["staged_bytes"] for r in reports["async"])
+    taken = len(reports["async"][0]["checkpoints"])
+    limit = memcpy_s(staged // RANKS)
+    print(f"\nWhat it costs: {RANKS} ranks, {staged / MIB:.0f} MiB of state, {taken} checkpoints in {base:.1f} s of solving")
+    print(f"  {'':<18}{'blocked':>10}{'safe at node':>14}{'safe at global':>16}{'slowdown':>10}   memory beside the solver's")
+    rows = (("sync", "synchronous", 1), ("async", "asynchronous copy", 1), ("lent", "asynchronous lent", 2))
+    for mode, title, copies in rows:
+        slower = statistics.median(r["loop_s"] for r in reports[mode]) / base - 1
+        memory = f"{staged / MIB:.0f} MiB pool" + (f" + {staged / MIB:.0f} MiB third grid" if copies == 2 else "")
+        blocked = median_of(reports[mode], "call_s")
+        print(f"  {title:<18}{ms(blocked):>10}{ms(median_of(reports[mode], 'safe_node_s')):>14}"
+              f"{ms(median_of(reports[mode], 'safe_global_s')):>16}{slower:>9.1%}   {memory}")
+    print(f"  {'limit: one memcpy':<18}{ms(limit):>10}{'-':>14}{'-':>16}{'':>10}   the same bytes, warm, {RANKS} threads")
+
+
+def main():
+    shutil.rmtree(WORK, ignore_errors=True)
+    os.makedirs(WORK)
+    run(["make", "-C", f"{ROOT}/examples", "lbm", f"ORCHECK_PREFIX={PREFIX}"])
+    # How many steps make a run of a few seconds on this machine, after a first run that warms it.
+    probe = f"{WORK}/probe.json"
+    for steps in (10, 40):
+        run(solver(steps, "none", "--report", probe))
+    with open(probe) as file:
+        per_step_s = json.load(file)["loop_s"] / 40
+    every = max(5, int(RUN_S / per_step_s / 5))
+    steps = 5 * every + every // 2
+
+    print(f"Lid-driven cavity, {EDGE}^3 cells, {RANKS} ranks, {steps} steps, a checkpoint every {every}")
+    fresh_dirs()
+    run(solver(steps, "none", "--final", f"{WORK}/undisturbed", "--picture", f"{WORK}/cavity.ppm"))
+    print("1  undisturbed run                     done")
+
+    lines, seen = supervised(
+        solver(steps, "async", "--die", str(3 * every), "--final", f"{WORK}/resumed", every=every))
+    states = ", ".join(f"step {c['step']} {c['state']}" for c in seen)
+    print(f"2  SIGKILL of one rank at step {3 * every}, flush running: {states or 'nothing there'}")
+    for line in lines:
+        if re.match("orcheck run:|resumed", line):
+            print(f"     {short(line)}")
+    first = same(f"{WORK}/undisturbed", f"{WORK}/resumed")
+    print(f"   final state                         {'identical' if first else 'DIFFERENT'}")
+    if not any(line.startswith("resumed from step") for line in lines):
+        fail("the second run did not resume")
+
+    file, at = flip_newest()
+    print(f"3  one bit flipped in {file}, byte {at}")
+    out = run(solver(steps, "async", "--final", f"{WORK}/fallen-back", every=every, node_level=False))
+    for line in out.splitlines():
+        if re.search("skipped|resumed", line):
+            print(f"     {short(line)}")
+    second = same(f"{WORK}/undisturbed", f"{WORK}/fallen-back")
+    print(f"   final state                         {'identical' if second else 'DIFFERENT'}")
+    if "skipped" not in out:
+        fail("the flipped bit was not noticed:\n" + out)
+
+    table(steps, every)
+    for name in ("ost0", "ost1", "local"):
+        shutil.rmtree(f"{WORK}/{name}")
+    print(f"\npicture of the flow: {os.path.relpath(WORK, os.getcwd())}/cavity.ppm")
+    if not (first and second):
+        print("NOT IDENTICAL: a resumed run ended differently from the undisturbed one")
+        sys.exit(1)
+    print("identical: both resumed runs ended bit for bit like the undisturbed one")
+
+
+if __name__ == "__main__":
+    main()
