@@ -49,23 +49,23 @@ impl Session {
     }
 
     fn end(&mut self) -> Result<()> {
-        let Some(threads) = self.threads.take() else { return Ok(()) };
+        let Some(mut threads) = self.threads.take() else { return Ok(()) };
         let mut result = Ok(());
         threads.flush_stop.store(true, Ordering::Release);
         let index = Index::new(&self.pool, self.shape);
         for writer in 0..self.shape.writers {
             index.nudge(writer);
         }
-        if let Some(thread) = threads.flusher {
+        if let Some(thread) = threads.flusher.take() {
             result = result.and(join(thread, &*self.environment.clock));
         }
         self.stager = None;
-        if let Some((thread, waker)) = threads.control {
+        if let Some((thread, waker)) = threads.control.take() {
             self.shared.stop.store(true, Ordering::Release);
             waker.wake();
             result = result.and(join(thread, &*self.environment.clock));
         }
-        drop(threads.idle);
+        drop(threads);
         if let Some((parent, dir, child)) = self.route.take() {
             let removed = dir
                 .list()

@@ -18,6 +18,7 @@ pub mod agree;
 pub mod array;
 pub mod collective;
 mod drain;
+mod lend;
 mod open;
 pub mod options;
 pub mod regions;

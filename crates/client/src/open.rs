@@ -21,6 +21,7 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::options::{Balance, NetKind, Options};
 use crate::session::Environment;
+use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::control::{Control, ControlContext, ControlShared, Links};
@@ -37,6 +38,7 @@ use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
 use orcheck_io::dir::Dir;
+use orcheck_io::gate::Gates;
 use orcheck_io::environment::read_text;
 use orcheck_io::machine::{cpu_socket, cpuset, memory, pin_current_thread, sibling_of};
 use orcheck_io::net::{Address, Key, Listener, effective_uid, host_name, local_addresses, process_id};
@@ -45,10 +47,11 @@ use orcheck_io::pool::{Pool, PoolShape};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::thread::spawn;
 use orcheck_plan::Placement;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,7 +63,7 @@ const FACT_BYTES: usize = 2 * NAME_BYTES + 16;
 /// Largest mapping file.
 const MAPPING_LIMIT_BYTES: u64 = 16 << 20;
 
-/// The threads of this rank.
+/// The threads of this rank. Dropping it tells them to end, without waiting for them.
 pub(crate) struct Threads {
     /// Control thread of the node, on its lowest rank.
     pub control: Option<(JoinHandle<Result<()>>, Waker)>,
@@ -70,6 +73,17 @@ pub(crate) struct Threads {
     pub flush_stop: Arc<AtomicBool>,
     /// The connection of a rank without a writer; its end tells that the node's lead is gone.
     pub idle: Option<Conn>,
+    shared: Arc<ControlShared>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.flush_stop.store(true, Ordering::Release);
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some((_, waker)) = &self.control {
+            waker.wake();
+        }
+    }
 }
 
 /// What a session is made of.
@@ -84,6 +98,8 @@ pub(crate) struct Opened {
     pub threads: Threads,
     pub held: Option<Held>,
     pub notes: Vec<String>,
+    pub gates: Gates,
+    pub trigger: Trigger,
 }
 
 /// What the root tells everybody.
@@ -139,7 +155,7 @@ pub(crate) fn open(
     let nodes = layout.node_names();
     let (listeners, start) = {
         let prepared = if leads_job {
-            prepare_start(&job, &options, &layout, &places).map(Some)
+            prepare_start(&job, &options, &layout, &places, &mut notes).map(Some)
         } else {
             Ok(None)
         };
@@ -192,15 +208,22 @@ pub(crate) fn open(
         shared: &shared,
         placement: start.placement,
     };
-    let threads = agree(collective, context.start(own, links))?;
+    let rest = context.start(own, links).and_then(|threads| {
+        let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
+        Ok((threads, Gates::open(&pool)?, trigger))
+    });
+    let (threads, gates, trigger) = agree(collective, rest)?;
     let held = side.map(|side| side.held);
-    Ok((Opened { job, layout, epoch, places, pool, shape, shared, threads, held, notes }, options))
+    let opened =
+        Opened { job, layout, epoch, places, pool, shape, shared, threads, held, notes, gates, trigger };
+    Ok((opened, options))
 }
 
 /// Everybody learns who is where; ranks with other options are found out.
 fn exchange_facts(collective: &mut dyn Collective, options: &Options) -> Result<Layout> {
     let mut common = options.clone();
     common.node_name = None;
+    common.given.clear();
     let digest = crc64(format!("{common:?}").as_bytes());
     let host = host_name();
     let fact = RankFacts {
@@ -211,18 +234,40 @@ fn exchange_facts(collective: &mut dyn Collective, options: &Options) -> Result<
     let encoded = agree(collective, encode_fact(&fact, digest))?;
     let table = collective.gather(&encoded, 0)?;
     let table = bcast_bytes(collective, table.unwrap_or_default(), 0)?;
-    let layout = decode_facts(&table, collective.size()).and_then(|(facts, digests)| {
-        if let Some(other) = digests.iter().position(|&d| d != digests[0]) {
-            return Err(Error::invalid(format!("rank {other} was opened with other options than rank 0"))
-                .next("pass the same options and ORCHECK_ variables to all ranks; only ORCHECK_NODE may differ"));
-        }
+    let decoded = decode_facts(&table, collective.size());
+    let (facts, digests) = agree(collective, decoded)?;
+    if let Some(other) = digests.iter().position(|&d| d != digests[0]) {
+        return Err(name_difference(collective, options, other as u32)?);
+    }
+    let layout = {
         let mut nodes: Vec<&str> = facts.iter().map(|fact| fact.node.as_str()).collect();
         nodes.sort_unstable();
         nodes.dedup();
         let lanes = lanes_per_node(options, nodes.len());
         Layout::new(&facts, options.mode, options.scheme, lanes)
-    });
+    };
     agree(collective, layout)
+}
+
+/// The error, the same on all ranks, that says in what the options of rank `other` differ from
+/// those of rank 0.
+fn name_difference(collective: &mut dyn Collective, options: &Options, other: u32) -> Result<Error> {
+    let mine = &options.given;
+    let text = bcast_bytes(collective, mine.to_string().into_bytes(), 0)?;
+    let first: toml::Table = String::from_utf8_lossy(&text).parse().unwrap_or_default();
+    let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
+    let names: BTreeSet<&String> = first.keys().chain(mine.keys()).filter(|name| *name != "node_name").collect();
+    let differ: Vec<String> = names
+        .into_iter()
+        .filter(|name| first.get(*name) != mine.get(*name))
+        .map(|name| format!("{name} is {} there and {} on rank 0", shown(mine.get(name)), shown(first.get(name))))
+        .collect();
+    let text = bcast_bytes(collective, differ.join(", ").into_bytes(), other)?;
+    Ok(Error::invalid(format!(
+        "rank {other} was opened with other options than rank 0: {}",
+        String::from_utf8_lossy(&text)
+    ))
+    .next("pass the same options and ORCHECK_ variables to all ranks; only ORCHECK_NODE may differ"))
 }
 
 fn lanes_per_node(options: &Options, nodes: usize) -> u32 {
@@ -315,9 +360,10 @@ fn prepare_start(
     options: &Options,
     layout: &Layout,
     places: &Places,
+    notes: &mut Vec<String>,
 ) -> Result<(Vec<Listener>, Start)> {
     let run = RunId(random_bytes());
-    let hosts: std::collections::BTreeSet<&str> =
+    let hosts: BTreeSet<&str> =
         layout.nodes.iter().map(|node| node.host.as_str()).collect();
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
@@ -343,6 +389,16 @@ fn prepare_start(
         }
     }
     let placement = first_placement(job, options, layout, places)?;
+    if let (Some(path), Some(placement)) = (&options.mapping, &placement) {
+        for (node, lanes) in layout.nodes.iter().zip(&placement.lanes) {
+            if lanes.len() > node.writers.len() {
+                notes.push(format!(
+                    "mapping file {} gives node '{}' {} directories, but it has {} CP-threads and uses as many: set lanes_per_node or scheme to use all",
+                    path.display(), node.name, lanes.len(), node.writers.len()
+                ));
+            }
+        }
+    }
     let start = Start {
         run,
         key: Key(random_bytes()),
@@ -597,17 +653,19 @@ struct ThreadContext<'a> {
 
 impl ThreadContext<'_> {
     fn start(mut self, own: Conn, links: Option<Links>) -> Result<Threads> {
-        let flush_stop = Arc::new(AtomicBool::new(false));
-        let control = links.map(|links| self.start_control(links)).transpose()?;
-        let mut own = Some(own);
-        let flusher = match self.layout.hosted_writer(self.rank) {
-            Some(writer) => own
-                .take()
-                .map(|conn| self.start_flusher(writer, conn, Arc::clone(&flush_stop)))
-                .transpose()?,
-            None => None,
+        let mut threads = Threads {
+            control: links.map(|links| self.start_control(links)).transpose()?,
+            flusher: None,
+            flush_stop: Arc::new(AtomicBool::new(false)),
+            idle: Some(own),
+            shared: Arc::clone(self.shared),
         };
-        Ok(Threads { control, flusher, flush_stop, idle: own })
+        if let Some(writer) = self.layout.hosted_writer(self.rank)
+            && let Some(conn) = threads.idle.take()
+        {
+            threads.flusher = Some(self.start_flusher(writer, conn, Arc::clone(&threads.flush_stop))?);
+        }
+        Ok(threads)
     }
 
     fn start_control(&mut self, links: Links) -> Result<(JoinHandle<Result<()>>, Waker)> {

@@ -250,6 +250,8 @@ pub struct Options {
     pub end_margin_s: f64,
     /// Trigger: this signal.
     pub signal: Option<i32>,
+    /// What was set, as it was set, for messages.
+    pub(crate) given: toml::Table,
 }
 
 impl Options {
@@ -298,9 +300,9 @@ impl Options {
                 *value = toml::Value::Float(integer as f64);
             }
         }
-        let raw: Raw = toml::Value::Table(table)
+        let raw: Raw = toml::Value::Table(table.clone())
             .try_into()
-            .map_err(|error: toml::de::Error| Error::invalid(format!("option: {}", error.message())))?;
+            .map_err(|error: toml::de::Error| blame(&table, &error))?;
         let global: Vec<PathBuf> = match raw.global {
             None => Vec::new(),
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
@@ -367,8 +369,27 @@ impl Options {
             end_time_unix_s: raw.end_time_unix_s,
             end_margin_s: raw.end_margin_s,
             signal: raw.signal.filter(|name| !name.is_empty()).map(|name| signal_number(&name)).transpose()?,
+            given: table,
         })
     }
+}
+
+/// The option whose value has the wrong form, with what was expected.
+fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
+    let wrong = table.iter().find_map(|(name, value)| {
+        let alone = toml::Table::from_iter([(name.clone(), value.clone())]);
+        let error = toml::Value::Table(alone).try_into::<Raw>().err()?;
+        Some((name, value, error))
+    });
+    let Some((name, value, error)) = wrong else {
+        return Error::invalid(format!("the options do not fit together: {}", error.message()));
+    };
+    let expected = match name.as_str() {
+        "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
+        "global" => "expected a path or a list of paths",
+        _ => error.message(),
+    };
+    Error::invalid(format!("{name} = {value}: {expected}"))
 }
 
 fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
@@ -500,7 +521,20 @@ mod tests {
             ("", "no directory"),
         ] {
             let error = Options::from_text(text).unwrap_err();
-            assert!(error.message().contains(part) || part == "mode", "{text}: {error}");
+            assert!(error.message().contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_form_names_its_option_and_what_is_expected() {
+        for (text, parts) in [
+            ("mode = 'sideways'", ["mode = \"sideways\"", "orchestrated"]),
+            ("keep = 'two'", ["keep = \"two\"", "u32"]),
+            ("pool = true", ["pool = true", "64 MiB"]),
+            ("global = 7", ["global = 7", "list of paths"]),
+        ] {
+            let error = Options::from_text(text).unwrap_err();
+            assert!(parts.iter().all(|part| error.message().contains(part)), "{text}: {error}");
         }
     }
 

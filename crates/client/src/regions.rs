@@ -156,6 +156,16 @@ impl Regions {
         self.map.is_empty()
     }
 
+    /// Bytes of flat memory protected now that `counts`.
+    #[must_use]
+    pub fn memory_bytes(&self, counts: impl Fn(Span) -> bool) -> u64 {
+        let spans = self.map.values().filter_map(|region| match &region.target {
+            Target::Memory(span) if counts(*span) => Some(span.len_bytes() as u64),
+            _ => None,
+        });
+        spans.sum()
+    }
+
     /// CRC over all `SAME` regions, for comparison between ranks; 0 without any.
     #[must_use]
     pub fn same_crc(&self) -> u64 {

@@ -8,13 +8,13 @@
 //!    every rank and the wish to stop travel in one message.
 //! 2. A job that has checkpoints is never begun afresh by accident: `checkpoint` before `find` (or
 //!    before `restart` of what was found) is refused unless `fresh` is set.
-//! 3. Lent memory is the program's again exactly when `lent_done` says so.
 //!
-//! Not here: restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
+//! Not here: lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
 
 use crate::agree::agree_min;
 use crate::array::ArrayLayout;
 use crate::collective::Collective;
+use crate::lend::Lent;
 use crate::open::{Opened, Threads, open};
 use crate::options::{Marshal, Options, Overrun};
 use crate::regions::{Codec, Region, Regions, SAME, Target};
@@ -45,6 +45,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Checkpoints whose outcome can be waited for.
+const HISTORY: usize = 64;
 
 /// What a session gets from outside, so that tests can replace it.
 #[derive(Clone)]
@@ -88,17 +91,6 @@ pub struct Stats {
     pub skipped: u64,
 }
 
-/// What was lent for which checkpoint.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Lent {
-    /// For the next checkpoint.
-    Announced,
-    /// Being copied by this rank's CP-thread.
-    Streamed(u64),
-    /// Being written from where it lies in the pool.
-    Borrowed(u64),
-}
-
 /// One rank's view of one job.
 pub struct Session {
     pub(crate) collective: Box<dyn Collective>,
@@ -121,12 +113,14 @@ pub struct Session {
     pub(crate) trigger: Trigger,
     pub(crate) stager: Option<Stager>,
     pub(crate) lent: BTreeMap<String, Lent>,
-    allocations: BTreeMap<usize, (u32, u32)>,
+    pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
     pub(crate) resume: Resume,
     pub(crate) route: Option<(Arc<dyn Dir>, Arc<dyn Dir>, String)>,
     pub(crate) last_step: Option<u64>,
     pub(crate) last_taken: Option<u64>,
     pub(crate) taken: BTreeSet<u64>,
+    /// The last steps taken, whatever became of them.
+    history: BTreeSet<u64>,
     turn: u64,
     stats: Stats,
     pub(crate) warnings: Vec<String>,
@@ -161,9 +155,20 @@ impl Session {
     ) -> Result<Self> {
         let (opened, options) = open(job, collective.as_mut(), options, &environment)?;
         let rank = collective.rank();
-        let gates = Gates::open(&opened.pool);
-        let trigger = Trigger::new(&options, Arc::clone(&environment.clock));
-        let Opened { job, layout, epoch, places, pool, shape, shared, threads, held, notes } = opened;
+        let Opened {
+            job,
+            layout,
+            epoch,
+            places,
+            pool,
+            shape,
+            shared,
+            threads,
+            held,
+            notes,
+            gates,
+            trigger,
+        } = opened;
         Ok(Self {
             local: layout.local_index(rank),
             writer: layout.writer_of(rank),
@@ -179,9 +184,9 @@ impl Session {
             shared,
             threads: Some(threads),
             held,
-            gates: gates?,
+            gates,
             regions: Regions::default(),
-            trigger: trigger?,
+            trigger,
             stager: None,
             lent: BTreeMap::new(),
             allocations: BTreeMap::new(),
@@ -190,6 +195,7 @@ impl Session {
             last_step: None,
             last_taken: None,
             taken: BTreeSet::new(),
+            history: BTreeSet::new(),
             turn: 0,
             stats: Stats::default(),
             warnings: notes,
@@ -273,7 +279,12 @@ impl Session {
         if region.flags & SAME != 0 && !matches!(region.target, Target::Memory(_)) {
             return Err(Error::invalid(format!("region '{name}': SAME needs contiguous memory")));
         }
-        self.regions.put(name, region)
+        self.regions.put(name, region)?;
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let outside = |span: Span| self.pool.offset_of(span).is_none();
+        let chunks = self.regions.memory_bytes(outside).div_ceil(chunk_bytes) + 1;
+        self.index().want_chunks(self.local, self.writer, chunks);
+        Ok(())
     }
 
     /// Forgets a region. Local.
@@ -283,7 +294,8 @@ impl Session {
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
         self.regions.get(name)?;
         if !self.lent_is_back(name, Duration::ZERO)? {
-            return Err(Error::unavailable(format!("region '{name}' is still lent")));
+            return Err(Error::unavailable(format!("region '{name}' is still lent"))
+                .next("wait with lent_done before unprotecting it"));
         }
         self.lent.remove(name);
         self.regions.remove(name)
@@ -319,50 +331,6 @@ impl Session {
         }
     }
 
-    /// Memory of the node's pool: lent without any copy. Local.
-    ///
-    /// # Errors
-    /// NoSpace when the pool has no such run of chunks.
-    pub fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
-        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
-        let chunks = u32::try_from(len_bytes.div_ceil(chunk_bytes).max(1))
-            .map_err(|_| Error::no_space(format!("{len_bytes} bytes are more than any pool holds")))?;
-        let first = self.pool.take_run(chunks).ok_or_else(|| {
-            Error::no_space(format!(
-                "the pool has no {chunks} neighbouring free chunks of {chunk_bytes} bytes for {len_bytes} bytes ({} chunks are free)",
-                self.pool.free_chunks()
-            ))
-            .next("raise `pool`")
-        })?;
-        if let Err(error) = self.pool.populate(first, chunks) {
-            self.pool.give_run(first, chunks);
-            return Err(error);
-        }
-        let span = self.pool.run_span(first, chunks).sub(0, len_bytes as usize);
-        self.allocations.insert(span.address(), (first, chunks));
-        Ok(span)
-    }
-
-    /// Gives pool memory back. Local.
-    ///
-    /// # Errors
-    /// Invalid for an address that `alloc` did not give; Unavailable while part of it is lent.
-    pub fn free(&mut self, address: usize) -> Result<()> {
-        let Some(&(first, chunks)) = self.allocations.get(&address) else {
-            return Err(Error::invalid(format!("{address:#x} was not given by alloc, or was freed already")));
-        };
-        let names: Vec<String> = self.lent.keys().cloned().collect();
-        for name in names {
-            if !self.lent_is_back(&name, Duration::ZERO)? {
-                return Err(Error::unavailable(format!("region '{name}' is still lent"))
-                    .next("wait with lent_done before freeing pool memory"));
-            }
-        }
-        self.allocations.remove(&address);
-        self.pool.give_run(first, chunks);
-        Ok(())
-    }
-
     // ---- triggers ----------------------------------------------------------------------------
 
     /// Whether a checkpoint is due at `step`. Collective; usually without a message.
@@ -386,67 +354,6 @@ impl Session {
     }
 
     // ---- checkpoint --------------------------------------------------------------------------
-
-    /// The next checkpoint takes this region by reference: no copy while the program waits. Local.
-    ///
-    /// # Errors
-    /// NotFound; Unsupported for anything but flat memory; Unavailable while it is still lent.
-    pub fn lend(&mut self, name: &str) -> Result<()> {
-        let region = self.regions.get(name)?;
-        if !matches!(region.target, Target::Memory(_)) || region.flags & SAME != 0 {
-            return Err(Error::unsupported(format!(
-                "region '{name}': only contiguous memory of one rank can be lent"
-            )));
-        }
-        if !self.lent_is_back(name, Duration::ZERO)? {
-            return Err(Error::unavailable(format!("region '{name}' is still lent to the last checkpoint"))
-                .next("wait with lent_done"));
-        }
-        self.lent.insert(name.to_owned(), Lent::Announced);
-        Ok(())
-    }
-
-    /// Waits until lent memory may be written again; a timeout of 0 polls. Local.
-    ///
-    /// # Errors
-    /// Unavailable while it is still lent; the staging's own error when it failed.
-    pub fn lent_done(&mut self, name: &str, timeout: Duration) -> Result<()> {
-        self.regions.get(name)?;
-        if self.lent_is_back(name, timeout)? {
-            return Ok(());
-        }
-        Err(Error::unavailable(format!(
-            "region '{name}' is still lent after {:.3} s",
-            timeout.as_secs_f64()
-        ))
-        .next("wait longer; do not write to it yet"))
-    }
-
-    fn lent_is_back(&mut self, name: &str, timeout: Duration) -> Result<bool> {
-        let back = match self.lent.get(name) {
-            None => return Ok(true),
-            Some(Lent::Announced) => return Ok(true),
-            Some(Lent::Streamed(step)) => match &self.stager {
-                Some(stager) => stager.wait(*step, timeout),
-                None => Ok(true),
-            },
-            Some(Lent::Borrowed(step)) => {
-                let index = self.index();
-                if index.wait_done(self.local, *step, timeout) {
-                    Ok(true)
-                } else if index.is_gone() {
-                    // Nobody will read it any more.
-                    Ok(true)
-                } else {
-                    Ok(false)
-                }
-            }
-        };
-        if !matches!(back, Ok(false)) {
-            self.lent.remove(name);
-        }
-        back
-    }
 
     pub(crate) fn index(&self) -> Index<'_> {
         Index::new(&self.pool, self.shape)
@@ -498,6 +405,10 @@ impl Session {
         self.last_step = Some(step);
         self.last_taken = Some(step);
         self.taken.insert(step);
+        self.history.insert(step);
+        if self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
         let staged = self.stage(step, turn, prepared, begun);
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
         self.stats.blocked_s = blocked_s;
@@ -696,9 +607,7 @@ impl Session {
             return Err(Error::unsupported(format!("level {level} is not configured"))
                 .next("set `global` for level global; level peers needs node agents, which this version has not"));
         };
-        if self.last_taken.is_none_or(|last| step > last) {
-            return Err(Error::not_found(format!("this session took no checkpoint of step {step}")));
-        }
+        self.check_taken(step, level)?;
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         loop {
@@ -724,6 +633,27 @@ impl Session {
             }
             index.wait_news(news, left.min(Duration::from_millis(200)));
         }
+    }
+
+    /// Whether this session took a checkpoint of `step`, as far as it still knows.
+    fn check_taken(&self, step: u64, level: Level) -> Result<()> {
+        if self.history.contains(&step) {
+            return Ok(());
+        }
+        let index = self.index();
+        let forgotten = self.history.len() == HISTORY && self.history.first().is_some_and(|&first| step < first);
+        if forgotten && index.outcome(step, level) != Outcome::Pending {
+            return Ok(());
+        }
+        if forgotten {
+            let newest = index.committed_step(level).map_or("none".to_owned(), |step| step.to_string());
+            return Err(Error::not_found(format!(
+                "checkpoint {step} is too long ago: what became of the last {HISTORY} is known; the newest safe at level {level} is {newest}"
+            )));
+        }
+        let last = self.history.last().map_or("it took none yet".to_owned(), |last| format!("its last is of step {last}"));
+        Err(Error::not_found(format!("this session took no checkpoint of step {step}; {last}"))
+            .next("wait for a step that was checkpointed and not skipped"))
     }
 
     /// Figures of the last checkpoint. Local.

@@ -19,8 +19,9 @@ use crate::options::Options;
 use orcheck_format::error::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::signal::install_signal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Share of run time that agreeing may cost.
@@ -45,6 +46,57 @@ impl Request {
     }
 }
 
+/// A watched signal of this process. Its handler stays for good, so all sessions share it, and each
+/// sees every raise.
+#[derive(Default)]
+struct Watched {
+    raised: AtomicBool,
+    count: AtomicU64,
+}
+
+static WATCHED: Mutex<BTreeMap<i32, &'static Watched>> = Mutex::new(BTreeMap::new());
+
+/// One session's view of a watched signal.
+struct SignalView {
+    watched: &'static Watched,
+    seen: u64,
+    pending: bool,
+}
+
+impl SignalView {
+    fn of(signal: i32) -> Result<Self> {
+        let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = match all.get(&signal) {
+            Some(&watched) => watched,
+            None => {
+                // One small leak per signal and process: it may arrive at any later time.
+                let watched: &'static Watched = Box::leak(Box::default());
+                install_signal(signal, &watched.raised)?;
+                all.insert(signal, watched);
+                watched
+            }
+        };
+        Ok(Self { watched, seen: watched.count.load(Ordering::Acquire), pending: false })
+    }
+
+    /// Whether the signal came since it was last heard.
+    fn is_pending(&mut self) -> bool {
+        if self.watched.raised.swap(false, Ordering::AcqRel) {
+            self.watched.count.fetch_add(1, Ordering::AcqRel);
+        }
+        let count = self.watched.count.load(Ordering::Acquire);
+        self.pending |= count != self.seen;
+        self.seen = count;
+        self.pending
+    }
+
+    /// What came until now has been heard.
+    fn clear(&mut self) {
+        self.is_pending();
+        self.pending = false;
+    }
+}
+
 /// A session's triggers.
 pub struct Trigger {
     every_steps: u64,
@@ -53,7 +105,7 @@ pub struct Trigger {
     end_unix_ms: Option<u64>,
     agreed: bool,
     request: &'static Request,
-    signal: Option<&'static AtomicBool>,
+    signal: Option<SignalView>,
     clock: Arc<dyn Clock>,
     /// Agreements happen every so many calls; calls since the last.
     stride: i64,
@@ -76,14 +128,7 @@ impl Trigger {
     pub fn new(options: &Options, clock: Arc<dyn Clock>) -> Result<Self> {
         // One small leak per session: a signal may arrive at any later time.
         let request: &'static Request = Box::leak(Box::default());
-        let signal = match options.signal {
-            Some(number) => {
-                let flag: &'static AtomicBool = Box::leak(Box::default());
-                install_signal(number, flag)?;
-                Some(flag)
-            }
-            None => None,
-        };
+        let signal = options.signal.map(SignalView::of).transpose()?;
         let every = (options.every_s > 0.0).then(|| Duration::from_secs_f64(options.every_s));
         let end_unix_ms = options
             .end_time_unix_s
@@ -168,13 +213,15 @@ impl Trigger {
         // The quickest agreement seen is its cost; longer ones waited for a slower rank.
         self.cost_s = if self.cost_s == 0.0 { cost_s } else { self.cost_s.min(cost_s) };
         self.stride = (-values[2]).clamp(1, MAX_STRIDE);
-        self.stop |= values[1] != 0;
-        let due = values[0] != 0 || values[1] != 0;
+        // The wish to stop makes one checkpoint due, not one at every step until the program ends.
+        let stops_now = values[1] != 0 && !self.stop;
+        self.stop |= stops_now;
+        let due = values[0] != 0 || stops_now;
         if due {
             // Whoever wished has been heard.
             self.request.checkpoint.store(false, Ordering::Release);
-            if let Some(signal) = self.signal {
-                signal.store(false, Ordering::Release);
+            if let Some(signal) = &mut self.signal {
+                signal.clear();
             }
         }
         Ok(by_steps || due)
@@ -193,9 +240,9 @@ impl Trigger {
         stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
     }
 
-    fn wishes(&self, now: Duration) -> (bool, bool) {
+    fn wishes(&mut self, now: Duration) -> (bool, bool) {
         let asked = self.request.checkpoint.load(Ordering::Acquire)
-            || self.signal.is_some_and(|signal| signal.load(Ordering::Acquire));
+            || self.signal.as_mut().is_some_and(SignalView::is_pending);
         let since = now.saturating_sub(self.last_checkpoint);
         let by_time = self.every.is_some_and(|every| since >= every);
         let elapsed_s = now.saturating_sub(self.opened).as_secs_f64();

@@ -86,6 +86,8 @@ pub struct Flusher {
     context: FlushContext,
     gates: Gates,
     report: Report,
+    /// Chunks made ready per rank.
+    populated: Vec<u32>,
 }
 
 /// One container of the step being flushed, or why there is none.
@@ -112,7 +114,8 @@ impl Flusher {
     /// When the lock file of the gates cannot be opened.
     pub fn new(context: FlushContext, report: Report) -> Result<Self> {
         let gates = Gates::open(&context.pool)?;
-        Ok(Self { context, gates, report })
+        let populated = vec![0; context.ranks.len()];
+        Ok(Self { context, gates, report, populated })
     }
 
     /// Runs until the session ends. An error is a defect or the loss of the control thread.
@@ -137,7 +140,7 @@ impl Flusher {
 
     /// The next snapshot of `step` (any step if `None`) among the ranks `waiting`; `None` when the
     /// session ends first.
-    fn next_begin(&self, waiting: &[usize], step: Option<u64>) -> Result<Option<(usize, Begin)>> {
+    fn next_begin(&mut self, waiting: &[usize], step: Option<u64>) -> Result<Option<(usize, Begin)>> {
         loop {
             let index = self.index();
             let news = index.writer_news(self.context.writer);
@@ -161,8 +164,32 @@ impl Flusher {
             if self.stopping() {
                 return Ok(None);
             }
-            index.wait_for_entries(self.context.writer, news, SLICE);
+            if !self.populate_a_chunk() {
+                self.index().wait_for_entries(self.context.writer, news, SLICE);
+            }
         }
+    }
+
+    /// Makes the memory of one more wanted chunk ready while there is nothing to flush; false when
+    /// all is ready. What cannot be had now is asked for again, with its error, when it is needed.
+    fn populate_a_chunk(&mut self) -> bool {
+        let pool = Arc::clone(&self.context.pool);
+        let chunk_count = pool.shape().chunk_count;
+        for which in 0..self.context.ranks.len() {
+            let (local, _) = self.context.ranks[which];
+            let index = self.index();
+            let wanted = index.wanted_chunks(local).min(u64::from(chunk_count)) as u32;
+            let ready = self.populated[which];
+            if ready < wanted {
+                let chunk = (index.first_chunk(local, chunk_count) + ready) % chunk_count;
+                self.populated[which] = match pool.populate(chunk, 1) {
+                    Ok(()) => ready + 1,
+                    Err(_) => chunk_count,
+                };
+                return true;
+            }
+        }
+        false
     }
 
     /// The rank's next descriptor; `None` when the session ends first.
@@ -307,6 +334,13 @@ impl Flusher {
         }
     }
 
+    /// Gives a sink's container up for a reason that no directory is to blame for.
+    fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
+        let Some(container) = sink.container.take() else { return Ok(()) };
+        container.abort();
+        self.report_loss(step, sink.level, None, error)
+    }
+
     /// The gates of all sinks, always in the same order; a gate that does not open loses its sink.
     fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
         let mut held = Vec::new();
@@ -321,7 +355,7 @@ impl Flusher {
             let locked = self.gates.lock(byte, self.context.gate_timeout);
             match locked {
                 Ok(gate) => held.push(gate),
-                Err(error) => self.on_sink(step, sink, |_, _| Err(error))?,
+                Err(error) => self.lose(step, sink, error)?,
             }
         }
         Ok(held)
@@ -374,9 +408,7 @@ impl Flusher {
                 Some(Descriptor::Seal) => break,
                 Some(Descriptor::Fail) | None => {
                     for sink in sinks.iter_mut() {
-                        self.on_sink(step, sink, |_, _| {
-                            Err(Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up")))
-                        })?;
+                        self.lose(step, sink, given_up(rank, step))?;
                     }
                     drop(gates);
                     return Ok(held);
@@ -414,11 +446,10 @@ impl Flusher {
             }
         }
         for sink in sinks.iter_mut() {
-            let framed = snapshot.record.clone();
-            self.on_sink(step, sink, |container, _| match framed {
-                Some(framed) => container.end_rank(framed),
-                None => Err(Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up"))),
-            })?;
+            match snapshot.record.clone() {
+                Some(framed) => self.on_sink(step, sink, |container, _| container.end_rank(framed))?,
+                None => self.lose(step, sink, given_up(rank, step))?,
+            }
         }
         drop(gates);
         if release {
@@ -453,6 +484,11 @@ impl Flusher {
         }
         Ok(())
     }
+}
+
+fn given_up(rank: u32, step: u64) -> Error {
+    Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up"))
+        .next("look at what checkpoint (or lent_done) returned on that rank")
 }
 
 /// What a `Begin` said.

@@ -18,7 +18,8 @@
 //!
 //! Invariants:
 //! 1. A word has one writer: a rank its own block, a CP-thread `done/taken/popped` of its ranks,
-//!    the control thread the rest; the news words may be bumped by anyone.
+//!    the control thread the rest; the news words may be bumped, and chunks of `alloc` counted, by
+//!    anyone.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
 //! 3. A board entry's text is written before its state, and its step is checked after reading.
 //!
@@ -172,6 +173,7 @@ const TAKEN: u32 = 1;
 const POPPED: u32 = 2;
 const DECLARED: u32 = 3;
 const FLUSH_CPU_NS: u32 = 5;
+const WANTED: u32 = 6;
 
 impl<'p> Index<'p> {
     /// The index inside `pool`.
@@ -211,6 +213,26 @@ impl<'p> Index<'p> {
         (0..self.shape.ranks)
             .map(|local| self.get(self.rank_word(local, DECLARED + (turn % 2) as u32)))
             .fold(0, u64::saturating_add)
+    }
+
+    /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory
+    /// ready before the first checkpoint.
+    pub fn want_chunks(&self, local: u32, writer: u32, chunks: u64) {
+        self.set(self.rank_word(local, WANTED), chunks);
+        self.nudge(writer);
+    }
+
+    /// Chunks a rank said it will stage into.
+    #[must_use]
+    pub fn wanted_chunks(&self, local: u32) -> u64 {
+        self.get(self.rank_word(local, WANTED))
+    }
+
+    /// Where in a pool of `chunk_count` chunks a rank looks first: its own part, whose pages it has
+    /// mapped already.
+    #[must_use]
+    pub fn first_chunk(&self, local: u32, chunk_count: u32) -> u32 {
+        (u64::from(chunk_count) * u64::from(local) / u64::from(self.shape.ranks.max(1))) as u32
     }
 
     /// Hands a descriptor to the CP-thread of `writer`, waiting while the ring is full.

@@ -184,11 +184,9 @@ impl Staging {
         self.context.index().push(local, writer, descriptor, timeout)
     }
 
-    /// Every rank prefers its own part of the pool, whose pages it has mapped already.
     fn near(&self) -> u32 {
-        let shape = self.context.pool.shape();
-        (u64::from(shape.chunk_count) * u64::from(self.context.local)
-            / u64::from(self.context.shape.ranks.max(1))) as u32
+        let chunk_count = self.context.pool.shape().chunk_count;
+        self.context.index().first_chunk(self.context.local, chunk_count)
     }
 
     fn stage_until(&mut self, until: usize, threads: usize) -> Result<()> {

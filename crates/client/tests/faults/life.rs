@@ -1,0 +1,427 @@
+//! One run of a job from open to close, and what must be true of the directories afterwards.
+
+use crate::ledger::{Ledger, Story};
+use crate::payload::{Origin, Payload};
+use crate::support::{Job, make_dir};
+use orcheck_client::Session;
+use orcheck_engine::places::Places;
+use orcheck_engine::restore::{RankView, candidates};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_io::memory::Span;
+use orcheck_io::steps::Steps;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait inside a run; a run that needs it hangs.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A job as the trials run it.
+#[derive(Clone, Copy)]
+pub struct Workload {
+    pub name: &'static str,
+    pub ranks: u32,
+    pub nodes: u32,
+    pub dirs: u32,
+    pub node_level: bool,
+    pub keep: usize,
+    /// About the KiB of one rank.
+    pub scale: usize,
+    pub options: &'static str,
+    /// With a routed file.
+    pub routed: bool,
+    /// With a lent region, streamed in the background.
+    pub lent: bool,
+    /// The next checkpoint is staged while the last is being flushed.
+    pub overlapped: bool,
+}
+
+/// One rank, one directory, a routed file.
+pub const SOLO: Workload = Workload {
+    name: "1 rank, global",
+    ranks: 1,
+    nodes: 1,
+    dirs: 1,
+    node_level: false,
+    keep: 2,
+    scale: 100,
+    options: "",
+    routed: true,
+    lent: false,
+    overlapped: false,
+};
+
+/// Both levels, two nodes, a pool that holds one chunk a rank.
+pub const NODES: Workload = Workload {
+    name: "4 ranks, 2 nodes, node + global, 4 chunks",
+    ranks: 4,
+    nodes: 2,
+    dirs: 2,
+    node_level: true,
+    keep: 2,
+    scale: 150,
+    options: "pool = '256 KiB'",
+    routed: false,
+    lent: true,
+    overlapped: true,
+};
+
+/// Striped over two directories, only the newest is kept.
+pub const STRIPED: Workload = Workload {
+    name: "2 ranks, traditional, keep 1",
+    ranks: 2,
+    nodes: 1,
+    dirs: 2,
+    node_level: false,
+    keep: 1,
+    scale: 200,
+    options: "mode = 'traditional'",
+    routed: false,
+    lent: false,
+    overlapped: true,
+};
+
+/// Two ranks on two nodes, each with its own directory, and both levels.
+pub const PAIR: Workload = Workload {
+    name: "2 ranks, 2 nodes, node + global",
+    ranks: 2,
+    nodes: 2,
+    dirs: 2,
+    node_level: true,
+    keep: 2,
+    scale: 100,
+    options: "",
+    routed: false,
+    lent: false,
+    overlapped: false,
+};
+
+/// As [`PAIR`] without level node: every container is in one place only.
+pub const SPREAD: Workload = Workload { name: "2 ranks, 2 nodes, global", node_level: false, ..PAIR };
+
+/// Which levels a look at the directories may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    All,
+    Only(Level),
+}
+
+impl Workload {
+    /// The job below `root`, with this workload's options.
+    pub fn job(&self, root: &Path, steps: Steps) -> Job {
+        let job = Job::new(root, self.ranks, self.dirs, self.node_level).nodes(self.nodes).steps(steps);
+        let mut options = format!("{}keep = {}\n", job.options, self.keep);
+        for line in self.options.lines() {
+            let name = line.split(" = ").next().unwrap_or_default();
+            options = options.lines().filter(|old| old.split(" = ").next() != Some(name)).fold(String::new(), |all, old| all + old + "\n");
+            options += line;
+            options.push('\n');
+        }
+        Job { options, ..job }
+    }
+
+    pub fn levels(&self) -> Vec<Level> {
+        let mut levels = Vec::new();
+        if self.node_level {
+            levels.push(Level::Node);
+        }
+        if self.dirs > 0 {
+            levels.push(Level::Global);
+        }
+        levels
+    }
+
+    fn node_of(&self, rank: u32) -> u32 {
+        rank / self.ranks.div_ceil(self.nodes)
+    }
+
+    /// Every directory that holds files of the job.
+    pub fn job_dirs(&self, root: &Path) -> Vec<PathBuf> {
+        let global = (0..self.dirs).map(|i| root.join(format!("ost{i}/job")));
+        let nodes = if self.node_level { self.nodes } else { 0 };
+        global.chain((0..nodes).map(|n| root.join(format!("local/job/n{n}")))).collect()
+    }
+
+    /// The directories as one node sees them, or why it cannot.
+    pub fn places(&self, root: &Path, node: u32, view: View) -> orcheck_format::Result<Places> {
+        let wanted = |level| view == View::All || view == View::Only(level);
+        let node_root = (self.node_level && wanted(Level::Node)).then(|| root.join("local"));
+        let servers: Vec<PathBuf> = if wanted(Level::Global) {
+            (0..self.dirs).map(|i| root.join(format!("ost{i}"))).collect()
+        } else {
+            Vec::new()
+        };
+        Places::open(&JobName::new("job")?, &format!("n{node}"), node_root.as_ref(), &servers, &Steps::none(), false)
+    }
+
+    /// The newest state that all ranks can read, through the engine alone and without claiming anything.
+    pub fn readable(&self, root: &Path, view: View) -> Result<Option<Origin>, String> {
+        let name = JobName::new("job").unwrap();
+        let places: Vec<Places> = match (0..self.nodes).map(|node| self.places(root, node, view)).collect() {
+            Ok(places) => places,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{view:?}: {error}")),
+        };
+        let (list, _) = candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
+        'next: for candidate in list {
+            let mut origins = BTreeSet::new();
+            for rank in 0..self.ranks {
+                let place = &places[self.node_of(rank) as usize];
+                let Ok(mut view) = RankView::open(place, candidate, rank, self.ranks) else { continue 'next };
+                let mut state = Payload::blank(rank, self.scale);
+                for (region, bytes) in [("u", &mut state.u), ("v", &mut state.v), ("small", &mut state.small)] {
+                    if view.region(region).map(|r| r.len_bytes) != Some(bytes.len() as u64) {
+                        return Err(format!("step {}: region {region} has another length", candidate.step));
+                    }
+                    if view.read(region, Span::from_mut(bytes)).is_err() {
+                        continue 'next;
+                    }
+                }
+                let mut tail = Vec::new();
+                let mut take = |at: u64, bytes: &[u8]| {
+                    tail.truncate(at as usize);
+                    tail.extend_from_slice(bytes);
+                    Ok(())
+                };
+                if view.stream("tail", &mut take).is_err() {
+                    continue 'next;
+                }
+                *state.tail.lock().unwrap() = tail;
+                origins.insert(state.origin(rank, self.scale)?);
+            }
+            return match origins.into_iter().collect::<Vec<_>>()[..] {
+                [origin] if origin.step == candidate.step => Ok(Some(origin)),
+                ref several => Err(format!("{view:?}: step {} holds {several:?}", candidate.step)),
+            };
+        }
+        Ok(None)
+    }
+
+    /// What is in the directories besides what run `last` had to leave there; empty when all is well.
+    pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
+        let told = story.run(last);
+        let epoch_of = |run: u64| story.run(run).epoch.unwrap_or(0);
+        let whole = |step: &&u64| self.levels().into_iter().all(|level| told.acked.contains(&(**step, level)));
+        let own = told.begun.iter().rev().filter(whole).map(|&step| (step, epoch_of(last)));
+        let resumed = told.resumed.flatten().map(|from| (from.step, epoch_of(from.run)));
+        let kept: Vec<(u64, u64)> = own.chain(resumed).take(self.keep).collect();
+        let oldest = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
+        let mut found = Vec::new();
+        for dir in self.job_dirs(root) {
+            for name in names(&dir) {
+                let expected = match FileName::parse(&name) {
+                    Some(
+                        FileName::Container { step, epoch, .. }
+                        | FileName::Stripe { step, epoch, .. }
+                        | FileName::Commit { step, epoch, .. },
+                    ) => kept.contains(&(step, epoch)),
+                    Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => epoch >= oldest,
+                    Some(FileName::Temporary(_)) | None => false,
+                };
+                if !expected {
+                    found.push(format!("{}/{name} (kept are {kept:?})", dir.display()));
+                }
+            }
+        }
+        for parent in (0..self.dirs).map(|i| root.join(format!("ost{i}"))).chain(self.node_level.then(|| root.join("local"))) {
+            found.extend(names(&parent).into_iter().filter(|name| name != "job").map(|name| format!("{}/{name}", parent.display())));
+        }
+        found.extend(sockets_of(self, root));
+        found
+    }
+}
+
+/// Names in a directory; none if it is not there.
+pub fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Abstract sockets that carry the id of a run of this job.
+fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let mut runs = BTreeSet::new();
+    for dir in workload.job_dirs(root) {
+        for name in names(&dir).iter().filter(|name| name.ends_with(".claim")) {
+            let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
+            if let Ok(claim) = orcheck_format::record::Claim::decode(&bytes) {
+                runs.insert(claim.epoch.run.to_string());
+            }
+        }
+    }
+    let ours = |line: &&str| runs.iter().any(|run| line.contains(run.as_str()));
+    table.lines().filter(ours).map(|line| format!("socket {line}")).collect()
+}
+
+/// Copies a directory tree.
+pub fn copy_tree(from: &Path, to: &Path) {
+    make_dir(to);
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// What one run is to do.
+#[derive(Clone)]
+pub struct Life {
+    pub workload: Workload,
+    pub root: PathBuf,
+    /// Number of the run in the trial, from 1.
+    pub run: u64,
+    /// Checkpoints to take after opening.
+    pub checkpoints: u64,
+    /// More lines of options.
+    pub more: String,
+    pub steps: Steps,
+}
+
+impl Life {
+    pub fn new(workload: Workload, root: &Path, run: u64, checkpoints: u64) -> Self {
+        Self { workload, root: root.to_owned(), run, checkpoints, more: String::new(), steps: Steps::none() }
+    }
+
+    pub fn steps(mut self, steps: Steps) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    pub fn with(mut self, line: &str) -> Self {
+        self.more += line;
+        self.more.push('\n');
+        self
+    }
+
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(&self.root, self.run)
+    }
+
+    /// Lives it: open, find and restart, checkpoints, close. What happened is in the ledger. `between` is called
+    /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`).
+    pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
+        let job = self.workload.job(&self.root, self.steps.clone());
+        let job = if self.more.is_empty() { job } else { job.with(&self.more) };
+        job.run(|session, rank| self.live_rank(session, rank, between));
+    }
+
+    fn live_rank(&self, session: orcheck_format::Result<Session>, rank: u32, between: &(dyn Fn(u64) + Sync)) {
+        let ledger = self.ledger();
+        let lead = rank == 0;
+        let complain = |call: &str, error: &orcheck_format::error::Error| {
+            if lead {
+                ledger.error(call, error);
+            }
+        };
+        let mut session = match session {
+            Ok(session) => session,
+            Err(error) => return complain("open", &error),
+        };
+        if lead {
+            ledger.epoch(session.epoch().counter);
+            between(0);
+        }
+        let scale = self.workload.scale;
+        let mut state = Payload::blank(rank, scale);
+        let mut last = 0;
+        let found = session.find();
+        if lead {
+            while let Some(warning) = session.take_warning() {
+                ledger.warning(&warning);
+            }
+        }
+        match found {
+            Ok(_) => {
+                let protected = state.protect(&mut session, self.workload.routed);
+                if let Err(error) = &protected {
+                    ledger.error("protect", error);
+                }
+                let step = match session.restart() {
+                    Ok(step) => step,
+                    Err(error) => return complain("restart", &error),
+                };
+                match state.origin(rank, scale) {
+                    Ok(origin) if origin.step == step => {
+                        last = step;
+                        if lead {
+                            ledger.resumed(Some(origin));
+                        }
+                    }
+                    Ok(origin) => ledger.wrong(&format!("restart said step {step}, the bytes are of {origin:?}")),
+                    Err(text) => ledger.wrong(&text),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if lead {
+                    ledger.resumed(None);
+                }
+            }
+            Err(error) => return complain("find", &error),
+        }
+        for number in 1..=self.checkpoints {
+            let step = last + number;
+            let previous = (number > 1).then(|| step - 1);
+            if lead {
+                between(number);
+            }
+            if self.workload.lent
+                && let Err(error) = session.lent_done("v", LONG)
+            {
+                complain("lent_done", &error);
+            }
+            state = Payload::new(rank, Origin { run: self.run, step }, scale);
+            if let Err(error) = state.protect(&mut session, self.workload.routed) {
+                ledger.error("protect", &error);
+            }
+            state.write_route(rank, Origin { run: self.run, step });
+            if self.workload.lent {
+                let _ = session.lend("v");
+            }
+            if lead {
+                ledger.begun(step);
+            }
+            if let Err(error) = session.checkpoint(step) {
+                ledger.error("checkpoint", &error);
+            }
+            let lent = self.workload.lent.then(|| state.v.clone());
+            state.scribble();
+            if let Some(lent) = lent {
+                state.v.copy_from_slice(&lent);
+            }
+            if self.workload.overlapped {
+                previous.into_iter().for_each(|step| self.wait(&session, &ledger, lead, step));
+            } else {
+                self.wait(&session, &ledger, lead, step);
+            }
+        }
+        if self.workload.overlapped && self.checkpoints > 0 {
+            self.wait(&session, &ledger, lead, last + self.checkpoints);
+        }
+        if lead {
+            while let Some(warning) = session.take_warning() {
+                ledger.warning(&warning);
+            }
+        }
+        match session.close(LONG) {
+            Ok(()) if lead => ledger.closed(),
+            Ok(()) => {}
+            Err(error) => complain("close", &error),
+        }
+    }
+
+    fn wait(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64) {
+        for level in self.workload.levels() {
+            match session.wait(step, level, LONG) {
+                Ok(()) if lead => ledger.acked(step, level),
+                Err(error) if lead => ledger.error(&format!("wait {step} {level}"), &error),
+                _ => {}
+            }
+        }
+    }
+}

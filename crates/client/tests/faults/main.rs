@@ -1,0 +1,60 @@
+//! Whole jobs under faults: killed, damaged, out of space, without a directory, superseded.
+//!
+//! This program is its own test harness: faults are tried in forked children, and a fork is only sound in a process
+//! with one thread. Every test runs in a child of its own; names given on the command line choose tests.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod hooks;
+mod kill_steps;
+mod ledger;
+mod life;
+mod payload;
+#[allow(dead_code)]
+#[path = "../session/support.rs"]
+mod support;
+mod trial;
+
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::testing::{Child, Ended};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const TESTS: &[(&str, fn())] = &[("kill_steps::killed_before_every_step", kill_steps::killed_before_every_step)];
+
+/// Longest time of one test; campaigns of `make soak` take hours.
+const LIMIT: Duration = Duration::from_secs(48 * 3600);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let exact = arguments.iter().any(|argument| argument == "--exact");
+    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let chosen = |name: &str| {
+        wanted.is_empty() || wanted.iter().any(|part| if exact { name == part.as_str() } else { name.contains(part.as_str()) })
+    };
+    if arguments.iter().any(|argument| argument == "--list") {
+        TESTS.iter().filter(|(name, _)| chosen(name)).for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let clock = SystemClock;
+    let all = clock.now();
+    let (mut passed, mut failed) = (0, 0);
+    println!("\nrunning {} tests", TESTS.iter().filter(|(name, _)| chosen(name)).count());
+    for (name, test) in TESTS.iter().filter(|(name, _)| chosen(name)) {
+        let begun = clock.now();
+        let ended = Child::run(|| {
+            test();
+            0
+        })
+        .wait(LIMIT);
+        let word = if ended == Ended::Exited(0) { "ok".to_owned() } else { format!("FAILED ({ended:?})") };
+        println!("test {name} ... {word} ({:.1} s)", (clock.now() - begun).as_secs_f64());
+        *(if ended == Ended::Exited(0) { &mut passed } else { &mut failed }) += 1;
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {} filtered out; finished in {:.2}s\n",
+        TESTS.len() - passed - failed,
+        (clock.now() - all).as_secs_f64()
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,275 @@
+//! Trials: verdicts, their table, the run that must come up again after a fault, and workers that share the trials.
+
+use crate::ledger::Story;
+use crate::life::{Life, View, Workload};
+use crate::payload::Origin;
+use orcheck_io::environment::env_var;
+use orcheck_io::testing::{Child, Ended, Scratch};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest life of a run before it counts as hanging.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How a trial ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// The newest that could be expected, bit for bit.
+    Pass,
+    /// Nothing restorable was promised, and an error said what is wrong.
+    ClearFail,
+    /// The damaged newest was skipped with a warning, an older one restored bit for bit.
+    FellBack,
+    /// An acknowledged checkpoint is gone.
+    LostWork,
+    /// Nothing goes on without a person.
+    HardFail,
+    /// Other bytes than those of one checkpoint.
+    SilentWrong,
+    /// Longer than the deadline.
+    Hang,
+    /// Something was left behind.
+    Leak,
+}
+
+const ALL: [(Verdict, &str); 8] = [
+    (Verdict::Pass, "PASS"),
+    (Verdict::ClearFail, "CLEAR_FAIL"),
+    (Verdict::FellBack, "FELL_BACK"),
+    (Verdict::LostWork, "LOST_WORK"),
+    (Verdict::HardFail, "HARD_FAIL"),
+    (Verdict::SilentWrong, "SILENT_WRONG"),
+    (Verdict::Hang, "HANG"),
+    (Verdict::Leak, "LEAK"),
+];
+
+/// Why a trial is not a pass.
+pub type Failure = (Verdict, String);
+
+/// The result of one trial.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// Whether the fault happened at all.
+    pub struck: bool,
+    pub text: String,
+}
+
+impl Outcome {
+    pub fn of(struck: bool, result: Result<Verdict, Failure>) -> Self {
+        match result {
+            Ok(verdict) => Self { verdict, struck, text: String::new() },
+            Err((verdict, text)) => Self { verdict, struck, text },
+        }
+    }
+
+    fn line(&self) -> String {
+        let name = ALL.iter().find(|(verdict, _)| *verdict == self.verdict).map_or("", |(_, name)| name);
+        format!("{name}\t{}\t{}", u8::from(self.struck), self.text.replace('\n', " | "))
+    }
+
+    fn parse(line: &str) -> Self {
+        let mut parts = line.splitn(3, '\t');
+        let name = parts.next().unwrap_or_default();
+        let struck = parts.next() == Some("1");
+        let text = parts.next().unwrap_or_default().to_owned();
+        let verdict = ALL.iter().find(|(_, known)| *known == name).map(|(verdict, _)| *verdict);
+        Self { verdict: verdict.unwrap_or(Verdict::HardFail), struck, text }
+    }
+}
+
+/// Counts outcomes by row and verdict.
+#[derive(Default)]
+pub struct Table {
+    rows: Vec<(String, BTreeMap<Verdict, usize>, usize)>,
+    failures: Vec<String>,
+}
+
+impl Table {
+    /// Adds the outcomes of one row; `allowed` are the verdicts that are no failure.
+    pub fn add(&mut self, row: &str, names: &[String], outcomes: &[Outcome], allowed: &[Verdict]) {
+        let mut counts = BTreeMap::new();
+        let mut idle = 0;
+        for (outcome, name) in outcomes.iter().zip(names) {
+            *counts.entry(outcome.verdict).or_default() += 1;
+            idle += usize::from(!outcome.struck);
+            if !allowed.contains(&outcome.verdict) {
+                self.failures.push(format!("{row}: {:?} at [{name}]: {}", outcome.verdict, outcome.text));
+            }
+        }
+        self.rows.push((row.to_owned(), counts, idle));
+    }
+
+    /// Prints the table and fails when a trial ended otherwise than allowed.
+    pub fn finish(self, title: &str) {
+        let head: Vec<&str> = ALL.iter().map(|(_, name)| *name).collect();
+        println!("  {title}");
+        println!("  {:<52} {:>6} {:>6}  {}", "", "trials", "idle", head.join(" "));
+        for (row, counts, idle) in &self.rows {
+            let numbers: Vec<String> = ALL
+                .iter()
+                .map(|(verdict, name)| format!("{:>width$}", counts.get(verdict).copied().unwrap_or(0), width = name.len()))
+                .collect();
+            let all: usize = counts.values().sum();
+            println!("  {row:<52} {all:>6} {idle:>6}  {}", numbers.join(" "));
+        }
+        for failure in self.failures.iter().take(12) {
+            println!("  FAILED {failure}");
+        }
+        assert!(self.failures.is_empty(), "{} trials of '{title}' failed", self.failures.len());
+    }
+}
+
+/// The number of trials of a campaign: `ORCHECK_TRIALS` raises it.
+pub fn trials(quick: usize) -> usize {
+    env_var("ORCHECK_TRIALS").and_then(|text| text.parse().ok()).map_or(quick, |asked: usize| asked.max(quick))
+}
+
+/// The seed of this run: `ORCHECK_SEED`, or a fresh one. Printed by whoever uses it.
+pub fn seed() -> u64 {
+    env_var("ORCHECK_SEED")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| u64::from(u32::from_le_bytes(orcheck_io::rng::random_bytes())))
+}
+
+/// A small generator, the same everywhere.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// Runs trials 0 … `count` − 1 in a few processes, one trial at a time in each; outcomes in order. Must be called
+/// from a process with one thread.
+pub fn share(count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
+    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 8);
+    let scratch = Scratch::in_memory("outcomes");
+    let path = |worker: usize| scratch.path().join(worker.to_string());
+    let children: Vec<Child> = (0..workers)
+        .map(|worker| {
+            let path = path(worker);
+            Child::run(move || {
+                use std::io::Write as _;
+                let mut file = std::fs::File::create(&path).unwrap();
+                for number in (worker..count).step_by(workers) {
+                    let outcome = trial(number);
+                    writeln!(file, "{number}\t{}", outcome.line()).unwrap();
+                }
+                0
+            })
+        })
+        .collect();
+    let limit = PATIENCE * u32::try_from(count.max(4)).unwrap_or(u32::MAX);
+    for child in children {
+        let _ = child.wait(limit);
+    }
+    let missing = Outcome { verdict: Verdict::HardFail, struck: false, text: "the worker died".to_owned() };
+    let mut outcomes = vec![missing; count];
+    for worker in 0..workers {
+        for line in std::fs::read_to_string(path(worker)).unwrap_or_default().lines() {
+            let (number, rest) = line.split_once('\t').unwrap();
+            outcomes[number.parse::<usize>().unwrap()] = Outcome::parse(rest);
+        }
+    }
+    outcomes
+}
+
+/// Lives a life in a process of its own.
+pub fn apart(life: &Life) -> Ended {
+    apart_with(life, &|_| {})
+}
+
+/// As [`apart`], with something to do on rank 0 before each checkpoint.
+pub fn apart_with(life: &Life, between: &(dyn Fn(u64) + Sync)) -> Ended {
+    Child::run(|| {
+        life.live(between);
+        0
+    })
+    .wait(PATIENCE)
+}
+
+/// What the ledger says before anything is tried again: no wrong bytes, and every level holds what it acknowledged.
+pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<Story, Failure> {
+    let story = Story::read(root);
+    for (run, told) in &story.runs {
+        if let Some(text) = told.wrong.first() {
+            return Err((Verdict::SilentWrong, format!("run {run}: {text}")));
+        }
+    }
+    for level in workload.levels() {
+        let found = workload
+            .readable(root, View::Only(level))
+            .map_err(|text| (Verdict::SilentWrong, text))?;
+        let acked = story.newest_acked(before, Some(level));
+        if found.map(|origin| origin.step) < acked {
+            return Err((
+                Verdict::LostWork,
+                format!("level {level} acknowledged step {acked:?}, readable is {found:?}; {}", told(&story)),
+            ));
+        }
+        if let Some(found) = found {
+            story.may_resume(before, found).map_err(|text| (Verdict::SilentWrong, text))?;
+        }
+    }
+    Ok(story)
+}
+
+/// A run without faults comes up after all that happened: it must resume from what was promised, take enough
+/// checkpoints that the keep rule is met, close, and leave nothing behind.
+pub fn heal(workload: &Workload, root: &Path, run: u64) -> Result<Option<Origin>, Failure> {
+    let story = check_promises(workload, root, run)?;
+    let floor = story.floor(run);
+    let begun = story.runs.range(..run).flat_map(|(_, told)| &told.begun).max().copied();
+    let fresh = workload.readable(root, View::All).map_err(|text| (Verdict::SilentWrong, text))?.is_none();
+    let checkpoints = if fresh { workload.keep as u64 } else { 1 };
+    let life = Life::new(*workload, root, run, checkpoints);
+    match apart(&life) {
+        Ended::Exited(0) => {}
+        Ended::Hung => return Err((Verdict::Hang, format!("the next run; {}", told(&Story::read(root))))),
+        ended => return Err((Verdict::HardFail, format!("the next run ended with {ended:?}; {}", told(&Story::read(root))))),
+    }
+    let story = Story::read(root);
+    let mine = story.run(run);
+    if let Some(text) = mine.wrong.first() {
+        return Err((Verdict::SilentWrong, text.clone()));
+    }
+    if !mine.errors.is_empty() || !mine.closed {
+        return Err((Verdict::HardFail, format!("the next run: {:?}; {}", mine.errors, told(&story))));
+    }
+    let resumed = mine.resumed.flatten();
+    if resumed.map(|origin| origin.step) < floor || resumed.map(|origin| origin.step) > begun {
+        return Err((
+            Verdict::LostWork,
+            format!("resumed from {resumed:?}, expected between {floor:?} and {begun:?}; {}", told(&story)),
+        ));
+    }
+    if let Some(found) = resumed {
+        story.may_resume(run, found).map_err(|text| (Verdict::SilentWrong, text))?;
+    }
+    let remains = workload.remains(root, &story, run);
+    if !remains.is_empty() {
+        return Err((Verdict::Leak, format!("{}; {}", remains.join(", "), told(&story))));
+    }
+    check_promises(workload, root, run + 1)?;
+    Ok(resumed)
+}
+
+/// The ledger on one line.
+pub fn told(story: &Story) -> String {
+    story.text.replace('\n', " / ")
+}

@@ -1,0 +1,269 @@
+//! The commit protocol under every order, duplication and loss of messages a seed can produce.
+#![allow(clippy::unwrap_used)]
+
+use orcheck_engine::index::Outcome;
+use orcheck_engine::protocol::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
+};
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::record::ContainerRef;
+use orcheck_format::wire::Message;
+use orcheck_plan::Placement;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const RUN: RunId = RunId([3; 16]);
+const LEVELS: [Level; 2] = [Level::Node, Level::Global];
+
+fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
+    let name = FileName::Container { step, epoch: 1, run: [3; 4], node, writer };
+    ContainerRef {
+        file: name.to_string(),
+        server: 0,
+        node,
+        writer,
+        len_bytes: 8192,
+        manifest_digest: [1; 32],
+        ranks: vec![(rank, 1)],
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Packet {
+    ToNode(u32, NodeEvent),
+    ToLead(LeadEvent),
+}
+
+/// A whole job: nodes, lead, and a bag of packets delivered in any order.
+struct World {
+    nodes: Vec<NodeState>,
+    lead: LeadState,
+    bag: Vec<Packet>,
+    durable: BTreeMap<(u64, Level), BTreeSet<(u32, u32)>>,
+    lost: BTreeSet<(u64, Level)>,
+    visible: BTreeMap<(u64, Level), u32>,
+    outcomes: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
+    writers: u32,
+    generations: Vec<u64>,
+}
+
+impl World {
+    fn new(nodes: u32, writers: u32) -> Self {
+        let names: Vec<String> = (0..nodes).map(|n| format!("n{n}")).collect();
+        let servers: Vec<String> = (0..3).map(|s| format!("/ost{s}")).collect();
+        let facts = JobFacts {
+            job: JobName::new("job").unwrap(),
+            epoch: Epoch { counter: 1, run: RUN },
+            world_size: nodes * writers,
+            nodes: names.clone(),
+            servers: servers.clone(),
+            node_root: "/local".into(),
+        };
+        let placement = Placement::balanced(&names, &servers, None).unwrap();
+        Self {
+            nodes: (0..nodes).map(|n| NodeState::new(n, writers, LEVELS.to_vec())).collect(),
+            lead: LeadState::new(facts, Some(placement)),
+            bag: Vec::new(),
+            durable: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            visible: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            writers,
+            generations: Vec::new(),
+        }
+    }
+
+    fn everybody_durable(&self, key: (u64, Level)) -> bool {
+        self.durable.get(&key).is_some_and(|d| d.len() == self.nodes.len() * self.writers as usize)
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        match packet {
+            Packet::ToNode(node, event) => {
+                for action in self.nodes[node as usize].step(event) {
+                    match action {
+                        NodeAction::ToLead(message) => {
+                            self.bag.push(Packet::ToLead(LeadEvent::FromNode(node, message)));
+                        }
+                        NodeAction::Publish(step, level, outcome) => {
+                            let told = self.outcomes.entry((step, level)).or_default();
+                            if let Some(before) = told.insert(node, outcome.clone()) {
+                                assert_eq!(before, outcome, "a node changed its mind");
+                            }
+                        }
+                        NodeAction::WriteRecord(step, _) => {
+                            // Breaks if: the lead sends Record before all votes (drop the length check in vote).
+                            assert!(self.everybody_durable((step, Level::Node)), "a record too early");
+                            *self.visible.entry((step, Level::Node)).or_default() += 1;
+                            self.bag.push(Packet::ToNode(node, NodeEvent::RecordWritten(step, Ok(()))));
+                        }
+                        NodeAction::Lanes(generation, _) => self.generations.push(generation),
+                        NodeAction::Gone(_) => {}
+                    }
+                }
+            }
+            Packet::ToLead(event) => {
+                for action in self.lead.step(event, 1) {
+                    match action {
+                        LeadAction::ToNode(node, message) => {
+                            self.bag.push(Packet::ToNode(node, NodeEvent::FromLead(message)));
+                        }
+                        LeadAction::ToAll(message) => {
+                            if let Message::Committed { step, level } = message {
+                                assert!(self.everybody_durable((step, level)));
+                                assert!(self.visible.contains_key(&(step, level)), "committed without a record");
+                            }
+                            for node in 0..self.nodes.len() as u32 {
+                                self.bag.push(Packet::ToNode(node, NodeEvent::FromLead(message.clone())));
+                            }
+                        }
+                        LeadAction::WriteRecord(record) => {
+                            let key = (record.step, record.level);
+                            assert!(self.everybody_durable(key), "a record too early");
+                            assert_eq!(record.containers.len(), self.nodes.len() * self.writers as usize);
+                            let before = self.visible.insert(key, 1);
+                            assert_eq!(before, None, "a record asked for twice");
+                            self.bag.push(Packet::ToLead(LeadEvent::RecordWritten(record.step, Ok(()))));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What happens to one container.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Durable,
+    Lost,
+    Silent,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![12 => Just(Fate::Durable), 1 => Just(Fate::Lost), 1 => Just(Fate::Silent)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #[test]
+    fn any_order_any_duplicate_any_loss(
+        nodes in 1u32..5,
+        writers in 1u32..4,
+        steps in 1u64..4,
+        fates in proptest::collection::vec(fate(), 4 * 3 * 3 * 2),
+        order in proptest::collection::vec((any::<u16>(), 0u8..8), 1..600),
+        node_gone in proptest::option::weighted(0.2, (0u32..4, 0usize..300)),
+    ) {
+        let mut world = World::new(nodes, writers);
+        let mut fates = fates.into_iter().cycle();
+        let mut expected: BTreeMap<(u64, Level), bool> = BTreeMap::new();
+        for step in 1..=steps {
+            for level in LEVELS {
+                let mut all = true;
+                for node in 0..nodes {
+                    for writer in 0..writers {
+                        let message = match fates.next().unwrap() {
+                            Fate::Durable => Message::Durable {
+                                step, level, container: container(step, node, writer, node * writers + writer),
+                            },
+                            Fate::Lost => {
+                                all = false;
+                                world.lost.insert((step, level));
+                                Message::NotDurable {
+                                    step, level: Some(level), server: Some(node % 3),
+                                    kind: ErrorKind::NoSpace, text: "full".into(),
+                                }
+                            }
+                            Fate::Silent => { all = false; continue }
+                        };
+                        world.bag.push(Packet::ToNode(node, NodeEvent::FromRank(message)));
+                    }
+                }
+                expected.insert((step, level), all);
+            }
+        }
+        let mut order = order.into_iter().cycle();
+        let mut delivered = 0;
+        let mut anybody_gone = false;
+        while !world.bag.is_empty() {
+            let (pick, twist) = order.next().unwrap();
+            let at = pick as usize % world.bag.len();
+            // One in eight packets comes twice.
+            let packet = if twist == 0 && delivered < 2000 { world.bag[at].clone() } else { world.bag.swap_remove(at) };
+            if let Packet::ToNode(node, NodeEvent::FromRank(Message::Durable { step, level, container })) = &packet {
+                world.durable.entry((*step, *level)).or_default().insert((*node, container.writer));
+            }
+            delivered += 1;
+            if let Some((node, when)) = node_gone
+                && delivered == when
+            {
+                anybody_gone = true;
+                world.deliver(Packet::ToLead(LeadEvent::NodeGone(node % nodes, Error::unavailable("hung up"))));
+            }
+            world.deliver(packet);
+        }
+        for (key, all) in expected {
+            let told = world.outcomes.get(&key).cloned().unwrap_or_default();
+            let distinct: BTreeSet<bool> = told.values().map(|o| *o == Outcome::Committed).collect();
+            prop_assert!(distinct.len() <= 1, "nodes disagree about {:?}: {:?}", key, told);
+            if all && !anybody_gone {
+                prop_assert_eq!(told.len(), nodes as usize, "everybody durable, not everybody told: {:?}", key);
+                prop_assert!(distinct.contains(&true));
+            }
+            // Breaks if: a NotDurable does not abort (return early in LeadState::step).
+            if world.lost.contains(&key) {
+                prop_assert!(!distinct.contains(&true), "a lost step was committed: {:?}", key);
+            }
+        }
+        let ascending = world.generations.iter().all(|&g| g > 0);
+        prop_assert!(ascending);
+    }
+}
+
+#[test]
+fn the_lead_gone_is_told_to_everybody_who_waits() {
+    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let durable = Message::Durable { step: 7, level: Level::Global, container: container(7, 0, 0, 0) };
+    assert_eq!(node.step(NodeEvent::FromRank(durable)), Vec::new());
+    let actions = node.step(NodeEvent::LeadGone(Error::unavailable("hung up")));
+    assert!(matches!(&actions[0], NodeAction::Publish(7, Level::Global, Outcome::Lost(_))));
+    assert!(matches!(&actions[1], NodeAction::Gone(_)));
+}
+
+#[test]
+fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
+    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let durable = |step, writer| {
+        NodeEvent::FromRank(Message::Durable {
+            step,
+            level: Level::Global,
+            container: container(step, 0, writer, writer),
+        })
+    };
+    node.step(durable(7, 0));
+    let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
+    assert!(matches!(&refused[..], [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]));
+    let later = node.step(durable(8, 0));
+    assert!(matches!(&later[..], [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]));
+}
+
+#[test]
+fn a_full_directory_gets_no_more_containers_and_the_last_one_stays() {
+    let mut world = World::new(2, 1);
+    for (step, server) in [(1, 0), (2, 1), (3, 2)] {
+        let message = Message::NotDurable {
+            step,
+            level: Some(Level::Global),
+            server: Some(server),
+            kind: ErrorKind::NoSpace,
+            text: "full".into(),
+        };
+        let actions = world.lead.step(LeadEvent::FromNode(0, message), 1);
+        let placed = actions.iter().any(|a| matches!(a, LeadAction::ToAll(Message::Placement { .. })));
+        // Breaks if: replace() drops the last directory (unwrap the error of `without`).
+        assert_eq!(placed, step < 3, "step {step}");
+    }
+}
