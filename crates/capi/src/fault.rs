@@ -1,6 +1,6 @@
 //! The boundary: where Rust results, panics and texts become C statuses.
 //!
-//! What it does: [`boundary`] runs the body of an `extern "C"` function, catches its panics, stores
+//! What it does: `boundary` runs the body of an `extern "C"` function, catches its panics, stores
 //! the text for `orc_message`, and refuses calls made from inside one of the program's callbacks,
 //! which would wait for the session that is waiting for the callback.
 //!

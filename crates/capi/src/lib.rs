@@ -6,8 +6,8 @@
 //! `include/orcheck_mpi.h`, `include/orcheck.hpp` and `fortran/` are compiled by the user's own
 //! compilers on top of it, so that no MPI, C++ or Fortran symbol is in this library.
 //!
-//! How: [`boundary`](fault) runs each call behind `catch_unwind` and keeps the text per thread;
-//! [`registry`](registry) turns handles into sessions without ever dereferencing them.
+//! How: `fault::boundary` runs each call behind `catch_unwind` and keeps the text per thread;
+//! `registry` turns handles into sessions without ever dereferencing them.
 //!
 //! Invariants:
 //! 1. No panic leaves an `extern "C"` function: it becomes `ORC_INTERNAL`.

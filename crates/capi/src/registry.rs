@@ -212,7 +212,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    // Breaks if: `find` takes a handle for an address, or does not compare generations.
+    // Breaks if: a handle is taken for an address and read. (Generations: tests/c/misuse.c.)
     #[test]
     fn forged_handles_find_nothing() {
         for address in [0, 1, 8, 16, 0x7fff_dead_bee0, usize::MAX, TAG as usize] {

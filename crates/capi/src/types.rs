@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! 1. Values of enumerators never change; new ones are added at the end.
-//! 2. A structure grows only at its end, and starts with `struct_size`; see [`covers`](crate::convert).
+//! 2. A structure grows only at its end, and starts with `struct_size`; see `convert::covers`.
 //! 3. Enumerations are only returned, never taken: a C `int` is taken and checked, because a value
 //!    outside an enumeration would be undefined behaviour before we could look at it.
 //!

@@ -66,7 +66,7 @@ pub struct Where {
     /// Placed directory of level global; repeat for each. Default: ORCHECK_GLOBAL, comma separated
     #[arg(long = "dir", value_name = "ROOT")]
     pub dirs: Vec<PathBuf>,
-    /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable
+    /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-dir", value_name = "ROOT")]
     pub node_dirs: Vec<PathBuf>,
     /// Name of the job; may be left out where the directories hold only one
@@ -140,7 +140,8 @@ pub struct RestoreArgs {
 #[command(after_help = "\
 The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after
 SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed.
-The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --json each
+The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --dir or --node-dir, two runs in a row
+without a new checkpoint there end the restarts. With --json each
 event is one JSON line on standard error, because standard output belongs to the command.")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -161,7 +162,7 @@ pub struct DoctorArgs {
     /// Placed directory to examine; repeat for each. Default: ORCHECK_GLOBAL, comma separated
     #[arg(long = "dir", value_name = "ROOT")]
     pub dirs: Vec<PathBuf>,
-    /// Directory of level node to examine; repeatable
+    /// Directory of level node to examine; repeatable. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-dir", value_name = "ROOT")]
     pub node_dirs: Vec<PathBuf>,
 }

@@ -36,18 +36,25 @@ pub struct Job {
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
 
-/// The placed directories: those given, or those of ORCHECK_GLOBAL where no directory at all is given.
-pub fn placed_roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Vec<PathBuf> {
+/// The placed directories and the directories of level node: those given, or those of ORCHECK_GLOBAL and
+/// ORCHECK_NODE_DIR where no directory at all is given.
+pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     if !dirs.is_empty() || !node_dirs.is_empty() {
-        return dirs.to_vec();
+        return (dirs.to_vec(), node_dirs.to_vec());
     }
-    let listed = orcheck_io::env_var("ORCHECK_GLOBAL").unwrap_or_default();
-    listed
-        .split(',')
-        .map(str::trim)
-        .filter(|root| !root.is_empty())
-        .map(PathBuf::from)
-        .collect()
+    let variable = |name: &str| orcheck_io::env_var(name).unwrap_or_default();
+    let listed = variable("ORCHECK_GLOBAL");
+    let placed = listed.split(',').map(str::trim);
+    let node = variable("ORCHECK_NODE_DIR");
+    let full = |root: &&str| !root.is_empty();
+    (
+        placed.filter(full).map(PathBuf::from).collect(),
+        Some(node.trim())
+            .filter(full)
+            .map(PathBuf::from)
+            .into_iter()
+            .collect(),
+    )
 }
 
 struct Root {
@@ -58,38 +65,40 @@ struct Root {
 impl Job {
     /// Opens the directories and scans them.
     pub fn open(place: &Where) -> std::result::Result<Job, Failure> {
-        let placed = placed_roots(&place.dirs, &place.node_dirs);
-        if placed.is_empty() && place.node_dirs.is_empty() {
+        let (placed, per_node) = roots(&place.dirs, &place.node_dirs);
+        if placed.is_empty() && per_node.is_empty() {
             return Err(Error::invalid("no directory given")
-                .next("give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL")
+                .next(
+                    "give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL or ORCHECK_NODE_DIR",
+                )
                 .into());
         }
         let mut notes = Vec::new();
         let mut first_error = None;
-        let mut roots = Vec::new();
+        let mut open_roots = Vec::new();
         let listed = placed
             .iter()
             .map(|path| (path, false))
-            .chain(place.node_dirs.iter().map(|path| (path, true)));
+            .chain(per_node.iter().map(|path| (path, true)));
         for (path, per_node) in listed {
             match open_dir(path, Steps::none()) {
-                Ok(dir) => roots.push(Root { dir, per_node }),
+                Ok(dir) => open_roots.push(Root { dir, per_node }),
                 Err(error) => {
                     notes.push(error.to_string());
                     first_error.get_or_insert(error);
                 }
             }
         }
-        if let (true, Some(error)) = (roots.is_empty(), first_error) {
+        if let (true, Some(error)) = (open_roots.is_empty(), first_error) {
             return Err(error.into());
         }
         let name = match &place.job {
             Some(name) => JobName::new(name)?,
-            None => only_job(&roots)?,
+            None => only_job(&open_roots)?,
         };
         let mut places = Vec::new();
         let mut place_kinds = Vec::new();
-        for root in &roots {
+        for root in &open_roots {
             if let Err(error) = add_places(root, &name, &mut places, &mut place_kinds) {
                 notes.push(error.to_string());
             }

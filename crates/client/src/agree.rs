@@ -27,7 +27,11 @@ pub fn agree_min<T>(
     values: &mut [i64],
 ) -> Result<T> {
     let rank = collective.rank();
-    let mut vector = vec![if local.is_ok() { i64::MAX } else { i64::from(rank) }];
+    let mut vector = vec![if local.is_ok() {
+        i64::MAX
+    } else {
+        i64::from(rank)
+    }];
     vector.extend_from_slice(values);
     collective.allreduce_min(&mut vector)?;
     values.copy_from_slice(&vector[1..]);

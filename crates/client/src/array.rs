@@ -35,16 +35,23 @@ impl ArrayLayout {
     pub fn validate(&self) -> Result<()> {
         let dims = self.local.len();
         if dims == 0 || dims > MAX_DIMS {
-            return Err(Error::invalid(format!("an array has 1 to {MAX_DIMS} dimensions, not {dims}")));
+            return Err(Error::invalid(format!(
+                "an array has 1 to {MAX_DIMS} dimensions, not {dims}"
+            )));
         }
         if self.global.len() != self.offset.len()
             || (!self.global.is_empty() && self.global.len() != dims)
             || (!self.stride.is_empty() && self.stride.len() != dims)
         {
-            return Err(Error::invalid("global, offset, local and stride differ in their number of dimensions"));
+            return Err(Error::invalid(
+                "global, offset, local and stride differ in their number of dimensions",
+            ));
         }
         for (dim, (&global, &offset)) in self.global.iter().zip(&self.offset).enumerate() {
-            if offset.checked_add(self.local[dim]).is_none_or(|end| end > global) {
+            if offset
+                .checked_add(self.local[dim])
+                .is_none_or(|end| end > global)
+            {
                 return Err(Error::invalid(format!(
                     "dimension {dim}: offset {offset} + local {} exceeds global {global}",
                     self.local[dim]
@@ -76,7 +83,9 @@ impl ArrayLayout {
         self.local
             .iter()
             .zip(&self.stride)
-            .try_fold(1u64, |elements, (&n, &stride)| (n - 1).checked_mul(stride)?.checked_add(elements))
+            .try_fold(1u64, |elements, (&n, &stride)| {
+                (n - 1).checked_mul(stride)?.checked_add(elements)
+            })
             .and_then(|elements| elements.checked_mul(self.dtype.size_bytes()))
             .ok_or_else(|| Error::invalid("the array is larger than the address space"))
     }
@@ -167,7 +176,10 @@ mod tests {
         layout.gather(span, 3, &mut middle);
         assert_eq!(middle, packed[3..8]);
         layout.scatter(span, 2, &[102, 103, 110, 111]);
-        assert_eq!(&memory[..14], [0, 1, 102, 103, 4, 5, 6, 7, 8, 9, 110, 111, 12, 13]);
+        assert_eq!(
+            &memory[..14],
+            [0, 1, 102, 103, 4, 5, 6, 7, 8, 9, 110, 111, 12, 13]
+        );
     }
 
     #[test]
@@ -183,7 +195,12 @@ mod tests {
         assert_eq!(good.packed_bytes().unwrap(), 256);
         let mut bad = good.clone();
         bad.offset[0] = 5;
-        assert!(bad.validate().unwrap_err().message().contains("dimension 0"));
+        assert!(
+            bad.validate()
+                .unwrap_err()
+                .message()
+                .contains("dimension 0")
+        );
         bad = good.clone();
         bad.local = vec![u64::MAX, 8];
         assert!(bad.validate().is_err());

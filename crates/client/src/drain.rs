@@ -9,7 +9,7 @@
 //! Not here: draining itself, which goes on by itself all the time.
 
 use crate::agree::agree;
-use crate::session::Session;
+use crate::session::{Route, Session};
 use orcheck_engine::index::Index;
 use orcheck_format::error::{Error, Result};
 use std::sync::atomic::Ordering;
@@ -39,7 +39,9 @@ impl Session {
     }
 
     fn drain(&self, timeout: Duration) -> Result<()> {
-        let Some(step) = self.last_taken else { return Ok(()) };
+        let Some(step) = self.last_taken else {
+            return Ok(());
+        };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         for level in self.places.levels() {
@@ -49,7 +51,9 @@ impl Session {
     }
 
     fn end(&mut self) -> Result<()> {
-        let Some(mut threads) = self.threads.take() else { return Ok(()) };
+        let Some(mut threads) = self.threads.take() else {
+            return Ok(());
+        };
         let mut result = Ok(());
         threads.flush_stop.store(true, Ordering::Release);
         let index = Index::new(&self.pool, self.shape);
@@ -66,7 +70,7 @@ impl Session {
             result = result.and(join(thread, &*self.environment.clock));
         }
         drop(threads);
-        if let Some((parent, dir, child)) = self.route.take() {
+        if let Some(Route { parent, dir, child }) = self.route.take() {
             let removed = dir
                 .list()
                 .and_then(|entries| entries.iter().try_for_each(|entry| dir.remove(&entry.name)))
@@ -97,5 +101,7 @@ fn join(thread: JoinHandle<Result<()>>, clock: &dyn orcheck_io::clock::Clock) ->
         }
         clock.sleep(Duration::from_millis(1));
     }
-    thread.join().unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
 }

@@ -42,8 +42,9 @@ impl Session {
     pub fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
         let shape = self.pool.shape();
         let chunk_bytes = u64::from(shape.chunk_bytes);
-        let chunks = u32::try_from(len_bytes.div_ceil(chunk_bytes).max(1))
-            .map_err(|_| Error::no_space(format!("{len_bytes} bytes are more than any pool holds")))?;
+        let chunks = u32::try_from(len_bytes.div_ceil(chunk_bytes).max(1)).map_err(|_| {
+            Error::no_space(format!("{len_bytes} bytes are more than any pool holds"))
+        })?;
         let refused = |why: &str| {
             Error::no_space(format!(
                 "the pool of {} chunks of {chunk_bytes} bytes has no {chunks} neighbouring ones for {len_bytes} bytes: {why}",
@@ -51,10 +52,16 @@ impl Session {
             ))
             .next("raise `pool`, or free pool memory first")
         };
-        if !self.index().reserve(chunks, shape.chunk_count.saturating_sub(LEFT_CHUNKS)) {
+        if !self
+            .index()
+            .reserve(chunks, shape.chunk_count.saturating_sub(LEFT_CHUNKS))
+        {
             return Err(refused(&format!("{LEFT_CHUNKS} stay for snapshots")));
         }
-        let first = self.pool.take_run(chunks).ok_or_else(|| refused(&format!("{} are free", self.pool.free_chunks())));
+        let first = self
+            .pool
+            .take_run(chunks)
+            .ok_or_else(|| refused(&format!("{} are free", self.pool.free_chunks())));
         let first = first.inspect_err(|_| self.index().unreserve(chunks))?;
         if let Err(error) = self.pool.populate(first, chunks) {
             self.give_back(first, chunks);
@@ -77,7 +84,9 @@ impl Session {
     /// while that region is lent.
     pub fn free(&mut self, address: usize) -> Result<()> {
         let Some(&(first, chunks)) = self.allocations.get(&address) else {
-            return Err(Error::invalid(format!("{address:#x} was not given by alloc, or was freed already")));
+            return Err(Error::invalid(format!(
+                "{address:#x} was not given by alloc, or was freed already"
+            )));
         };
         let run = self.pool.run_span(first, chunks);
         let inside = self.regions.iter().find(|(_, region)| match region.target {
@@ -89,8 +98,10 @@ impl Session {
                 return Err(Error::unavailable(format!("region '{name}' is still lent"))
                     .next("wait with lent_done before freeing pool memory"));
             }
-            return Err(Error::invalid(format!("region '{name}' lies in this pool memory"))
-                .next("unprotect it, or protect it elsewhere, before freeing"));
+            return Err(
+                Error::invalid(format!("region '{name}' lies in this pool memory"))
+                    .next("unprotect it, or protect it elsewhere, before freeing"),
+            );
         }
         self.allocations.remove(&address);
         self.give_back(first, chunks);
@@ -110,8 +121,10 @@ impl Session {
             .next("leave it to be copied, or drop the flag SAME"));
         }
         if !self.lent_is_back(name, Duration::ZERO)? {
-            return Err(Error::unavailable(format!("region '{name}' is still lent to the last checkpoint"))
-                .next("wait with lent_done"));
+            return Err(Error::unavailable(format!(
+                "region '{name}' is still lent to the last checkpoint"
+            ))
+            .next("wait with lent_done"));
         }
         self.lent.insert(name.to_owned(), Lent::Announced);
         Ok(())

@@ -16,8 +16,11 @@
 
 pub mod agree;
 pub mod array;
+mod checkpoint;
 pub mod collective;
+mod connect;
 mod drain;
+mod facts;
 mod lend;
 mod open;
 pub mod options;
@@ -25,6 +28,8 @@ pub mod regions;
 mod resume;
 pub mod session;
 mod stager;
+mod start;
+mod threads;
 pub mod trigger;
 
 pub use array::ArrayLayout;

@@ -271,13 +271,21 @@ impl Options {
         }
         for name in NAMES {
             let variable = format!("ORCHECK_{}", name.to_uppercase());
-            let variable = if name == "node_name" { "ORCHECK_NODE".to_owned() } else { variable };
+            let variable = if name == "node_name" {
+                "ORCHECK_NODE".to_owned()
+            } else {
+                variable
+            };
             if let Some(value) = env_var(&variable).filter(|value| !value.is_empty()) {
                 table.insert(name.to_owned(), value_of(name, &value));
             }
         }
-        if let Some(value) = env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok()) {
-            table.entry("end_time_unix_s").or_insert(toml::Value::Integer(value));
+        if let Some(value) =
+            env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok())
+        {
+            table
+                .entry("end_time_unix_s")
+                .or_insert(toml::Value::Integer(value));
         }
         Self::from_table(table)
     }
@@ -293,7 +301,14 @@ impl Options {
     }
 
     fn from_table(mut table: toml::Table) -> Result<Self> {
-        for name in ["take_over_wait_s", "timeout_s", "every_s", "overhead_percent", "end_time_unix_s", "end_margin_s"] {
+        for name in [
+            "take_over_wait_s",
+            "timeout_s",
+            "every_s",
+            "overhead_percent",
+            "end_time_unix_s",
+            "end_margin_s",
+        ] {
             if let Some(value) = table.get_mut(name)
                 && let toml::Value::Integer(integer) = *value
             {
@@ -368,7 +383,11 @@ impl Options {
             overhead_percent: raw.overhead_percent,
             end_time_unix_s: raw.end_time_unix_s,
             end_margin_s: raw.end_margin_s,
-            signal: raw.signal.filter(|name| !name.is_empty()).map(|name| signal_number(&name)).transpose()?,
+            signal: raw
+                .signal
+                .filter(|name| !name.is_empty())
+                .map(|name| signal_number(&name))
+                .transpose()?,
             given: table,
         })
     }
@@ -382,7 +401,10 @@ fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
         Some((name, value, error))
     });
     let Some((name, value, error)) = wrong else {
-        return Error::invalid(format!("the options do not fit together: {}", error.message()));
+        return Error::invalid(format!(
+            "the options do not fit together: {}",
+            error.message()
+        ));
     };
     let expected = match name.as_str() {
         "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
@@ -393,9 +415,9 @@ fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
 }
 
 fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
-    let more: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| Error::invalid(format!("{source} is not TOML: {}", error.message())))?;
+    let more: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        Error::invalid(format!("{source} is not TOML: {}", error.message()))
+    })?;
     for (name, value) in more {
         if !NAMES.contains(&name.as_str()) {
             let error = Error::invalid(format!("{source}: unknown option '{name}'"));
@@ -418,7 +440,10 @@ fn value_of(name: &str, value: &str) -> toml::Value {
     }
     if name == "global" && value.contains(',') {
         return toml::Value::Array(
-            value.split(',').map(|part| toml::Value::String(part.trim().to_owned())).collect(),
+            value
+                .split(',')
+                .map(|part| toml::Value::String(part.trim().to_owned()))
+                .collect(),
         );
     }
     toml::Value::String(value.to_owned())
@@ -428,7 +453,9 @@ fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
     if (low..=high).contains(&value) {
         Ok(())
     } else {
-        Err(Error::invalid(format!("{name} = {value}; allowed is {low} to {high}")))
+        Err(Error::invalid(format!(
+            "{name} = {value}; allowed is {low} to {high}"
+        )))
     }
 }
 
@@ -438,7 +465,9 @@ impl Size {
             Self::Bytes(bytes) => return Ok(*bytes),
             Self::Text(text) => text.trim(),
         };
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
         let unit = match text[digits..].trim() {
             "" | "B" => 1,
             "KiB" => 1 << 10,
@@ -456,7 +485,11 @@ impl Size {
             .ok()
             .and_then(|number| number.checked_mul(unit))
             .filter(|_| unit > 0)
-            .ok_or_else(|| Error::invalid(format!("{name} = '{text}' is not a size; write 64 MiB, 2 GiB or a number of bytes")))
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{name} = '{text}' is not a size; write 64 MiB, 2 GiB or a number of bytes"
+                ))
+            })
     }
 }
 
@@ -468,7 +501,9 @@ fn signal_number(name: &str) -> Result<i32> {
         "TERM" => Ok(15),
         "HUP" => Ok(1),
         "XCPU" => Ok(24),
-        _ => Err(Error::invalid(format!("signal = '{name}'; allowed are USR1, USR2, TERM, HUP and XCPU"))),
+        _ => Err(Error::invalid(format!(
+            "signal = '{name}'; allowed are USR1, USR2, TERM, HUP and XCPU"
+        ))),
     }
 }
 
@@ -489,7 +524,9 @@ fn distance(a: &str, b: &str) -> usize {
         let mut diagonal = row[0];
         row[0] = i + 1;
         for (j, &y) in b.iter().enumerate() {
-            let next = (row[j + 1] + 1).min(row[j] + 1).min(diagonal + usize::from(x != y));
+            let next = (row[j + 1] + 1)
+                .min(row[j] + 1)
+                .min(diagonal + usize::from(x != y));
             diagonal = row[j + 1];
             row[j + 1] = next;
         }
@@ -509,7 +546,8 @@ mod tests {
 
     #[test]
     fn sizes_and_ranges_are_checked_by_name() {
-        let good = Options::from_text("global = ['/a', '/b']\npool = '64 MiB'\nevery_s = 5").unwrap();
+        let good =
+            Options::from_text("global = ['/a', '/b']\npool = '64 MiB'\nevery_s = 5").unwrap();
         assert_eq!(good.pool_bytes, Some(64 << 20));
         assert_eq!(good.global.len(), 2);
         for (text, part) in [
@@ -534,15 +572,24 @@ mod tests {
             ("global = 7", ["global = 7", "list of paths"]),
         ] {
             let error = Options::from_text(text).unwrap_err();
-            assert!(parts.iter().all(|part| error.message().contains(part)), "{text}: {error}");
+            assert!(
+                parts.iter().all(|part| error.message().contains(part)),
+                "{text}: {error}"
+            );
         }
     }
 
     #[test]
     fn environment_values_are_toml_or_text() {
         assert_eq!(value_of("keep", "3"), toml::Value::Integer(3));
-        assert_eq!(value_of("mode", "vertical"), toml::Value::String("vertical".into()));
+        assert_eq!(
+            value_of("mode", "vertical"),
+            toml::Value::String("vertical".into())
+        );
         assert_eq!(value_of("global", "/a, /b").as_array().unwrap().len(), 2);
-        assert_eq!(value_of("pool", "64 MiB"), toml::Value::String("64 MiB".into()));
+        assert_eq!(
+            value_of("pool", "64 MiB"),
+            toml::Value::String("64 MiB".into())
+        );
     }
 }

@@ -134,7 +134,10 @@ impl Regions {
     /// # Errors
     /// NotFound for a name that is not protected.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        self.map.remove(name).map(|_| ()).ok_or_else(|| self.unknown(name))
+        self.map
+            .remove(name)
+            .map(|_| ())
+            .ok_or_else(|| self.unknown(name))
     }
 
     /// A region by name.
@@ -171,7 +174,11 @@ impl Regions {
     pub fn same_crc(&self) -> u64 {
         let mut crc = orcheck_format::crc::Crc64::new();
         let mut any = false;
-        for (name, region) in self.map.iter().filter(|(_, region)| region.flags & SAME != 0) {
+        for (name, region) in self
+            .map
+            .iter()
+            .filter(|(_, region)| region.flags & SAME != 0)
+        {
             if let Target::Memory(span) = region.target {
                 any = true;
                 crc.update(name.as_bytes());
@@ -183,7 +190,10 @@ impl Regions {
 
     fn unknown(&self, name: &str) -> Error {
         let names: Vec<&str> = self.map.keys().map(String::as_str).take(20).collect();
-        Error::not_found(format!("no region '{name}' is protected; there are: {}", names.join(", ")))
+        Error::not_found(format!(
+            "no region '{name}' is protected; there are: {}",
+            names.join(", ")
+        ))
     }
 }
 
@@ -223,14 +233,19 @@ impl Region {
             }
             Target::Codec(codec) => {
                 let codec = Arc::clone(codec);
-                let len_bytes = lock(&codec).size().map_err(|e| e.at(format!("region '{name}'")))?;
+                let len_bytes = lock(&codec)
+                    .size()
+                    .map_err(|e| e.at(format!("region '{name}'")))?;
                 let read = move |at: u64, dst: &mut [u8]| lock(&codec).pack(at, dst);
                 (len_bytes, Source::Read(Box::new(read)))
             }
             Target::File(file) => {
-                let dir = route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
+                let dir =
+                    route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
                 let file = dir.open(file).map_err(|error| {
-                    error.at(format!("region '{name}'")).next("write the routed file before the checkpoint")
+                    error
+                        .at(format!("region '{name}'"))
+                        .next("write the routed file before the checkpoint")
                 })?;
                 let len_bytes = file.len_bytes()?;
                 let read = move |at: u64, dst: &mut [u8]| file.read_at(dst, at);
@@ -262,26 +277,43 @@ impl Region {
     /// Invalid, naming what differs, stored and now.
     pub fn check_fits(&self, name: &str, stored: &RegionRecord) -> Result<()> {
         let mismatch = |what: &str, stored: String, now: String| {
-            Err(Error::invalid(format!("region '{name}': {what} is {stored} in the checkpoint, {now} in the program")))
+            Err(Error::invalid(format!(
+                "region '{name}': {what} is {stored} in the checkpoint, {now} in the program"
+            )))
         };
         if stored.kind != self.kind {
-            return mismatch("the kind", format!("{:?}", stored.kind), format!("{:?}", self.kind));
+            return mismatch(
+                "the kind",
+                kind_name(stored.kind).to_owned(),
+                kind_name(self.kind).to_owned(),
+            );
         }
         if stored.dtype != self.dtype {
-            return mismatch("the type", stored.dtype.name().to_owned(), self.dtype.name().to_owned());
+            return mismatch(
+                "the type",
+                stored.dtype.name().to_owned(),
+                self.dtype.name().to_owned(),
+            );
         }
         let (local, global, offset) = &self.shape;
         if &stored.local != local || &stored.global != global || &stored.offset != offset {
             return mismatch(
                 "the shape",
-                format!("{:?} of {:?} at {:?}", stored.local, stored.global, stored.offset),
+                format!(
+                    "{:?} of {:?} at {:?}",
+                    stored.local, stored.global, stored.offset
+                ),
                 format!("{local:?} of {global:?} at {offset:?}"),
             );
         }
         if let Target::Memory(span) = self.target
             && stored.len_bytes != span.len_bytes() as u64
         {
-            return mismatch("the size", format!("{} bytes", stored.len_bytes), format!("{} bytes", span.len_bytes()));
+            return mismatch(
+                "the size",
+                format!("{} bytes", stored.len_bytes),
+                format!("{} bytes", span.len_bytes()),
+            );
         }
         Ok(())
     }
@@ -290,7 +322,12 @@ impl Region {
     ///
     /// # Errors
     /// What the codec or the file says.
-    pub fn take_back(&self, at: u64, bytes: &[u8], file: Option<&dyn orcheck_io::file::File>) -> Result<()> {
+    pub fn take_back(
+        &self,
+        at: u64,
+        bytes: &[u8],
+        file: Option<&dyn orcheck_io::file::File>,
+    ) -> Result<()> {
         match &self.target {
             Target::Codec(codec) => lock(codec).unpack(at, bytes),
             Target::Strided(span, layout) => {
@@ -306,18 +343,31 @@ impl Region {
     }
 }
 
+fn kind_name(kind: RegionKind) -> &'static str {
+    match kind {
+        RegionKind::Bytes => "bytes",
+        RegionKind::Array => "array",
+        RegionKind::Codec => "codec",
+        RegionKind::File => "file",
+    }
+}
+
 /// Creates a routed file anew.
 ///
 /// # Errors
 /// What the directory says.
 pub fn create_file(dir: &dyn Dir, name: &str) -> Result<Box<dyn orcheck_io::file::File>> {
     match dir.remove(name) {
-        Err(error) if error.kind() != orcheck_format::error::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != orcheck_format::error::ErrorKind::NotFound => {
+            return Err(error);
+        }
         _ => {}
     }
     dir.create(name, Create::Buffered)
 }
 
 fn lock(codec: &Mutex<Box<dyn Codec>>) -> std::sync::MutexGuard<'_, Box<dyn Codec>> {
-    codec.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    codec
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

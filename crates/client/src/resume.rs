@@ -50,8 +50,10 @@ impl Session {
     /// none can be restored. Unsupported: written by another number of ranks.
     pub fn find(&mut self) -> Result<u64> {
         if self.last_step.is_some() {
-            return Err(Error::invalid("find after the first checkpoint of this session")
-                .next("close the session and open it again to restart"));
+            return Err(Error::invalid(
+                "find after restart or after the first checkpoint of this session",
+            )
+            .next("close the session and open it again to restart"));
         }
         let (list, notes) = self.share_candidates()?;
         self.warnings.extend(notes);
@@ -59,8 +61,10 @@ impl Session {
         self.resume.left = list;
         if self.resume.left.is_empty() {
             self.settle(None)?;
-            return Err(Error::not_found(format!("job '{}' has no checkpoint", self.job.as_str()))
-                .next("start afresh"));
+            return Err(
+                Error::not_found(format!("job '{}' has no checkpoint", self.job.as_str()))
+                    .next("start afresh"),
+            );
         }
         self.open_next()
     }
@@ -87,8 +91,14 @@ impl Session {
             .map(|one| {
                 let mut run = [0; 16];
                 run.copy_from_slice(&one[16..]);
-                let epoch = Epoch { counter: number(&one[8..16]), run: RunId(run) };
-                Candidate { step: number(&one[..8]), epoch }
+                let epoch = Epoch {
+                    counter: number(&one[8..16]),
+                    run: RunId(run),
+                };
+                Candidate {
+                    step: number(&one[..8]),
+                    epoch,
+                }
             })
             .collect();
         Ok((list, notes))
@@ -114,15 +124,25 @@ impl Session {
                     if !is_damage(error.kind()) || self.options.strict {
                         return Err(error);
                     }
-                    self.resume.skipped.push(format!("step {} skipped: {error}", candidate.step));
+                    self.resume
+                        .skipped
+                        .push(format!("step {} skipped: {error}", candidate.step));
                     last = error;
                 }
             }
         }
-        let kind = if last.kind() == ErrorKind::NotFound { ErrorKind::Corrupt } else { last.kind() };
+        let kind = if last.kind() == ErrorKind::NotFound {
+            ErrorKind::Corrupt
+        } else {
+            last.kind()
+        };
         Err(Error::new(
             kind,
-            format!("no checkpoint of job '{}' can be restored: {}", self.job.as_str(), self.resume.skipped.join("; ")),
+            format!(
+                "no checkpoint of job '{}' can be restored: {}",
+                self.job.as_str(),
+                self.resume.skipped.join("; ")
+            ),
         )
         .next("run `orcheck verify`; set fresh = true to begin anew"))
     }
@@ -143,10 +163,9 @@ impl Session {
     }
 
     fn found(&self, call: &str) -> Result<&(Candidate, RankView)> {
-        self.resume
-            .found
-            .as_ref()
-            .ok_or_else(|| Error::invalid(format!("{call} without a found checkpoint")).next("call find first"))
+        self.resume.found.as_ref().ok_or_else(|| {
+            Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
+        })
     }
 
     /// Fills all regions from the found checkpoint; returns the step really restored, an older one
@@ -162,12 +181,20 @@ impl Session {
             let fits = self.check_regions();
             agree(self.collective.as_mut(), fits)?;
             let read = self.read_regions();
-            let Err(error) = agree(self.collective.as_mut(), read) else { break };
-            let damaged = self.resume.found.as_ref().map_or(0, |(candidate, _)| candidate.step);
+            let Err(error) = agree(self.collective.as_mut(), read) else {
+                break;
+            };
+            let damaged = self
+                .resume
+                .found
+                .as_ref()
+                .map_or(0, |(candidate, _)| candidate.step);
             if !is_damage(error.kind()) || self.options.strict {
                 return Err(error);
             }
-            self.resume.skipped.push(format!("step {damaged} skipped: {error}"));
+            self.resume
+                .skipped
+                .push(format!("step {damaged} skipped: {error}"));
             self.open_next()?;
         }
         let Some((candidate, mut view)) = self.resume.found.take() else {
@@ -196,10 +223,16 @@ impl Session {
         }
         let stored = view.region_names();
         if wrong.is_empty() {
-            let unused: Vec<String> =
-                stored.into_iter().filter(|name| self.regions.get(name).is_err()).collect();
+            let unused: Vec<String> = stored
+                .into_iter()
+                .filter(|name| self.regions.get(name).is_err())
+                .collect();
             if !unused.is_empty() {
-                let text = format!("step {}: stored but not protected, left out: {}", candidate.step, unused.join(", "));
+                let text = format!(
+                    "step {}: stored but not protected, left out: {}",
+                    candidate.step,
+                    unused.join(", ")
+                );
                 self.warnings.push(text);
             }
             return Ok(());
@@ -214,9 +247,12 @@ impl Session {
     }
 
     fn read_regions(&mut self) -> Result<()> {
-        let regions: Vec<(String, Region)> =
-            self.regions.iter().map(|(name, region)| (name.clone(), region.clone())).collect();
-        let route = self.route.as_ref().map(|(_, dir, _)| Arc::clone(dir));
+        let regions: Vec<(String, Region)> = self
+            .regions
+            .iter()
+            .map(|(name, region)| (name.clone(), region.clone()))
+            .collect();
+        let route = self.route.as_ref().map(|route| Arc::clone(&route.dir));
         let Some((_, view)) = &mut self.resume.found else {
             return Err(Error::internal("no checkpoint is open"));
         };
@@ -228,9 +264,13 @@ impl Session {
             match &region.target {
                 Target::Memory(span) => view.read(&name, *span)?,
                 Target::File(file) => {
-                    let dir = route.as_ref().ok_or_else(|| Error::internal("no routed directory"))?;
+                    let dir = route
+                        .as_ref()
+                        .ok_or_else(|| Error::internal("no routed directory"))?;
                     let file = create_file(dir.as_ref(), file)?;
-                    view.stream(&name, &mut |at, bytes| region.take_back(at, bytes, Some(file.as_ref())))?;
+                    view.stream(&name, &mut |at, bytes| {
+                        region.take_back(at, bytes, Some(file.as_ref()))
+                    })?;
                     file.close()?;
                 }
                 _ => view.stream(&name, &mut |at, bytes| region.take_back(at, bytes, None))?,
@@ -246,7 +286,10 @@ impl Session {
             Past::Found if !self.options.fresh => {
                 let local = Err(Error::invalid(format!(
                     "checkpoint {} was found but not restarted",
-                    self.resume.found.as_ref().map_or(0, |(candidate, _)| candidate.step)
+                    self.resume
+                        .found
+                        .as_ref()
+                        .map_or(0, |(candidate, _)| candidate.step)
                 ))
                 .next("call restart, or set fresh = true to begin anew"));
                 return agree(self.collective.as_mut(), local);
@@ -275,7 +318,11 @@ impl Session {
             dirs.extend(self.places.of_level(Level::Node));
         }
         let recorded = record_resumed(&dirs, &self.job, self.epoch, from);
-        *self.shared.resumed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+        *self
+            .shared
+            .resumed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) =
             from.map(|(step, epoch)| (step, epoch.counter));
         agree_min(self.collective.as_mut(), recorded, &mut [])?;
         self.resume.state = Past::Settled;

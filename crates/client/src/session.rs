@@ -4,37 +4,31 @@
 //! with a text; it changes nothing.
 //!
 //! Invariants:
-//! 1. A checkpoint is staged by all ranks of the same step, or by none: the step, the readiness of
-//!    every rank and the wish to stop travel in one message.
-//! 2. A job that has checkpoints is never begun afresh by accident: `checkpoint` before `find` (or
+//! 1. A job that has checkpoints is never begun afresh by accident: `checkpoint` before `find` (or
 //!    before `restart` of what was found) is refused unless `fresh` is set.
 //!
-//! Not here: lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
+//! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
 
-use crate::agree::agree_min;
 use crate::array::ArrayLayout;
+use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
 use crate::lend::Lent;
-use crate::open::{Opened, Threads, open};
-use crate::options::{Marshal, Options, Overrun};
+use crate::open::{Opened, open};
+use crate::options::Options;
 use crate::regions::{Codec, Region, Regions, SAME, Target};
 use crate::resume::Resume;
 use crate::stager::Stager;
+use crate::threads::Threads;
 use crate::trigger::{Request, Trigger};
-use orcheck_engine::container::STRIPE_BYTES;
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
-use orcheck_engine::flush::STAGE_SLOT;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
-use orcheck_engine::layout::{Layout, Mode};
+use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_engine::prune::route_name;
-use orcheck_engine::stage::{Source, StageContext, Staging};
-use orcheck_engine::stream::{Entry, Plan};
-use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Epoch, JobName, Level};
-use orcheck_format::manifest::{RegionKind, RegionRecord};
+use orcheck_format::manifest::RegionKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
@@ -45,9 +39,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Checkpoints whose outcome can be waited for.
-const HISTORY: usize = 64;
 
 /// What a session gets from outside, so that tests can replace it.
 #[derive(Clone)]
@@ -60,7 +51,10 @@ pub struct Environment {
 
 impl Default for Environment {
     fn default() -> Self {
-        Self { steps: Steps::none(), clock: Arc::new(SystemClock) }
+        Self {
+            steps: Steps::none(),
+            clock: Arc::new(SystemClock),
+        }
     }
 }
 
@@ -91,6 +85,13 @@ pub struct Stats {
     pub skipped: u64,
 }
 
+/// Where this rank's routed files are.
+pub(crate) struct Route {
+    pub parent: Arc<dyn Dir>,
+    pub dir: Arc<dyn Dir>,
+    pub child: String,
+}
+
 /// One rank's view of one job.
 pub struct Session {
     pub(crate) collective: Box<dyn Collective>,
@@ -98,7 +99,7 @@ pub struct Session {
     pub(crate) environment: Environment,
     pub(crate) rank: u32,
     pub(crate) local: u32,
-    writer: u32,
+    pub(crate) writer: u32,
     pub(crate) job: JobName,
     pub(crate) layout: Layout,
     pub(crate) epoch: Epoch,
@@ -108,30 +109,22 @@ pub struct Session {
     pub(crate) shared: Arc<ControlShared>,
     pub(crate) threads: Option<Threads>,
     pub(crate) held: Option<Held>,
-    gates: Gates,
+    pub(crate) gates: Gates,
     pub(crate) regions: Regions,
     pub(crate) trigger: Trigger,
     pub(crate) stager: Option<Stager>,
     pub(crate) lent: BTreeMap<String, Lent>,
     pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
     pub(crate) resume: Resume,
-    pub(crate) route: Option<(Arc<dyn Dir>, Arc<dyn Dir>, String)>,
+    pub(crate) route: Option<Route>,
     pub(crate) last_step: Option<u64>,
     pub(crate) last_taken: Option<u64>,
     pub(crate) taken: BTreeSet<u64>,
     /// The last steps taken, whatever became of them.
-    history: BTreeSet<u64>,
-    turn: u64,
-    stats: Stats,
+    pub(crate) history: BTreeSet<u64>,
+    pub(crate) turn: u64,
+    pub(crate) stats: Stats,
     pub(crate) warnings: Vec<String>,
-}
-
-/// A checkpoint made ready on one rank.
-struct Prepared {
-    plan: Plan,
-    records: Vec<RegionRecord>,
-    sources: Vec<Source>,
-    lent: Vec<(String, bool)>,
 }
 
 impl Session {
@@ -140,7 +133,12 @@ impl Session {
     /// # Errors
     /// Of any rank, on all ranks: options, directories, another living run, memory.
     pub fn open(job: &str, collective: Box<dyn Collective>, options: Option<&str>) -> Result<Self> {
-        Self::open_with(job, collective, Options::load(options), Environment::default())
+        Self::open_with(
+            job,
+            collective,
+            Options::load(options),
+            Environment::default(),
+        )
     }
 
     /// As [`Self::open`], with everything from outside given.
@@ -232,7 +230,16 @@ impl Session {
         }
         let shape = (Vec::new(), Vec::new(), Vec::new());
         let target = Target::Memory(span);
-        self.put(name, Region { kind: RegionKind::Bytes, dtype, flags, target, shape })
+        self.put(
+            name,
+            Region {
+                kind: RegionKind::Bytes,
+                dtype,
+                flags,
+                target,
+                shape,
+            },
+        )
     }
 
     /// Names an array, possibly strided, possibly a slice of a global one. `span` covers it from
@@ -240,8 +247,16 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::protect`]; Invalid for shapes that do not fit.
-    pub fn protect_array(&mut self, name: &str, span: Span, layout: ArrayLayout, flags: u32) -> Result<()> {
-        layout.validate().map_err(|error| error.at(format!("region '{name}'")))?;
+    pub fn protect_array(
+        &mut self,
+        name: &str,
+        span: Span,
+        layout: ArrayLayout,
+        flags: u32,
+    ) -> Result<()> {
+        layout
+            .validate()
+            .map_err(|error| error.at(format!("region '{name}'")))?;
         let extent_bytes = layout.extent_bytes()?;
         if span.len_bytes() as u64 != extent_bytes {
             return Err(Error::invalid(format!(
@@ -250,13 +265,26 @@ impl Session {
             )));
         }
         let dtype = layout.dtype;
-        let shape = (layout.local.clone(), layout.global.clone(), layout.offset.clone());
+        let shape = (
+            layout.local.clone(),
+            layout.global.clone(),
+            layout.offset.clone(),
+        );
         let target = if layout.is_contiguous() {
             Target::Memory(span)
         } else {
             Target::Strided(span, layout)
         };
-        self.put(name, Region { kind: RegionKind::Array, dtype, flags, target, shape })
+        self.put(
+            name,
+            Region {
+                kind: RegionKind::Array,
+                dtype,
+                flags,
+                target,
+                shape,
+            },
+        )
     }
 
     /// Names something that packs and unpacks itself. Local.
@@ -266,18 +294,31 @@ impl Session {
     pub fn protect_codec(&mut self, name: &str, codec: Box<dyn Codec>, flags: u32) -> Result<()> {
         let target = Target::Codec(Arc::new(std::sync::Mutex::new(codec)));
         let shape = (Vec::new(), Vec::new(), Vec::new());
-        self.put(name, Region { kind: RegionKind::Codec, dtype: Dtype::Bytes, flags, target, shape })
+        self.put(
+            name,
+            Region {
+                kind: RegionKind::Codec,
+                dtype: Dtype::Bytes,
+                flags,
+                target,
+                shape,
+            },
+        )
     }
 
     fn put(&mut self, name: &str, region: Region) -> Result<()> {
-        if matches!(self.lent.get(name), Some(Lent::Streamed(_) | Lent::Borrowed(_)))
-            && !self.lent_is_back(name, Duration::ZERO)?
+        if matches!(
+            self.lent.get(name),
+            Some(Lent::Streamed(_) | Lent::Borrowed(_))
+        ) && !self.lent_is_back(name, Duration::ZERO)?
         {
             return Err(Error::unavailable(format!("region '{name}' is still lent"))
                 .next("wait with lent_done before moving it"));
         }
         if region.flags & SAME != 0 && !matches!(region.target, Target::Memory(_)) {
-            return Err(Error::invalid(format!("region '{name}': SAME needs contiguous memory")));
+            return Err(Error::invalid(format!(
+                "region '{name}': SAME needs contiguous memory"
+            )));
         }
         self.regions.put(name, region)?;
         let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
@@ -308,7 +349,11 @@ impl Session {
     /// What the directory says.
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) || name.starts_with('.') {
+        if name.is_empty()
+            || name.len() > 128
+            || !name.chars().all(allowed)
+            || name.starts_with('.')
+        {
             return Err(Error::invalid(format!(
                 "routed file '{}': allowed are 1 to 128 letters, digits, '.', '_' and '-', not beginning with '.'",
                 name.escape_debug()
@@ -320,13 +365,22 @@ impl Session {
             })?;
             let child = route_name(self.epoch, self.rank);
             let dir = parent.child(&child, true)?;
-            self.route = Some((parent, dir, child));
+            self.route = Some(Route { parent, dir, child });
         }
         let target = Target::File(name.to_owned());
         let shape = (Vec::new(), Vec::new(), Vec::new());
-        self.put(name, Region { kind: RegionKind::File, dtype: Dtype::Bytes, flags: 0, target, shape })?;
+        self.put(
+            name,
+            Region {
+                kind: RegionKind::File,
+                dtype: Dtype::Bytes,
+                flags: 0,
+                target,
+                shape,
+            },
+        )?;
         match &self.route {
-            Some((_, dir, _)) => Ok(dir.path().join(name)),
+            Some(route) => Ok(route.dir.path().join(name)),
             None => Err(Error::internal("the routed directory vanished")),
         }
     }
@@ -353,7 +407,7 @@ impl Session {
         self.trigger.should_stop()
     }
 
-    // ---- checkpoint --------------------------------------------------------------------------
+    // ---- waiting and figures ------------------------------------------------------------------
 
     pub(crate) fn index(&self) -> Index<'_> {
         Index::new(&self.pool, self.shape)
@@ -363,235 +417,16 @@ impl Session {
         Duration::from_secs_f64(self.options.timeout_s)
     }
 
-    /// Stages a checkpoint of `step` and returns; the rest happens in the background. Collective.
-    ///
-    /// # Errors
-    /// Invalid order or step; what a codec or the pool says. The state of the program is untouched.
-    pub fn checkpoint(&mut self, step: u64) -> Result<()> {
-        let clock = Arc::clone(&self.environment.clock);
-        let begun = clock.now();
-        self.make_sure_of_the_past()?;
-        let turn = self.turn;
-        let prepared = self.prepare(step);
-        if let Ok(prepared) = &prepared {
-            self.index().declare_chunks(self.local, turn, self.chunks_of(prepared));
-        }
-        let same = self.regions.same_crc();
-        let busy = self.flushing() >= self.options.held_steps as usize;
-        let mut values = [
-            step as i64,
-            !(step as i64),
-            same as i64,
-            !(same as i64),
-            -i64::from(busy),
-            -i64::from(self.trigger.wants_stop()),
-        ];
-        let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
-        if values[0] != !values[1] {
-            return Err(Error::invalid(format!(
-                "the ranks checkpoint different steps, from {} to {}",
-                values[0] as u64, !values[1] as u64
-            )));
-        }
-        if values[2] != !values[3] {
-            return Err(Error::invalid("regions flagged SAME differ between ranks")
-                .next("drop the flag, or make them equal before the checkpoint"));
-        }
-        self.trigger.agree_stop(values[5] != 0);
-        if values[4] != 0 && !self.overrun(step)? {
-            return Ok(());
-        }
-        self.turn += 1;
-        self.last_step = Some(step);
-        self.last_taken = Some(step);
-        self.taken.insert(step);
-        self.history.insert(step);
-        if self.history.len() > HISTORY {
-            self.history.pop_first();
-        }
-        let staged = self.stage(step, turn, prepared, begun);
-        let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
-        self.stats.blocked_s = blocked_s;
-        self.trigger.taken(blocked_s);
-        self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
-        staged
-    }
-
-    /// Snapshots of this rank that have not left the pool.
-    fn flushing(&mut self) -> usize {
-        let index = Index::new(&self.pool, self.shape);
-        let local = self.local;
-        self.taken.retain(|&step| !index.is_done(local, step));
-        self.taken.len()
-    }
-
-    /// What to do although the last checkpoint is still being flushed; false: leave this one out.
-    fn overrun(&mut self, step: u64) -> Result<bool> {
-        let last = self.last_step.unwrap_or(0);
-        match self.options.overrun {
-            Overrun::Wait => Ok(true),
-            Overrun::Skip => {
-                self.stats.skipped += 1;
-                self.warnings.push(format!("checkpoint {step} was left out: {last} is still being flushed"));
-                Ok(false)
-            }
-            Overrun::Error => Err(Error::unavailable(format!(
-                "checkpoint {step} comes while {last} is still being flushed"
-            ))
-            .next("checkpoint less often, or set overrun = \"wait\"")),
-        }
-    }
-
-    fn prepare(&mut self, step: u64) -> Result<Prepared> {
-        if i64::try_from(step).is_err() {
-            return Err(Error::invalid(format!("step {step} is too large")));
-        }
-        if self.last_step.is_some_and(|last| step <= last) {
-            return Err(Error::invalid(format!(
-                "step {step} does not grow: the last checkpoint was of step {}",
-                self.last_step.unwrap_or(0)
-            )));
-        }
-        if self.regions.is_empty() {
-            return Err(Error::invalid("no region is protected").next("call protect before checkpoint"));
-        }
-        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
-        let storer = node.ranks.first().copied().unwrap_or(self.rank);
-        let route = self.route.as_ref().map(|(_, dir, _)| dir);
-        let striped = self.options.mode == Mode::Traditional;
-        let (mut records, mut sources, mut entries, mut lent) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (name, region) in self.regions.iter() {
-            let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
-            let (record, source) = region.prepare(name, elsewhere, route)?;
-            let len_bytes = record.len_bytes;
-            let entry = match (&source, self.lent.get(name)) {
-                (Source::Elsewhere, _) => Entry::Copied { len_bytes: 0 },
-                (Source::Memory(span), Some(Lent::Announced)) => {
-                    let pool_at = self.pool.offset_of(*span).filter(|at| at.is_multiple_of(BLOCK_BYTES as u64));
-                    lent.push((name.clone(), pool_at.is_some() && !striped));
-                    match pool_at {
-                        Some(pool_at_bytes) if !striped => Entry::Borrowed { len_bytes, pool_at_bytes },
-                        _ => Entry::Streamed { len_bytes },
-                    }
-                }
-                _ => Entry::Copied { len_bytes },
-            };
-            records.push(record);
-            sources.push(source);
-            entries.push(entry);
-        }
-        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
-        let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
-        Ok(Prepared { plan, records, sources, lent })
-    }
-
-    /// Longest extent: a chunk, or a stripe unit when striped.
-    fn cut_bytes(&self) -> u64 {
-        match self.options.mode {
-            Mode::Traditional => STRIPE_BYTES,
-            _ => u64::from(self.pool.shape().chunk_bytes),
-        }
-    }
-
-    /// Chunks this rank needs so that nobody has to wait: its snapshots, their records, and what
-    /// `alloc` took from the pool.
-    fn chunks_of(&self, prepared: &Prepared) -> u64 {
-        let extents: u64 = prepared.plan.segments.iter().map(|segment| segment.pieces.len() as u64).sum();
-        let record_bytes = 4096 + extents * 96 + prepared.records.len() as u64 * 512;
-        let record = record_bytes.div_ceil(u64::from(self.pool.shape().chunk_bytes));
-        let own: u64 = self.allocations.values().map(|&(_, chunks)| u64::from(chunks)).sum();
-        (prepared.plan.packed_chunks() + record) * u64::from(self.options.held_steps) + own
-    }
-
-    fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
-        let clock = Arc::clone(&self.environment.clock);
-        let timeout = self.timeout();
-        let wait_from = clock.now();
-        if self.options.held_steps as usize <= self.flushing_before(step) {
-            self.wait_for_room(step, timeout)?;
-        }
-        let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
-        let slot = if fits && self.options.marshal == Marshal::Auto {
-            None
-        } else {
-            Some(self.gates.lock(STAGE_SLOT, timeout).map_err(|error| error.at("stage slot of the node")))
-        };
-        let stage_from = clock.now();
-        let context = StageContext {
-            pool: Arc::clone(&self.pool),
-            shape: self.shape,
-            local: self.local,
-            rank: self.rank,
-            writer: self.writer,
-            timeout,
-            steps: self.environment.steps.clone(),
-        };
-        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
-        let (slot, refused) = match slot.transpose() {
-            Ok(slot) => (slot, None),
-            Err(error) => (None, Some(error)),
-        };
-        let parts = (prepared.records, prepared.sources);
-        let mut staging = Staging::new(context, step, prepared.plan, parts, slot, self.cut_bytes() as u32);
-        staging.begin()?;
-        if let Some(error) = refused {
-            return Err(error);
-        }
-        staging.foreground(self.options.copy_threads)?;
-        for (name, borrowed) in prepared.lent {
-            let lent = if borrowed { Lent::Borrowed(step) } else { Lent::Streamed(step) };
-            self.lent.insert(name, lent);
-        }
-        if staging.has_background() {
-            let stager = match self.stager.take() {
-                Some(stager) => stager,
-                None => Stager::start()?,
-            };
-            stager.hand_over(step, staging)?;
-            self.stager = Some(stager);
-        } else {
-            staging.finish()?;
-        }
-        let now = clock.now();
-        let shape = self.pool.shape();
-        self.stats.step = step;
-        self.stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
-        self.stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
-        self.stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
-        self.stats.staged_bytes = staged_bytes;
-        self.stats.pool_bytes = u64::from(shape.chunk_count) * u64::from(shape.chunk_bytes);
-        self.stats.pool_used_bytes =
-            u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
-        Ok(())
-    }
-
-    /// Earlier snapshots of this rank that are still in the pool.
-    fn flushing_before(&self, step: u64) -> usize {
-        let index = self.index();
-        self.taken.iter().filter(|&&other| other < step && !index.is_done(self.local, other)).count()
-    }
-
-    fn wait_for_room(&self, step: u64, timeout: Duration) -> Result<()> {
-        let held = self.options.held_steps as usize;
-        let earlier: Vec<u64> = self.taken.iter().copied().filter(|&other| other < step).collect();
-        let Some(&oldest) = earlier.len().checked_sub(held).and_then(|at| earlier.get(at)) else { return Ok(()) };
-        if self.index().wait_done(self.local, oldest, timeout) {
-            return Ok(());
-        }
-        Err(if self.index().is_gone() {
-            self.engine_gone()
-        } else {
-            Error::unavailable(format!(
-                "checkpoint {step} waited {:.0} s for the flush of {oldest}",
-                timeout.as_secs_f64()
-            ))
-            .next("look for a stalled directory; raise timeout_s if it is only slow")
-        })
-    }
-
     pub(crate) fn engine_gone(&self) -> Error {
-        let notes = self.shared.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let why = notes.last().map(|note| format!(": {note}")).unwrap_or_default();
+        let notes = self
+            .shared
+            .notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let why = notes
+            .last()
+            .map(|note| format!(": {note}"))
+            .unwrap_or_default();
         Error::unavailable(format!("the checkpoint engine of this node ended{why}"))
             .next("end the program and restart it from the last committed checkpoint")
     }
@@ -603,7 +438,12 @@ impl Session {
     /// Why it was lost; Unavailable at the deadline; Unsupported for a level that no configured one
     /// covers; NotFound for a step that this session never took.
     pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
-        let Some(level) = self.places.levels().into_iter().find(|&configured| configured >= level) else {
+        let Some(level) = self
+            .places
+            .levels()
+            .into_iter()
+            .find(|&configured| configured >= level)
+        else {
             return Err(Error::unsupported(format!("level {level} is not configured"))
                 .next("set `global` for level global; level peers needs node agents, which this version has not"));
         };
@@ -641,19 +481,29 @@ impl Session {
             return Ok(());
         }
         let index = self.index();
-        let forgotten = self.history.len() == HISTORY && self.history.first().is_some_and(|&first| step < first);
+        let forgotten = self.history.len() == HISTORY
+            && self.history.first().is_some_and(|&first| step < first);
         if forgotten && index.outcome(step, level) != Outcome::Pending {
             return Ok(());
         }
         if forgotten {
-            let newest = index.committed_step(level).map_or("none".to_owned(), |step| step.to_string());
+            let newest = index
+                .committed_step(level)
+                .map_or("none".to_owned(), |step| step.to_string());
             return Err(Error::not_found(format!(
                 "checkpoint {step} is too long ago: what became of the last {HISTORY} is known; the newest safe at level {level} is {newest}"
             )));
         }
-        let last = self.history.last().map_or("it took none yet".to_owned(), |last| format!("its last is of step {last}"));
-        Err(Error::not_found(format!("this session took no checkpoint of step {step}; {last}"))
-            .next("wait for a step that was checkpointed and not skipped"))
+        let last = self
+            .history
+            .last()
+            .map_or("it took none yet".to_owned(), |last| {
+                format!("its last is of step {last}")
+            });
+        Err(Error::not_found(format!(
+            "this session took no checkpoint of step {step}; {last}"
+        ))
+        .next("wait for a step that was checkpointed and not skipped"))
     }
 
     /// Figures of the last checkpoint. Local.
@@ -670,14 +520,25 @@ impl Session {
 
     /// The oldest warning that was not taken yet. Local.
     pub fn take_warning(&mut self) -> Option<String> {
-        let mut notes = self.shared.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut notes = self
+            .shared
+            .notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         self.warnings.append(&mut notes);
         drop(notes);
-        if self.warnings.is_empty() { None } else { Some(self.warnings.remove(0)) }
+        if self.warnings.is_empty() {
+            None
+        } else {
+            Some(self.warnings.remove(0))
+        }
     }
 }
 
 /// Whether an error means that a checkpoint is damaged rather than that the call was wrong.
 pub(crate) fn is_damage(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable)
+    matches!(
+        kind,
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+    )
 }

@@ -51,7 +51,11 @@ impl Stager {
                 shared.changed.notify_all();
             }
         })?;
-        Ok(Self { sender: Some(sender), state, thread: Some(thread) })
+        Ok(Self {
+            sender: Some(sender),
+            state,
+            thread: Some(thread),
+        })
     }
 
     /// Hands a snapshot over.
@@ -75,7 +79,9 @@ impl Stager {
             .state
             .changed
             // In order: when a later step finished, this one did, even if it is forgotten.
-            .wait_timeout_while(finished, timeout, |finished| finished.range(step..).next().is_none())
+            .wait_timeout_while(finished, timeout, |finished| {
+                finished.range(step..).next().is_none()
+            })
             .unwrap_or_else(PoisonError::into_inner);
         match (finished.get(&step), finished.range(step..).next()) {
             (Some(Some(error)), _) => Err(error.clone()),

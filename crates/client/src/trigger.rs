@@ -76,7 +76,11 @@ impl SignalView {
                 watched
             }
         };
-        Ok(Self { watched, seen: watched.count.load(Ordering::Acquire), pending: false })
+        Ok(Self {
+            watched,
+            seen: watched.count.load(Ordering::Acquire),
+            pending: false,
+        })
     }
 
     /// Whether the signal came since it was last heard.
@@ -133,8 +137,10 @@ impl Trigger {
         let end_unix_ms = options
             .end_time_unix_s
             .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
-        let configured =
-            every.is_some() || signal.is_some() || options.overhead_percent > 0.0 || end_unix_ms.is_some();
+        let configured = every.is_some()
+            || signal.is_some()
+            || options.overhead_percent > 0.0
+            || end_unix_ms.is_some();
         let now = clock.now();
         Ok(Self {
             every_steps: options.every_steps,
@@ -207,11 +213,19 @@ impl Trigger {
         }
         self.calls = 0;
         let (wish, ending) = self.wishes(now);
-        let mut values = [-i64::from(wish), -i64::from(ending || self.wants_stop()), -self.stride_wish()];
+        let mut values = [
+            -i64::from(wish),
+            -i64::from(ending || self.wants_stop()),
+            -self.stride_wish(),
+        ];
         agree_min(collective, Ok(()), &mut values)?;
         let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
         // The quickest agreement seen is its cost; longer ones waited for a slower rank.
-        self.cost_s = if self.cost_s == 0.0 { cost_s } else { self.cost_s.min(cost_s) };
+        self.cost_s = if self.cost_s == 0.0 {
+            cost_s
+        } else {
+            self.cost_s.min(cost_s)
+        };
         self.stride = (-values[2]).clamp(1, MAX_STRIDE);
         // The wish to stop makes one checkpoint due, not one at every step until the program ends.
         let stops_now = values[1] != 0 && !self.stop;
@@ -250,7 +264,9 @@ impl Trigger {
             && elapsed_s > 0.0
             && self.blocked_s + self.last_blocked_s <= self.overhead_share * elapsed_s
             && since > Duration::ZERO;
-        let ending = self.end_unix_ms.is_some_and(|end| self.clock.unix_ms() >= end);
+        let ending = self
+            .end_unix_ms
+            .is_some_and(|end| self.clock.unix_ms() >= end);
         (asked || by_time || by_budget, ending)
     }
 

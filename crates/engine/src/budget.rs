@@ -77,12 +77,20 @@ mod tests {
     fn a_pool_beyond_the_cgroup_limit_is_refused_by_name() {
         let error = pool_chunks(Some(2 << 30), 4 << 20, &facts(8 << 30, 1 << 30), 1).unwrap_err();
         assert_eq!(error.kind(), orcheck_format::error::ErrorKind::NoSpace);
-        assert!(error.message().contains("cgroup /job leaves 1073741824 bytes"), "{error}");
+        assert!(
+            error
+                .message()
+                .contains("cgroup /job leaves 1073741824 bytes"),
+            "{error}"
+        );
     }
 
     #[test]
     fn the_default_is_a_quarter_shared_by_the_nodes_of_a_host() {
-        assert_eq!(pool_chunks(None, 4 << 20, &facts(8 << 30, u64::MAX), 2).unwrap(), 256);
+        assert_eq!(
+            pool_chunks(None, 4 << 20, &facts(8 << 30, u64::MAX), 2).unwrap(),
+            256
+        );
         assert!(pool_chunks(Some(8 << 20), 4 << 20, &facts(8 << 30, u64::MAX), 1).is_err());
     }
 }

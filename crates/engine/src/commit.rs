@@ -39,7 +39,13 @@ pub fn make_visible(
     let bytes = record.encode();
     for (number, dir) in dirs.iter().enumerate() {
         write_small(dir.as_ref(), &name, &bytes).map_err(|error| {
-            (Some(number), error.at(format!("commit of step {} at level {}", record.step, record.level)))
+            (
+                Some(number),
+                error.at(format!(
+                    "commit of step {} at level {}",
+                    record.step, record.level
+                )),
+            )
         })?;
     }
     check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))
@@ -57,5 +63,11 @@ pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<()> {
 /// File name of a commit record.
 #[must_use]
 pub fn name_of(step: u64, epoch: Epoch, level: Level) -> String {
-    FileName::Commit { step, epoch: epoch.counter, run: run_prefix(&epoch.run.0), level }.to_string()
+    FileName::Commit {
+        step,
+        epoch: epoch.counter,
+        run: run_prefix(&epoch.run.0),
+        level,
+    }
+    .to_string()
 }

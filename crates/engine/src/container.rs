@@ -18,7 +18,8 @@
 //! close. Not here: making it visible (`commit.rs`).
 
 use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, RankHeader, STRIPE_UNIT_BYTES, Trailer, decode_rank_record, header_crc,
+    BLOCK_BYTES, ContainerHeader, RankHeader, STRIPE_UNIT_BYTES, Trailer, decode_rank_record,
+    header_crc,
 };
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
@@ -54,9 +55,19 @@ struct Store {
 
 impl Store {
     fn create(server: u32, dir: &Arc<dyn Dir>, name: String, direct: bool) -> Result<Self> {
-        let how = if direct { Create::Direct } else { Create::Buffered };
+        let how = if direct {
+            Create::Direct
+        } else {
+            Create::Buffered
+        };
         let file = dir.create(&name, how)?;
-        Ok(Self { server, file, dir: Arc::clone(dir), name, at: 0 })
+        Ok(Self {
+            server,
+            file,
+            dir: Arc::clone(dir),
+            name,
+            at: 0,
+        })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -112,7 +123,14 @@ impl ContainerWriter {
     ) -> std::result::Result<Self, (u32, Error)> {
         let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
         let run = run_prefix(&epoch.run.0);
-        let name = FileName::Container { step, epoch: epoch.counter, run, node, writer }.to_string();
+        let name = FileName::Container {
+            step,
+            epoch: epoch.counter,
+            run,
+            node,
+            writer,
+        }
+        .to_string();
         let main = Store::create(target.server, &target.dir, name.clone(), target.direct)
             .map_err(|error| (target.server, error))?;
         let mut this = Self {
@@ -145,7 +163,13 @@ impl ContainerWriter {
     }
 
     fn begin(&mut self, target: &Target, run: [u8; 4]) -> Result<()> {
-        let ContainerHeader { step, epoch, node, writer, .. } = self.header;
+        let ContainerHeader {
+            step,
+            epoch,
+            node,
+            writer,
+            ..
+        } = self.header;
         for (number, (server, dir)) in target.stripes.iter().enumerate() {
             self.used = *server;
             let name = FileName::Stripe {
@@ -157,7 +181,8 @@ impl ContainerWriter {
                 stripe: number as u32 + 1,
             }
             .to_string();
-            self.stripes.push(Store::create(*server, dir, name.clone(), target.direct)?);
+            self.stripes
+                .push(Store::create(*server, dir, name.clone(), target.direct)?);
             self.manifest.stores.push(name);
         }
         self.used = self.main.server;
@@ -185,9 +210,13 @@ impl ContainerWriter {
             cut_bytes,
         };
         if self.stripes.is_empty() {
-            self.main.file.allocate(self.main.at + 4 * BLOCK_BYTES as u64 + stream_len_bytes)?;
+            self.main
+                .file
+                .allocate(self.main.at + 4 * BLOCK_BYTES as u64 + stream_len_bytes)?;
         } else {
-            let units = stream_len_bytes.div_ceil(STRIPE_BYTES).div_ceil(self.stripes.len() as u64);
+            let units = stream_len_bytes
+                .div_ceil(STRIPE_BYTES)
+                .div_ceil(self.stripes.len() as u64);
             for store in &self.stripes {
                 self.used = store.server;
                 store.file.allocate(store.at + units * STRIPE_BYTES)?;
@@ -196,7 +225,13 @@ impl ContainerWriter {
         self.used = self.main.server;
         self.main.write(&header.encode())?;
         let base = self.main.at;
-        self.stream = Some(Stream { rank, len_bytes: stream_len_bytes, at: 0, base, units: Vec::new() });
+        self.stream = Some(Stream {
+            rank,
+            len_bytes: stream_len_bytes,
+            at: 0,
+            base,
+            units: Vec::new(),
+        });
         Ok(())
     }
 
@@ -217,7 +252,12 @@ impl ContainerWriter {
             )));
         }
         if self.stripes.is_empty() {
-            pool.write_to(self.main.file.as_ref(), pool_at_bytes, len_bytes, self.main.at)?;
+            pool.write_to(
+                self.main.file.as_ref(),
+                pool_at_bytes,
+                len_bytes,
+                self.main.at,
+            )?;
             self.main.at += len_bytes;
             stream.at += len_bytes;
             return Ok(());
@@ -252,11 +292,20 @@ impl ContainerWriter {
         if used != framed.len() || record.rank != stream.rank || stream.at != stream.len_bytes {
             return Err(Error::corrupt(format!(
                 "rank {}: its record (rank {}, {} of {} bytes read) does not fit the stream ({} of {} bytes)",
-                stream.rank, record.rank, used, framed.len(), stream.at, stream.len_bytes
+                stream.rank,
+                record.rank,
+                used,
+                framed.len(),
+                stream.at,
+                stream.len_bytes
             )));
         }
         let stripes = self.stripes.len() as u64;
-        for extent in record.regions.iter_mut().flat_map(|region| &mut region.extents) {
+        for extent in record
+            .regions
+            .iter_mut()
+            .flat_map(|region| &mut region.extents)
+        {
             let end = extent.physical.checked_add(extent.stored_len_bytes);
             if end.is_none_or(|end| end > stream.len_bytes) {
                 return Err(Error::corrupt(format!(
@@ -295,10 +344,14 @@ impl ContainerWriter {
             .chain(&self.stripes)
             .map(|store| (Arc::clone(&store.dir), store.name.clone()))
             .collect();
-        let durable = self.stripes.into_iter().chain([self.main]).try_for_each(|store| {
-            let server = store.server;
-            store.make_durable().map_err(|error| (server, error))
-        });
+        let durable = self
+            .stripes
+            .into_iter()
+            .chain([self.main])
+            .try_for_each(|store| {
+                let server = store.server;
+                store.make_durable().map_err(|error| (server, error))
+            });
         if let Err(failed) = durable {
             remove_all(&dirs);
             return Err(failed);
@@ -334,7 +387,12 @@ impl ContainerWriter {
         let mut block = vec![0; BLOCK_BYTES];
         block[BLOCK_BYTES - trailer.len()..].copy_from_slice(&trailer);
         self.main.write(&block)?;
-        let ranks: Vec<u32> = self.manifest.ranks.iter().map(|record| record.rank).collect();
+        let ranks: Vec<u32> = self
+            .manifest
+            .ranks
+            .iter()
+            .map(|record| record.rank)
+            .collect();
         Ok(ContainerRef {
             file: self.main.name.clone(),
             server: self.main.server,
@@ -361,7 +419,10 @@ fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
     for (dir, name) in files {
         let removed = dir.remove(name);
         debug_assert!(
-            removed.is_ok() || removed.as_ref().is_err_and(|e| e.kind() != ErrorKind::Invalid)
+            removed.is_ok()
+                || removed
+                    .as_ref()
+                    .is_err_and(|e| e.kind() != ErrorKind::Invalid)
         );
     }
 }

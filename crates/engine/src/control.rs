@@ -56,7 +56,10 @@ pub struct ControlShared {
 impl ControlShared {
     /// Adds a note; beyond 64 the newest are dropped.
     pub fn note(&self, text: String) {
-        let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut notes = self
+            .notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if notes.len() < 64 {
             notes.push(text);
         }
@@ -133,7 +136,12 @@ impl Control {
             .is_lead
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
         let epoch: Epoch = context.facts.epoch;
-        let rule = KeepRule { keep: context.keep, epoch, resumed: None, committed: BTreeSet::new() };
+        let rule = KeepRule {
+            keep: context.keep,
+            epoch,
+            resumed: None,
+            committed: BTreeSet::new(),
+        };
         let mut this = Self {
             context,
             links,
@@ -200,11 +208,14 @@ impl Control {
         let work = &mut self.work;
         let hosts = &self.context.writer_hosts;
         self.links.ranks.retain_mut(|(rank, conn)| {
-            match drain(conn, |message| work.push_back(Work::Node(NodeEvent::FromRank(message)))) {
+            match drain(conn, |message| {
+                work.push_back(Work::Node(NodeEvent::FromRank(message)))
+            }) {
                 Ok(()) => true,
                 Err(error) => {
                     if hosts.contains(rank) {
-                        let error = error.at(format!("rank {rank}, which flushes for its node, is gone"));
+                        let error =
+                            error.at(format!("rank {rank}, which flushes for its node, is gone"));
                         work.push_back(Work::Node(NodeEvent::WriterGone(error)));
                     }
                     false
@@ -212,7 +223,9 @@ impl Control {
             }
         });
         if let Some(conn) = &mut self.links.lead {
-            let drained = drain(conn, |message| work.push_back(Work::Node(NodeEvent::FromLead(message))));
+            let drained = drain(conn, |message| {
+                work.push_back(Work::Node(NodeEvent::FromLead(message)))
+            });
             if let Err(error) = drained {
                 self.links.lead = None;
                 let error = error.at("the lead of the job is gone");
@@ -221,7 +234,9 @@ impl Control {
         }
         self.links.nodes.retain_mut(|(node, conn)| {
             let node = *node;
-            match drain(conn, |message| work.push_back(Work::Lead(LeadEvent::FromNode(node, message)))) {
+            match drain(conn, |message| {
+                work.push_back(Work::Lead(LeadEvent::FromNode(node, message)))
+            }) {
                 Ok(()) => true,
                 Err(error) => {
                     work.push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
@@ -234,9 +249,12 @@ impl Control {
     fn do_for_node(&mut self, action: NodeAction) -> Result<()> {
         match action {
             NodeAction::ToLead(message) => {
-                self.context.steps.at("control.to_lead", name_of(&message))?;
+                self.context
+                    .steps
+                    .at("control.to_lead", name_of(&message))?;
                 if self.lead.is_some() {
-                    self.work.push_back(Work::Lead(LeadEvent::FromNode(self.context.node, message)));
+                    self.work
+                        .push_back(Work::Lead(LeadEvent::FromNode(self.context.node, message)));
                 } else if let Some(conn) = &mut self.links.lead
                     && let Err(error) = conn.send(&message, SEND_TIMEOUT)
                 {
@@ -258,13 +276,17 @@ impl Control {
                     Some(dir) => commit::make_visible_here(dir, &bytes),
                     None => Err(Error::internal("level node has no directory")),
                 };
-                self.work.push_back(Work::Node(NodeEvent::RecordWritten(step, written)));
+                self.work
+                    .push_back(Work::Node(NodeEvent::RecordWritten(step, written)));
             }
             NodeAction::Lanes(_, text) => {
                 let roots: Vec<String> = self.context.facts.servers.clone();
                 match Placement::from_toml(&text, &self.context.facts.nodes, &roots) {
                     Ok(placement) => self.take_placement(&placement, true),
-                    Err(error) => self.context.shared.note(format!("placement not taken: {error}")),
+                    Err(error) => self
+                        .context
+                        .shared
+                        .note(format!("placement not taken: {error}")),
                 }
             }
             NodeAction::Gone(error) => {
@@ -284,27 +306,36 @@ impl Control {
                 for node in others {
                     self.send_to_node(node, &message);
                 }
-                self.work.push_back(Work::Node(NodeEvent::FromLead(message)));
+                self.work
+                    .push_back(Work::Node(NodeEvent::FromLead(message)));
             }
             LeadAction::WriteRecord(record) => {
                 self.context.steps.at("control.write_record", "")?;
                 let written = self.write_global(&record);
-                self.work.push_back(Work::Lead(LeadEvent::RecordWritten(record.step, written)));
+                self.work
+                    .push_back(Work::Lead(LeadEvent::RecordWritten(record.step, written)));
             }
         }
         Ok(())
     }
 
     fn send_to_node(&mut self, node: u32, message: &Message) {
-        let Some(at) = self.links.nodes.iter().position(|(other, _)| *other == node) else {
+        let Some(at) = self
+            .links
+            .nodes
+            .iter()
+            .position(|(other, _)| *other == node)
+        else {
             if node == self.context.node {
-                self.work.push_back(Work::Node(NodeEvent::FromLead(message.clone())));
+                self.work
+                    .push_back(Work::Node(NodeEvent::FromLead(message.clone())));
             }
             return;
         };
         if let Err(error) = self.links.nodes[at].1.send(message, SEND_TIMEOUT) {
             self.links.nodes.remove(at);
-            self.work.push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
+            self.work
+                .push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
         }
     }
 
@@ -320,8 +351,7 @@ impl Control {
             .filter(|(server, _)| !self.inactive.contains(server))
             .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
             .unzip();
-        commit::make_visible(&dirs, record)
-            .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
+        commit::make_visible(&dirs, record).map_err(|(at, error)| (at.map(|at| numbers[at]), error))
     }
 
     /// Follows a placement; with `tell` the user learns which directories are out of use.
@@ -358,8 +388,12 @@ impl Control {
         while self.rule.committed.len() > self.rule.keep.max(1) {
             self.rule.committed.pop_first();
         }
-        self.rule.resumed =
-            *self.context.shared.resumed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.rule.resumed = *self
+            .context
+            .shared
+            .resumed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut dirs = self.context.places.of_level(Level::Node);
         if self.lead.is_some() {
             dirs.extend(self.context.places.of_level(Level::Global));

@@ -66,7 +66,9 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     let mut highest = 0;
     for dir in dirs {
         for entry in dir.list()? {
-            if let Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) = FileName::parse(&entry.name) {
+            if let Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) =
+                FileName::parse(&entry.name)
+            {
                 highest = highest.max(epoch);
             }
         }
@@ -78,8 +80,16 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
 ///
 /// # Errors
 /// Fenced when another run claimed the same epoch first; what the directories say.
-pub fn claim(dirs: &[Arc<dyn Dir>], claimant: &Claimant, counter: u64, clock: &dyn Clock) -> Result<Held> {
-    let epoch = Epoch { counter, run: claimant.run };
+pub fn claim(
+    dirs: &[Arc<dyn Dir>],
+    claimant: &Claimant,
+    counter: u64,
+    clock: &dyn Clock,
+) -> Result<Held> {
+    let epoch = Epoch {
+        counter,
+        run: claimant.run,
+    };
     let claim = Claim {
         job: claimant.job.clone(),
         epoch,
@@ -91,12 +101,20 @@ pub fn claim(dirs: &[Arc<dyn Dir>], claimant: &Claimant, counter: u64, clock: &d
         nodes: claimant.nodes.clone(),
     };
     let name = FileName::Claim { epoch: counter }.to_string();
-    let mut held = Held { epoch, notes: Vec::new(), _locks: Vec::new() };
+    let mut held = Held {
+        epoch,
+        notes: Vec::new(),
+        _locks: Vec::new(),
+    };
     for (number, dir) in dirs.iter().enumerate() {
-        let Err(error) = claim_one(dir.as_ref(), &name, &claim.encode(), &mut held) else { continue };
+        let Err(error) = claim_one(dir.as_ref(), &name, &claim.encode(), &mut held) else {
+            continue;
+        };
         let present = read_claim(dir.as_ref(), counter).ok();
         let again = error.kind() == ErrorKind::Invalid
-            && present.as_ref().is_some_and(|present| present.epoch.run == claimant.run);
+            && present
+                .as_ref()
+                .is_some_and(|present| present.epoch.run == claimant.run);
         let other = present.filter(|other| other.epoch.run != claimant.run);
         // What was claimed before this directory is ours alone: give it back, best effort, since
         // a claim without `resumed` restricts nobody.
@@ -118,9 +136,14 @@ pub fn claim(dirs: &[Arc<dyn Dir>], claimant: &Claimant, counter: u64, clock: &d
             ))
             .next("give every level and every I/O server its own directory"),
             None => {
-                let error = error.at(format!("claiming epoch {counter} in {}", dir.path().display()));
+                let error = error.at(format!(
+                    "claiming epoch {counter} in {}",
+                    dir.path().display()
+                ));
                 match error.kind() {
-                    ErrorKind::NoSpace => error.next("free space there, or configure another directory"),
+                    ErrorKind::NoSpace => {
+                        error.next("free space there, or configure another directory")
+                    }
                     _ => error,
                 }
             }
@@ -155,7 +178,9 @@ fn claim_one(dir: &dyn Dir, name: &str, bytes: &[u8], held: &mut Held) -> Result
 pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Clock) -> Result<()> {
     let until = clock.now() + patience;
     loop {
-        let Some(holder) = living_holder(dirs)? else { return Ok(()) };
+        let Some(holder) = living_holder(dirs)? else {
+            return Ok(());
+        };
         if clock.now() >= until {
             return Err(Error::unavailable(format!(
                 "job '{}' is held by another run: {}",
@@ -181,9 +206,7 @@ fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
             Err(error) if error.kind() == ErrorKind::Unsupported => true,
             free => free?,
         };
-        if !free
-            && let Ok(claim) = read_claim(dir.as_ref(), counter)
-        {
+        if !free && let Ok(claim) = read_claim(dir.as_ref(), counter) {
             return Ok(Some(claim));
         }
     }
@@ -227,7 +250,10 @@ pub fn record_resumed(
         step: from.map(|(step, _)| step),
         from: from.map(|(_, epoch)| epoch),
     };
-    let name = FileName::Resumed { epoch: epoch.counter }.to_string();
+    let name = FileName::Resumed {
+        epoch: epoch.counter,
+    }
+    .to_string();
     for dir in dirs {
         write_small(dir.as_ref(), &name, &resumed.encode())?;
     }

@@ -115,7 +115,12 @@ impl Flusher {
     pub fn new(context: FlushContext, report: Report) -> Result<Self> {
         let gates = Gates::open(&context.pool)?;
         let populated = vec![0; context.ranks.len()];
-        Ok(Self { context, gates, report, populated })
+        Ok(Self {
+            context,
+            gates,
+            report,
+            populated,
+        })
     }
 
     /// Runs until the session ends. An error is a defect or the loss of the control thread.
@@ -125,7 +130,9 @@ impl Flusher {
     pub fn run(&mut self) -> Result<()> {
         loop {
             let all: Vec<usize> = (0..self.context.ranks.len()).collect();
-            let Some((first, begin)) = self.next_begin(&all, None)? else { return Ok(()) };
+            let Some((first, begin)) = self.next_begin(&all, None)? else {
+                return Ok(());
+            };
             self.flush_step(first, begin)?;
         }
     }
@@ -140,7 +147,11 @@ impl Flusher {
 
     /// The next snapshot of `step` (any step if `None`) among the ranks `waiting`; `None` when the
     /// session ends first.
-    fn next_begin(&mut self, waiting: &[usize], step: Option<u64>) -> Result<Option<(usize, Begin)>> {
+    fn next_begin(
+        &mut self,
+        waiting: &[usize],
+        step: Option<u64>,
+    ) -> Result<Option<(usize, Begin)>> {
         loop {
             let index = self.index();
             let news = index.writer_news(self.context.writer);
@@ -148,10 +159,21 @@ impl Flusher {
                 let (local, rank) = self.context.ranks[which];
                 match index.pop(local)? {
                     None => {}
-                    Some(Descriptor::Begin { step: begun, stream_len_bytes, cut_bytes, pipelined })
-                        if step.is_none_or(|step| step == begun) =>
-                    {
-                        return Ok(Some((which, Begin { step: begun, stream_len_bytes, cut_bytes, pipelined })));
+                    Some(Descriptor::Begin {
+                        step: begun,
+                        stream_len_bytes,
+                        cut_bytes,
+                        pipelined,
+                    }) if step.is_none_or(|step| step == begun) => {
+                        return Ok(Some((
+                            which,
+                            Begin {
+                                step: begun,
+                                stream_len_bytes,
+                                cut_bytes,
+                                pipelined,
+                            },
+                        )));
                     }
                     Some(other) => {
                         return Err(Error::corrupt(format!(
@@ -165,7 +187,8 @@ impl Flusher {
                 return Ok(None);
             }
             if !self.populate_a_chunk() {
-                self.index().wait_for_entries(self.context.writer, news, SLICE);
+                self.index()
+                    .wait_for_entries(self.context.writer, news, SLICE);
             }
         }
     }
@@ -231,7 +254,11 @@ impl Flusher {
             if !complete && self.stopping() {
                 break;
             }
-            next = if waiting.is_empty() { None } else { self.next_begin(&waiting, Some(step))? };
+            next = if waiting.is_empty() {
+                None
+            } else {
+                self.next_begin(&waiting, Some(step))?
+            };
         }
         let whole = waiting.is_empty();
         self.close_sinks(step, sinks, whole)?;
@@ -250,7 +277,8 @@ impl Flusher {
     }
 
     fn finish_rank(&self, local: u32, step: u64) {
-        self.index().set_done(local, step, thread_cpu_time().as_nanos() as u64);
+        self.index()
+            .set_done(local, step, thread_cpu_time().as_nanos() as u64);
     }
 
     /// Where a container of `level` goes now.
@@ -258,8 +286,19 @@ impl Flusher {
         let places = &self.context.places;
         let direct = self.context.direct;
         if level == Level::Node {
-            let dir = places.node.clone().ok_or_else(|| Error::internal("level node has no directory"))?;
-            return Ok((Target { dir, server: 0, stripes: Vec::new(), direct }, None));
+            let dir = places
+                .node
+                .clone()
+                .ok_or_else(|| Error::internal("level node has no directory"))?;
+            return Ok((
+                Target {
+                    dir,
+                    server: 0,
+                    stripes: Vec::new(),
+                    direct,
+                },
+                None,
+            ));
         }
         let lane = self.context.writer;
         let index = self.index();
@@ -267,50 +306,93 @@ impl Flusher {
             Error::unavailable("no placed directory is left")
                 .next("mend or replace the directories of `global`")
         })?;
-        let dir = places.servers.get(server as usize).cloned().flatten().ok_or_else(|| {
-            Error::unavailable(format!("placed directory number {server} is not there"))
-        })?;
+        let dir = places
+            .servers
+            .get(server as usize)
+            .cloned()
+            .flatten()
+            .ok_or_else(|| {
+                Error::unavailable(format!("placed directory number {server} is not there"))
+            })?;
         let stripes = if self.context.mode == Mode::Traditional {
-            let all = (0u32..).zip(&places.servers).filter(|(server, _)| !index.is_inactive(*server));
-            all.filter_map(|(server, dir)| Some((server, dir.clone()?))).collect()
+            let all = (0u32..)
+                .zip(&places.servers)
+                .filter(|(server, _)| !index.is_inactive(*server));
+            all.filter_map(|(server, dir)| Some((server, dir.clone()?)))
+                .collect()
         } else {
             Vec::new()
         };
-        Ok((Target { dir, server, stripes, direct }, Some(server)))
+        Ok((
+            Target {
+                dir,
+                server,
+                stripes,
+                direct,
+            },
+            Some(server),
+        ))
     }
 
     fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
         let context = &self.context;
         let mut server = None;
-        let container = self.target(level).map_err(|error| (0, error)).and_then(|(target, placed)| {
-            server = placed;
-            let striped = !target.stripes.is_empty();
-            let header = ContainerHeader {
-                features: if striped { Features::striped() } else { Features::default() },
-                job: context.job.clone(),
-                step,
-                epoch: context.epoch,
-                level,
-                node: context.node.0,
-                writer: context.writer,
-                world_size: context.world_size,
-                alignment_bytes: BLOCK_BYTES as u32,
-                created_unix_ms: context.clock.unix_ms(),
-            };
-            ContainerWriter::create(header, &context.node.1, &target)
-        });
+        let container =
+            self.target(level)
+                .map_err(|error| (0, error))
+                .and_then(|(target, placed)| {
+                    server = placed;
+                    let striped = !target.stripes.is_empty();
+                    let header = ContainerHeader {
+                        features: if striped {
+                            Features::striped()
+                        } else {
+                            Features::default()
+                        },
+                        job: context.job.clone(),
+                        step,
+                        epoch: context.epoch,
+                        level,
+                        node: context.node.0,
+                        writer: context.writer,
+                        world_size: context.world_size,
+                        alignment_bytes: BLOCK_BYTES as u32,
+                        created_unix_ms: context.clock.unix_ms(),
+                    };
+                    ContainerWriter::create(header, &context.node.1, &target)
+                });
         match container {
-            Ok(container) => Ok(Sink { level, server, container: Some(container) }),
+            Ok(container) => Ok(Sink {
+                level,
+                server,
+                container: Some(container),
+            }),
             Err((failed, error)) => {
                 self.report_loss(step, level, server.map(|_| failed), error)?;
-                Ok(Sink { level, server, container: None })
+                Ok(Sink {
+                    level,
+                    server,
+                    container: None,
+                })
             }
         }
     }
 
-    fn report_loss(&mut self, step: u64, level: Level, server: Option<u32>, error: Error) -> Result<()> {
+    fn report_loss(
+        &mut self,
+        step: u64,
+        level: Level,
+        server: Option<u32>,
+        error: Error,
+    ) -> Result<()> {
         let text = format!("node {}: {}", self.context.node.1, error.message());
-        (self.report)(Message::NotDurable { step, level: Some(level), server, kind: error.kind(), text })
+        (self.report)(Message::NotDurable {
+            step,
+            level: Some(level),
+            server,
+            kind: error.kind(),
+            text,
+        })
     }
 
     /// Does `work` on a sink's container; the first error loses it.
@@ -320,7 +402,9 @@ impl Flusher {
         sink: &mut Sink,
         work: impl FnOnce(&mut ContainerWriter, &FlushContext) -> Result<()>,
     ) -> Result<()> {
-        let Some(mut container) = sink.container.take() else { return Ok(()) };
+        let Some(mut container) = sink.container.take() else {
+            return Ok(());
+        };
         match work(&mut container, &self.context) {
             Ok(()) => {
                 sink.container = Some(container);
@@ -336,7 +420,9 @@ impl Flusher {
 
     /// Gives a sink's container up for a reason that no directory is to blame for.
     fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
-        let Some(container) = sink.container.take() else { return Ok(()) };
+        let Some(container) = sink.container.take() else {
+            return Ok(());
+        };
         container.abort();
         self.report_loss(step, sink.level, None, error)
     }
@@ -389,7 +475,11 @@ impl Flusher {
         let mut record = Vec::new();
         loop {
             match self.next(local)? {
-                Some(Descriptor::Segment { pool_at_bytes, len_bytes, chunk }) => {
+                Some(Descriptor::Segment {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk,
+                }) => {
                     for sink in sinks.iter_mut() {
                         self.on_sink(step, sink, |container, context| {
                             container.append(&context.pool, pool_at_bytes, len_bytes)
@@ -401,7 +491,11 @@ impl Flusher {
                         held.segments.push((pool_at_bytes, len_bytes, chunk));
                     }
                 }
-                Some(Descriptor::Record { pool_at_bytes, len_bytes, chunk }) => {
+                Some(Descriptor::Record {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk,
+                }) => {
                     record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
                     self.give(Some(chunk))?;
                 }
@@ -414,7 +508,9 @@ impl Flusher {
                     return Ok(held);
                 }
                 Some(other @ Descriptor::Begin { .. }) => {
-                    return Err(Error::corrupt(format!("rank {rank} sent {other:?} inside a snapshot")));
+                    return Err(Error::corrupt(format!(
+                        "rank {rank} sent {other:?} inside a snapshot"
+                    )));
                 }
             }
         }
@@ -427,9 +523,20 @@ impl Flusher {
         Ok(held)
     }
 
-    fn write_held(&mut self, step: u64, snapshot: &Held, sinks: &mut [Sink], release: bool) -> Result<()> {
+    fn write_held(
+        &mut self,
+        step: u64,
+        snapshot: &Held,
+        sinks: &mut [Sink],
+        release: bool,
+    ) -> Result<()> {
         let gates = self.lock_gates(step, sinks)?;
-        let Held { rank, stream_len_bytes, cut_bytes, .. } = *snapshot;
+        let Held {
+            rank,
+            stream_len_bytes,
+            cut_bytes,
+            ..
+        } = *snapshot;
         for sink in sinks.iter_mut() {
             self.on_sink(step, sink, |container, _| {
                 container.begin_rank(rank, stream_len_bytes, cut_bytes)
@@ -447,7 +554,9 @@ impl Flusher {
         }
         for sink in sinks.iter_mut() {
             match snapshot.record.clone() {
-                Some(framed) => self.on_sink(step, sink, |container, _| container.end_rank(framed))?,
+                Some(framed) => {
+                    self.on_sink(step, sink, |container, _| container.end_rank(framed))?
+                }
                 None => self.lose(step, sink, given_up(rank, step))?,
             }
         }
@@ -460,14 +569,18 @@ impl Flusher {
 
     fn give(&self, chunk: Option<u32>) -> Result<()> {
         if let Some(index) = chunk {
-            self.context.pool.give(Chunk::from_index(&self.context.pool, index)?);
+            self.context
+                .pool
+                .give(Chunk::from_index(&self.context.pool, index)?);
         }
         Ok(())
     }
 
     fn close_sinks(&mut self, step: u64, sinks: Vec<Sink>, whole: bool) -> Result<()> {
         for sink in sinks {
-            let Some(container) = sink.container else { continue };
+            let Some(container) = sink.container else {
+                continue;
+            };
             if !whole {
                 container.abort();
                 continue;
@@ -475,7 +588,11 @@ impl Flusher {
             match container.finish() {
                 Ok(container) => {
                     self.context.steps.at("flush.durable", "")?;
-                    (self.report)(Message::Durable { step, level: sink.level, container })?;
+                    (self.report)(Message::Durable {
+                        step,
+                        level: sink.level,
+                        container,
+                    })?;
                 }
                 Err((failed, error)) => {
                     self.report_loss(step, sink.level, sink.server.map(|_| failed), error)?;

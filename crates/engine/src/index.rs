@@ -94,15 +94,49 @@ pub enum Descriptor {
 impl Descriptor {
     fn encode(self) -> [u64; 8] {
         match self {
-            Self::Begin { step, stream_len_bytes, cut_bytes, pipelined } => {
-                [1, step, stream_len_bytes, u64::from(cut_bytes), u64::from(pipelined), 0, 0, 0]
-            }
-            Self::Segment { pool_at_bytes, len_bytes, chunk } => {
-                [2, pool_at_bytes, len_bytes, chunk.map_or(0, |c| u64::from(c) + 1), 0, 0, 0, 0]
-            }
-            Self::Record { pool_at_bytes, len_bytes, chunk } => {
-                [3, pool_at_bytes, len_bytes, u64::from(chunk) + 1, 0, 0, 0, 0]
-            }
+            Self::Begin {
+                step,
+                stream_len_bytes,
+                cut_bytes,
+                pipelined,
+            } => [
+                1,
+                step,
+                stream_len_bytes,
+                u64::from(cut_bytes),
+                u64::from(pipelined),
+                0,
+                0,
+                0,
+            ],
+            Self::Segment {
+                pool_at_bytes,
+                len_bytes,
+                chunk,
+            } => [
+                2,
+                pool_at_bytes,
+                len_bytes,
+                chunk.map_or(0, |c| u64::from(c) + 1),
+                0,
+                0,
+                0,
+                0,
+            ],
+            Self::Record {
+                pool_at_bytes,
+                len_bytes,
+                chunk,
+            } => [
+                3,
+                pool_at_bytes,
+                len_bytes,
+                u64::from(chunk) + 1,
+                0,
+                0,
+                0,
+                0,
+            ],
             Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
             Self::Fail => [5, 0, 0, 0, 0, 0, 0, 0],
         }
@@ -117,8 +151,16 @@ impl Descriptor {
                 cut_bytes: u32::try_from(words[3]).ok()?,
                 pipelined: words[4] != 0,
             },
-            2 => Self::Segment { pool_at_bytes: words[1], len_bytes: words[2], chunk },
-            3 => Self::Record { pool_at_bytes: words[1], len_bytes: words[2], chunk: chunk? },
+            2 => Self::Segment {
+                pool_at_bytes: words[1],
+                len_bytes: words[2],
+                chunk,
+            },
+            3 => Self::Record {
+                pool_at_bytes: words[1],
+                len_bytes: words[2],
+                chunk: chunk?,
+            },
             4 => Self::Seal,
             5 => Self::Fail,
             _ => return None,
@@ -239,7 +281,13 @@ impl<'p> Index<'p> {
     ///
     /// # Errors
     /// Unavailable when the CP-thread takes nothing before `timeout`.
-    pub fn push(&self, local: u32, writer: u32, descriptor: Descriptor, timeout: Duration) -> Result<()> {
+    pub fn push(
+        &self,
+        local: u32,
+        writer: u32,
+        descriptor: Descriptor,
+        timeout: Duration,
+    ) -> Result<()> {
         let words = descriptor.encode();
         loop {
             let popped = self.get(self.rank_word(local, POPPED));
@@ -247,7 +295,10 @@ impl<'p> Index<'p> {
                 self.bump(WRITERS + writer);
                 return Ok(());
             }
-            if !self.pool.wait_while(self.rank_word(local, POPPED), popped, timeout) {
+            if !self
+                .pool
+                .wait_while(self.rank_word(local, POPPED), popped, timeout)
+            {
                 return Err(Error::unavailable(format!(
                     "the CP-thread took no snapshot descriptor for {:.1} s",
                     timeout.as_secs_f64()
@@ -262,7 +313,9 @@ impl<'p> Index<'p> {
     /// # Errors
     /// Corrupt for an entry that no rank of this version writes.
     pub fn pop(&self, local: u32) -> Result<Option<Descriptor>> {
-        let Some(words) = self.pool.ring(local).pop() else { return Ok(None) };
+        let Some(words) = self.pool.ring(local).pop() else {
+            return Ok(None);
+        };
         self.bump(self.rank_word(local, POPPED));
         Descriptor::decode(words).map(Some).ok_or_else(|| {
             Error::corrupt(format!(
@@ -383,7 +436,8 @@ impl<'p> Index<'p> {
     #[must_use]
     pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
         let word = self.pool.word(ALLOCATED);
-        let fits = word.fetch_add(u64::from(chunks), AcqRel) + u64::from(chunks) <= u64::from(limit);
+        let fits =
+            word.fetch_add(u64::from(chunks), AcqRel) + u64::from(chunks) <= u64::from(limit);
         if !fits {
             self.unreserve(chunks);
         }
@@ -392,14 +446,18 @@ impl<'p> Index<'p> {
 
     /// Takes back a [`Self::reserve`].
     pub fn unreserve(&self, chunks: u32) {
-        self.pool.word(ALLOCATED).fetch_sub(u64::from(chunks), AcqRel);
+        self.pool
+            .word(ALLOCATED)
+            .fetch_sub(u64::from(chunks), AcqRel);
     }
 
     /// Server of lane `lane` (modulo the lanes there are).
     #[must_use]
     pub fn lane_server(&self, lane: u32) -> Option<u32> {
-        let servers: Vec<u64> =
-            (0..MAX_LANES).map(|l| self.get(LANES + l)).take_while(|&s| s != 0).collect();
+        let servers: Vec<u64> = (0..MAX_LANES)
+            .map(|l| self.get(LANES + l))
+            .take_while(|&s| s != 0)
+            .collect();
         let server = *servers.get(lane as usize % servers.len().max(1))?;
         Some(server as u32 - 1)
     }
@@ -418,7 +476,9 @@ impl<'p> Index<'p> {
     /// The place that holds `step`. Looked for, not computed: steps that all are multiples of the
     /// board's length would otherwise push each other out.
     fn board_place(&self, step: u64) -> Option<u32> {
-        (0..BOARD_STEPS).map(|place| self.board_word(place)).find(|&base| self.get(base) == step + 1)
+        (0..BOARD_STEPS)
+            .map(|place| self.board_word(place))
+            .find(|&base| self.get(base) == step + 1)
     }
 
     /// The place for `step`: its own, or that of the oldest step; `None` when all are newer.
@@ -427,7 +487,9 @@ impl<'p> Index<'p> {
             return Some(base);
         }
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
-        let base = places.min_by_key(|&base| self.get(base)).filter(|&base| self.get(base) <= step)?;
+        let base = places
+            .min_by_key(|&base| self.get(base))
+            .filter(|&base| self.get(base) <= step)?;
         self.set(base, 0);
         self.set(base + 1, 0);
         self.set(base + 2, 0);
@@ -472,7 +534,9 @@ impl<'p> Index<'p> {
     /// What became of `step` at `level`.
     #[must_use]
     pub fn outcome(&self, step: u64, level: Level) -> Outcome {
-        let Some(base) = self.board_place(step) else { return Outcome::Pending };
+        let Some(base) = self.board_place(step) else {
+            return Outcome::Pending;
+        };
         let slot = level_slot(level);
         let state = self.get(base + 1 + slot);
         let outcome = match state & 0xff {
@@ -485,11 +549,18 @@ impl<'p> Index<'p> {
                     .flat_map(|word| self.get(word).to_le_bytes())
                     .take(len)
                     .collect();
-                Outcome::Lost(Error::new(kind, String::from_utf8_lossy(&bytes).into_owned()))
+                Outcome::Lost(Error::new(
+                    kind,
+                    String::from_utf8_lossy(&bytes).into_owned(),
+                ))
             }
             _ => Outcome::Pending,
         };
-        if self.get(base) == step + 1 { outcome } else { Outcome::Pending }
+        if self.get(base) == step + 1 {
+            outcome
+        } else {
+            Outcome::Pending
+        }
     }
 
     /// Newest step committed at `level` in this session.
@@ -538,14 +609,34 @@ mod tests {
 
     #[test]
     fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
-        let shape = IndexShape { ranks: 2, writers: 1 };
+        let shape = IndexShape {
+            ranks: 2,
+            writers: 1,
+        };
         let pool = pool(shape);
         let index = Index::new(&pool, shape);
         let all = [
-            Descriptor::Begin { step: 7, stream_len_bytes: 4096, cut_bytes: 65536, pipelined: true },
-            Descriptor::Segment { pool_at_bytes: 0, len_bytes: 4096, chunk: Some(0) },
-            Descriptor::Segment { pool_at_bytes: 65536, len_bytes: 4096, chunk: None },
-            Descriptor::Record { pool_at_bytes: 4096, len_bytes: 77, chunk: 3 },
+            Descriptor::Begin {
+                step: 7,
+                stream_len_bytes: 4096,
+                cut_bytes: 65536,
+                pipelined: true,
+            },
+            Descriptor::Segment {
+                pool_at_bytes: 0,
+                len_bytes: 4096,
+                chunk: Some(0),
+            },
+            Descriptor::Segment {
+                pool_at_bytes: 65536,
+                len_bytes: 4096,
+                chunk: None,
+            },
+            Descriptor::Record {
+                pool_at_bytes: 4096,
+                len_bytes: 77,
+                chunk: 3,
+            },
             Descriptor::Seal,
             Descriptor::Fail,
         ];
@@ -557,21 +648,29 @@ mod tests {
         }
         assert_eq!(index.pop(1).unwrap(), None);
         assert_eq!(index.pop(0).unwrap(), None);
-        let full = (0..100)
-            .find_map(|_| index.push(0, 0, Descriptor::Seal, Duration::from_millis(1)).err());
+        let full = (0..100).find_map(|_| {
+            index
+                .push(0, 0, Descriptor::Seal, Duration::from_millis(1))
+                .err()
+        });
         assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);
     }
 
     #[test]
     fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
-        let shape = IndexShape { ranks: 1, writers: 1 };
+        let shape = IndexShape {
+            ranks: 1,
+            writers: 1,
+        };
         let pool = pool(shape);
         let index = Index::new(&pool, shape);
         assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
         let cause = Error::no_space("x".repeat(1000));
         index.publish(3, Level::Global, &Outcome::Lost(cause));
         index.publish(3, Level::Global, &Outcome::Lost(Error::internal("later")));
-        let Outcome::Lost(error) = index.outcome(3, Level::Global) else { panic!("lost") };
+        let Outcome::Lost(error) = index.outcome(3, Level::Global) else {
+            panic!("lost")
+        };
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.message().len(), MAX_TEXT_BYTES);
         assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
@@ -580,7 +679,11 @@ mod tests {
         }
         assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
         index.publish(3, Level::Node, &Outcome::Committed);
-        assert_eq!(index.outcome(3, Level::Node), Outcome::Pending, "a forgotten step takes no newer one's place");
+        assert_eq!(
+            index.outcome(3, Level::Node),
+            Outcome::Pending,
+            "a forgotten step takes no newer one's place"
+        );
         assert_eq!(index.outcome(4, Level::Node), Outcome::Committed);
         assert_eq!(index.committed_step(Level::Node), Some(67));
         assert_eq!(index.committed_step(Level::Global), None);
@@ -589,7 +692,10 @@ mod tests {
     // Breaks if: the place is computed as `step % BOARD_STEPS`.
     #[test]
     fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
-        let shape = IndexShape { ranks: 1, writers: 1 };
+        let shape = IndexShape {
+            ranks: 1,
+            writers: 1,
+        };
         let pool = pool(shape);
         let index = Index::new(&pool, shape);
         for step in [128, 64, 192] {
@@ -602,13 +708,29 @@ mod tests {
 
     #[test]
     fn every_level_keeps_its_own_cause() {
-        let shape = IndexShape { ranks: 1, writers: 1 };
+        let shape = IndexShape {
+            ranks: 1,
+            writers: 1,
+        };
         let pool = pool(shape);
         let index = Index::new(&pool, shape);
-        index.publish(1, Level::Node, &Outcome::Lost(Error::no_space("the local disk is full")));
-        index.publish(1, Level::Global, &Outcome::Lost(Error::unavailable("ost3 is gone")));
-        for (level, text) in [(Level::Node, "the local disk is full"), (Level::Global, "ost3 is gone")] {
-            let Outcome::Lost(error) = index.outcome(1, level) else { panic!("lost") };
+        index.publish(
+            1,
+            Level::Node,
+            &Outcome::Lost(Error::no_space("the local disk is full")),
+        );
+        index.publish(
+            1,
+            Level::Global,
+            &Outcome::Lost(Error::unavailable("ost3 is gone")),
+        );
+        for (level, text) in [
+            (Level::Node, "the local disk is full"),
+            (Level::Global, "ost3 is gone"),
+        ] {
+            let Outcome::Lost(error) = index.outcome(1, level) else {
+                panic!("lost")
+            };
             assert_eq!(error.message(), text);
         }
     }

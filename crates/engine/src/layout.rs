@@ -78,7 +78,12 @@ impl Layout {
     ///
     /// # Errors
     /// Invalid for an empty world or a node name used on two hosts.
-    pub fn new(facts: &[RankFacts], mode: Mode, scheme: Scheme, lanes_per_node: u32) -> Result<Self> {
+    pub fn new(
+        facts: &[RankFacts],
+        mode: Mode,
+        scheme: Scheme,
+        lanes_per_node: u32,
+    ) -> Result<Self> {
         if facts.is_empty() {
             return Err(Error::invalid("a job needs at least one rank"));
         }
@@ -119,7 +124,10 @@ impl Layout {
                     let mut sockets: std::collections::BTreeMap<u32, Vec<u32>> =
                         std::collections::BTreeMap::new();
                     for &rank in &node.ranks {
-                        sockets.entry(facts[rank as usize].socket).or_default().push(rank);
+                        sockets
+                            .entry(facts[rank as usize].socket)
+                            .or_default()
+                            .push(rank);
                     }
                     let mut groups: Vec<Vec<u32>> = sockets.into_values().collect();
                     groups.sort();
@@ -154,14 +162,20 @@ impl Layout {
     #[must_use]
     pub fn writer_of(&self, rank: u32) -> u32 {
         let node = &self.nodes[self.node_of(rank) as usize];
-        node.writers.iter().position(|w| w.contains(&rank)).unwrap_or(0) as u32
+        node.writers
+            .iter()
+            .position(|w| w.contains(&rank))
+            .unwrap_or(0) as u32
     }
 
     /// The writer whose CP-thread this rank hosts, if any.
     #[must_use]
     pub fn hosted_writer(&self, rank: u32) -> Option<u32> {
         let node = &self.nodes[self.node_of(rank) as usize];
-        node.writers.iter().position(|w| w.first() == Some(&rank)).map(|w| w as u32)
+        node.writers
+            .iter()
+            .position(|w| w.first() == Some(&rank))
+            .map(|w| w as u32)
     }
 
     /// Whether this rank hosts its node's control thread.
@@ -180,7 +194,10 @@ impl Layout {
     #[must_use]
     pub fn nodes_on_host_of(&self, node: u32) -> u32 {
         let host = &self.nodes[node as usize].host;
-        self.nodes.iter().filter(|other| &other.host == host).count() as u32
+        self.nodes
+            .iter()
+            .filter(|other| &other.host == host)
+            .count() as u32
     }
 }
 
@@ -190,7 +207,11 @@ mod tests {
 
     fn facts(spec: &[(&str, u32)]) -> Vec<RankFacts> {
         spec.iter()
-            .map(|&(node, socket)| RankFacts { node: node.into(), host: "h".into(), socket })
+            .map(|&(node, socket)| RankFacts {
+                node: node.into(),
+                host: "h".into(),
+                socket,
+            })
             .collect()
     }
 

@@ -15,7 +15,7 @@ use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_io::dir::{Dir, open_dir};
 use orcheck_io::steps::Steps;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Directory handles of one job as one node sees them.
@@ -48,15 +48,20 @@ impl Places {
         let mut seen: Vec<&PathBuf> = Vec::new();
         for root in server_roots.iter().chain(node_root) {
             if seen.contains(&root) {
-                return Err(Error::invalid(format!("directory {} is configured twice", root.display()))
-                    .next("give every level and every I/O server its own directory"));
+                return Err(Error::invalid(format!(
+                    "directory {} is configured twice",
+                    root.display()
+                ))
+                .next("give every level and every I/O server its own directory"));
             }
             seen.push(root);
         }
         let node = match node_root {
-            Some(root) => Some(open_beneath(root, &[job.as_str(), node_name], steps, create).map_err(|error| {
-                error.at(format!("level node, directory {}", root.display()))
-            })?),
+            Some(root) => Some(
+                open_beneath(root, &[job.as_str(), node_name], steps, create).map_err(|error| {
+                    error.at(format!("level node, directory {}", root.display()))
+                })?,
+            ),
             None => None,
         };
         let mut notes = Vec::new();
@@ -73,11 +78,21 @@ impl Places {
                 }
             }
         }
-        let known = servers.iter().flatten().any(|dir| holds_claim(dir.as_ref()));
+        let known = servers
+            .iter()
+            .flatten()
+            .any(|dir| holds_claim(dir.as_ref()));
         match first_error {
-            Some(error) if !known => Err(error
-                .next("create the directory or correct `global`; a new job starts only when all its directories are there")),
-            _ => Ok(Self { node, servers, server_roots: server_roots.to_vec(), notes }),
+            Some(error) if !known => Err(error.at(format!(
+                "job '{}' is new here, and a new job needs all its directories",
+                job.as_str()
+            ))),
+            _ => Ok(Self {
+                node,
+                servers,
+                server_roots: server_roots.to_vec(),
+                notes,
+            }),
         }
     }
 
@@ -93,7 +108,11 @@ impl Places {
     /// All directories this node can read, nearest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<dyn Dir>> {
-        self.node.iter().chain(self.servers.iter().flatten()).cloned().collect()
+        self.node
+            .iter()
+            .chain(self.servers.iter().flatten())
+            .cloned()
+            .collect()
     }
 
     /// Configured levels, weakest first.
@@ -110,11 +129,13 @@ impl Places {
     }
 }
 
-fn open_beneath(root: &PathBuf, names: &[&str], steps: &Steps, create: bool) -> Result<Arc<dyn Dir>> {
+fn open_beneath(root: &Path, names: &[&str], steps: &Steps, create: bool) -> Result<Arc<dyn Dir>> {
     let mut dir = open_dir(root, steps.clone())?;
     if dir.read_only()? {
-        return Err(Error::unavailable(format!("{} is read-only", root.display()))
-            .next("mount it writable, or configure another directory"));
+        return Err(
+            Error::unavailable(format!("{} is read-only", root.display()))
+                .next("mount it writable, or configure another directory"),
+        );
     }
     for name in names {
         let child = dir.child(name, create)?;
@@ -139,5 +160,8 @@ fn holds_claim(dir: &dyn Dir) -> bool {
 /// Whether an error says that a directory, rather than a file's content, is the problem.
 #[must_use]
 pub fn is_directory_loss(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NoSpace | ErrorKind::Unavailable | ErrorKind::NotFound)
+    matches!(
+        kind,
+        ErrorKind::NoSpace | ErrorKind::Unavailable | ErrorKind::NotFound
+    )
 }

@@ -88,17 +88,31 @@ impl NodeState {
     /// Takes one event in.
     pub fn step(&mut self, event: NodeEvent) -> Vec<NodeAction> {
         match event {
-            NodeEvent::FromRank(Message::Durable { step, level, container }) => {
-                self.durable(step, level, container)
-            }
-            NodeEvent::FromRank(Message::NotDurable { step, level, server, kind, text }) => {
+            NodeEvent::FromRank(Message::Durable {
+                step,
+                level,
+                container,
+            }) => self.durable(step, level, container),
+            NodeEvent::FromRank(Message::NotDurable {
+                step,
+                level,
+                server,
+                kind,
+                text,
+            }) => {
                 let levels = level.map_or_else(|| self.levels.clone(), |level| vec![level]);
                 levels
                     .into_iter()
                     .filter(|&level| self.decide(step, level))
                     .map(|level| {
                         let text = text.clone();
-                        NodeAction::ToLead(Message::NotDurable { step, level: Some(level), server, kind, text })
+                        NodeAction::ToLead(Message::NotDurable {
+                            step,
+                            level: Some(level),
+                            server,
+                            kind,
+                            text,
+                        })
                     })
                     .collect()
             }
@@ -106,24 +120,43 @@ impl NodeState {
                 vec![NodeAction::WriteRecord(step, bytes)]
             }
             NodeEvent::RecordWritten(step, result) => {
-                let failed = result.err().map(|error| (error.kind(), error.message().to_owned()));
+                let failed = result
+                    .err()
+                    .map(|error| (error.kind(), error.message().to_owned()));
                 let node = self.node;
-                vec![NodeAction::ToLead(Message::Recorded { step, level: Level::Node, node, failed })]
+                vec![NodeAction::ToLead(Message::Recorded {
+                    step,
+                    level: Level::Node,
+                    node,
+                    failed,
+                })]
             }
             NodeEvent::FromLead(Message::Committed { step, level }) => {
                 self.decide(step, level);
                 vec![NodeAction::Publish(step, level, Outcome::Committed)]
             }
-            NodeEvent::FromLead(Message::Aborted { step, level, kind, text }) => {
+            NodeEvent::FromLead(Message::Aborted {
+                step,
+                level,
+                kind,
+                text,
+            }) => {
                 self.decide(step, level);
-                vec![NodeAction::Publish(step, level, Outcome::Lost(Error::new(kind, text)))]
+                vec![NodeAction::Publish(
+                    step,
+                    level,
+                    Outcome::Lost(Error::new(kind, text)),
+                )]
             }
             NodeEvent::FromLead(Message::Placement { generation, text }) => {
                 vec![NodeAction::Lanes(generation, text)]
             }
             NodeEvent::WriterGone(error) => {
                 let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
-                let actions = waiting.into_iter().map(|(step, level)| self.refuse(step, level, &error)).collect();
+                let actions = waiting
+                    .into_iter()
+                    .map(|(step, level)| self.refuse(step, level, &error))
+                    .collect();
                 self.broken.get_or_insert(error);
                 actions
             }
@@ -172,7 +205,12 @@ impl NodeState {
             return Vec::new();
         }
         let containers: Vec<ContainerRef> = containers.values().cloned().collect();
-        vec![NodeAction::ToLead(Message::Vote { step, level, node: self.node, containers })]
+        vec![NodeAction::ToLead(Message::Vote {
+            step,
+            level,
+            node: self.node,
+            containers,
+        })]
     }
 }
 
@@ -236,30 +274,61 @@ impl LeadState {
     /// The lead of a job; `placement` is absent when no directories are placed.
     #[must_use]
     pub fn new(facts: JobFacts, placement: Option<Placement>) -> Self {
-        Self { facts, placement, ballots: BTreeMap::new(), decided: BTreeSet::new(), gone: BTreeMap::new() }
+        Self {
+            facts,
+            placement,
+            ballots: BTreeMap::new(),
+            decided: BTreeSet::new(),
+            gone: BTreeMap::new(),
+        }
     }
 
     /// Takes one event in; `now_unix_ms` goes into records.
     pub fn step(&mut self, event: LeadEvent, now_unix_ms: u64) -> Vec<LeadAction> {
         match event {
-            LeadEvent::FromNode(node, Message::Vote { step, level, containers, .. }) => {
-                self.vote(node, step, level, containers, now_unix_ms)
-            }
-            LeadEvent::FromNode(_, Message::NotDurable { step, level, server, kind, text }) => {
+            LeadEvent::FromNode(
+                node,
+                Message::Vote {
+                    step,
+                    level,
+                    containers,
+                    ..
+                },
+            ) => self.vote(node, step, level, containers, now_unix_ms),
+            LeadEvent::FromNode(
+                _,
+                Message::NotDurable {
+                    step,
+                    level,
+                    server,
+                    kind,
+                    text,
+                },
+            ) => {
                 let error = Error::new(kind, text);
-                let mut actions = Vec::new();
+                // The new map first: who learns of the loss and goes on at once finds it in use.
+                let mut actions: Vec<LeadAction> = self.replace(server, kind).into_iter().collect();
                 if let Some(level) = level {
                     actions.extend(self.abort(step, level, &error));
                 }
-                actions.extend(self.replace(server, kind));
                 actions
             }
-            LeadEvent::FromNode(node, Message::Recorded { step, level, failed, .. }) => {
+            LeadEvent::FromNode(
+                node,
+                Message::Recorded {
+                    step,
+                    level,
+                    failed,
+                    ..
+                },
+            ) => {
                 if let Some((kind, text)) = failed {
                     let error = Error::new(kind, text);
                     return self.abort(step, level, &error).into_iter().collect();
                 }
-                let Some(ballot) = self.ballots.get_mut(&(step, level)) else { return Vec::new() };
+                let Some(ballot) = self.ballots.get_mut(&(step, level)) else {
+                    return Vec::new();
+                };
                 ballot.recorded.insert(node);
                 if ballot.recorded.len() < self.facts.nodes.len() {
                     return Vec::new();
@@ -270,22 +339,32 @@ impl LeadState {
             LeadEvent::RecordWritten(step, Ok(())) => self.commit(step, Level::Global),
             LeadEvent::RecordWritten(step, Err((server, error))) => {
                 let mut actions: Vec<LeadAction> =
-                    self.abort(step, Level::Global, &error).into_iter().collect();
-                actions.extend(self.replace(server, error.kind()));
+                    self.replace(server, error.kind()).into_iter().collect();
+                actions.extend(self.abort(step, Level::Global, &error));
                 actions
             }
             LeadEvent::NodeGone(node, error) => {
-                let name = self.facts.nodes.get(node as usize).cloned().unwrap_or_default();
+                let name = self
+                    .facts
+                    .nodes
+                    .get(node as usize)
+                    .cloned()
+                    .unwrap_or_default();
                 let error = error.at(format!("node {name} is gone"));
                 let waiting: Vec<(u64, Level)> = self
                     .ballots
                     .iter()
-                    .filter(|(_, ballot)| !ballot.writing || ballot.recorded.len() < self.facts.nodes.len())
+                    .filter(|(_, ballot)| {
+                        !ballot.writing || ballot.recorded.len() < self.facts.nodes.len()
+                    })
                     .filter(|((_, level), ballot)| !(ballot.writing && *level == Level::Global))
                     .map(|(&key, _)| key)
                     .collect();
                 self.gone.insert(node, error.clone());
-                waiting.into_iter().filter_map(|(step, level)| self.abort(step, level, &error)).collect()
+                waiting
+                    .into_iter()
+                    .filter_map(|(step, level)| self.abort(step, level, &error))
+                    .collect()
             }
         }
     }
@@ -317,7 +396,10 @@ impl LeadState {
             level,
             world_size: self.facts.world_size,
             nodes: self.facts.nodes.clone(),
-            placement_generation: self.placement.as_ref().map_or(0, |placement| placement.generation),
+            placement_generation: self
+                .placement
+                .as_ref()
+                .map_or(0, |placement| placement.generation),
             servers: match level {
                 Level::Global => self.facts.servers.clone(),
                 _ => vec![self.facts.node_root.clone()],
@@ -327,7 +409,11 @@ impl LeadState {
         };
         match level {
             Level::Global => vec![LeadAction::WriteRecord(record)],
-            _ => vec![LeadAction::ToAll(Message::Record { step, level, bytes: record.encode() })],
+            _ => vec![LeadAction::ToAll(Message::Record {
+                step,
+                level,
+                bytes: record.encode(),
+            })],
         }
     }
 
@@ -354,7 +440,10 @@ impl LeadState {
     /// A directory that is lost or full gets no more containers.
     fn replace(&mut self, server: Option<u32>, kind: ErrorKind) -> Option<LeadAction> {
         let (placement, server) = (self.placement.as_mut()?, server?);
-        let active = placement.servers.get(server as usize).is_some_and(|server| server.active);
+        let active = placement
+            .servers
+            .get(server as usize)
+            .is_some_and(|server| server.active);
         if !active || !is_directory_loss(kind) {
             return None;
         }

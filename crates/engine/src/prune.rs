@@ -40,9 +40,17 @@ impl KeepRule {
     /// The kept (step, epoch counter), newest first; empty while nothing may go.
     #[must_use]
     pub fn kept(&self) -> Vec<(u64, u64)> {
-        let own = self.committed.iter().rev().map(|&step| (step, self.epoch.counter));
+        let own = self
+            .committed
+            .iter()
+            .rev()
+            .map(|&step| (step, self.epoch.counter));
         let kept: Vec<(u64, u64)> = own.chain(self.resumed).take(self.keep.max(1)).collect();
-        if kept.len() < self.keep.max(1) || self.committed.is_empty() { Vec::new() } else { kept }
+        if kept.len() < self.keep.max(1) || self.committed.is_empty() {
+            Vec::new()
+        } else {
+            kept
+        }
     }
 
     /// Whether the files of (step, epoch counter) may go.
@@ -78,12 +86,14 @@ pub fn prune(dir: &dyn Dir, rule: &KeepRule) -> Result<usize> {
             Some(FileName::Commit { step, epoch, .. }) if rule.may_go(&kept, step, epoch) => {
                 records.push(entry.name);
             }
-            Some(FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. })
-                if rule.may_go(&kept, step, epoch) =>
-            {
+            Some(
+                FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
+            ) if rule.may_go(&kept, step, epoch) => {
                 others.push(entry.name);
             }
-            Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) if epoch < oldest_epoch => {
+            Some(FileName::Claim { epoch } | FileName::Resumed { epoch })
+                if epoch < oldest_epoch =>
+            {
                 others.push(entry.name);
             }
             Some(FileName::Temporary(target)) if is_of_older_epoch(&target, rule.epoch.counter) => {
@@ -124,7 +134,11 @@ fn is_of_older_epoch(target: &str, counter: u64) -> bool {
 /// Name of the directory in which a rank of a run finds its routed files.
 #[must_use]
 pub fn route_name(epoch: Epoch, rank: u32) -> String {
-    format!("{ROUTE_PREFIX}{:06}-{}-r{rank}", epoch.counter, epoch.run.short())
+    format!(
+        "{ROUTE_PREFIX}{:06}-{}-r{rank}",
+        epoch.counter,
+        epoch.run.short()
+    )
 }
 
 /// Epoch counter of a routed directory; `None` for any other name.
@@ -171,7 +185,10 @@ mod tests {
     fn rule(keep: usize, resumed: Option<(u64, u64)>, committed: &[u64]) -> KeepRule {
         KeepRule {
             keep,
-            epoch: Epoch { counter: 5, run: RunId([7; 16]) },
+            epoch: Epoch {
+                counter: 5,
+                run: RunId([7; 16]),
+            },
             resumed,
             committed: committed.iter().copied().collect(),
         }
@@ -184,7 +201,10 @@ mod tests {
         assert!(rule(2, Some((8, 4)), &[]).kept().is_empty());
         assert!(rule(1, Some((8, 4)), &[]).kept().is_empty());
         assert_eq!(rule(2, Some((8, 4)), &[10]).kept(), vec![(10, 5), (8, 4)]);
-        assert_eq!(rule(2, Some((8, 4)), &[10, 12]).kept(), vec![(12, 5), (10, 5)]);
+        assert_eq!(
+            rule(2, Some((8, 4)), &[10, 12]).kept(),
+            vec![(12, 5), (10, 5)]
+        );
         assert_eq!(rule(1, None, &[10]).kept(), vec![(10, 5)]);
     }
 
@@ -202,10 +222,19 @@ mod tests {
 
     #[test]
     fn routed_directories_are_known_by_their_whole_name() {
-        let epoch = Epoch { counter: 5, run: RunId([0xab; 16]) };
+        let epoch = Epoch {
+            counter: 5,
+            run: RunId([0xab; 16]),
+        };
         assert_eq!(route_name(epoch, 12), "route-e000005-abababab-r12");
         assert_eq!(route_epoch(&route_name(epoch, 12)), Some(5));
-        for name in ["route-e5", "route-e000005-abababab-r", "route-e000005-notahex!-r1", "route-e000005-abababab-r1-x", "results"] {
+        for name in [
+            "route-e5",
+            "route-e000005-abababab-r",
+            "route-e000005-notahex!-r1",
+            "route-e000005-abababab-r1-x",
+            "results",
+        ] {
             assert_eq!(route_epoch(name), None, "{name}");
         }
     }

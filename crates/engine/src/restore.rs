@@ -44,7 +44,10 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec
     let catalog = Catalog::scan(job, &places.all())?;
     let mut candidates: Vec<Candidate> = Vec::new();
     for Commit { record, .. } in catalog.commits() {
-        let candidate = Candidate { step: record.step, epoch: record.epoch };
+        let candidate = Candidate {
+            step: record.step,
+            epoch: record.epoch,
+        };
         if !candidates.contains(&candidate) {
             candidates.push(candidate);
         }
@@ -55,7 +58,11 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec
     {
         return Err(Error::new(
             problem.kind,
-            format!("job '{}' may have checkpoints, but none can be read: {}", job.as_str(), catalog.notes().join("; ")),
+            format!(
+                "job '{}' may have checkpoints, but none can be read: {}",
+                job.as_str(),
+                catalog.notes().join("; ")
+            ),
         )
         .next("run `orcheck verify`; set fresh = true to begin anew"));
     }
@@ -94,10 +101,20 @@ impl RankView {
         if copies.is_empty() {
             let text: Vec<&str> = errors.iter().map(Error::message).collect();
             let kind = errors.last().map_or(ErrorKind::NotFound, Error::kind);
-            return Err(Error::new(kind, format!("step {} rank {rank}: {}", candidate.step, text.join("; "))));
+            return Err(Error::new(
+                kind,
+                format!("step {} rank {rank}: {}", candidate.step, text.join("; ")),
+            ));
         }
-        let notes = errors.iter().map(|error| error.message().to_owned()).collect();
-        Ok(Self { rank, copies, notes })
+        let notes = errors
+            .iter()
+            .map(|error| error.message().to_owned())
+            .collect();
+        Ok(Self {
+            rank,
+            copies,
+            notes,
+        })
     }
 
     /// What was skipped or repaired so far.
@@ -113,9 +130,16 @@ impl RankView {
     #[must_use]
     pub fn region_names(&self) -> Vec<String> {
         let manifest = self.copies[0].own.manifest();
-        let record = manifest.ranks.iter().find(|record| record.rank == self.rank);
+        let record = manifest
+            .ranks
+            .iter()
+            .find(|record| record.rank == self.rank);
         record.map_or_else(Vec::new, |record| {
-            record.regions.iter().map(|region| region.name.clone()).collect()
+            record
+                .regions
+                .iter()
+                .map(|region| region.name.clone())
+                .collect()
         })
     }
 
@@ -130,7 +154,9 @@ impl RankView {
     /// # Errors
     /// The last copy's error, naming file and byte range.
     pub fn read(&mut self, name: &str, into: Span) -> Result<()> {
-        self.from_any_copy(name, &mut |reader, rank, region| reader.read_region(rank, region, into))
+        self.any_copy(name, &mut |reader, rank, region| {
+            reader.read_region(rank, region, into)
+        })
     }
 
     /// Hands a region to `sink` piece by piece, each verified before. When a copy turns out
@@ -138,11 +164,17 @@ impl RankView {
     ///
     /// # Errors
     /// As [`Self::read`], or what `sink` says.
-    pub fn stream(&mut self, name: &str, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        self.from_any_copy(name, &mut |reader, rank, region| reader.stream_region(rank, region, sink))
+    pub fn stream(
+        &mut self,
+        name: &str,
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.any_copy(name, &mut |reader, rank, region| {
+            reader.stream_region(rank, region, sink)
+        })
     }
 
-    fn from_any_copy(
+    fn any_copy(
         &mut self,
         name: &str,
         work: &mut dyn FnMut(&Reader, u32, &RegionRecord) -> Result<()>,
@@ -176,14 +208,16 @@ fn read_from(
         .own
         .region(rank, name)
         .ok_or_else(|| Error::not_found(format!("region '{name}' of rank {rank} is not stored")))?;
-    let Some(holder) = region.same_as else { return work(&copy.own, rank, region) };
+    let Some(holder) = region.same_as else {
+        return work(&copy.own, rank, region);
+    };
     if let Some(shared) = copy.own.region(holder, name) {
         return work(&copy.own, holder, shared);
     }
     let other = Reader::open(&copy.places, &copy.record, holder_of(&copy.record, holder)?)?;
-    let shared = other
-        .region(holder, name)
-        .ok_or_else(|| Error::not_found(format!("region '{name}' of rank {holder} is not stored")))?;
+    let shared = other.region(holder, name).ok_or_else(|| {
+        Error::not_found(format!("region '{name}' of rank {holder} is not stored"))
+    })?;
     work(&other, holder, shared)
 }
 
@@ -204,7 +238,12 @@ fn open_copy(
         .next(format!("restart with {} ranks", record.world_size)));
     }
     let own = Reader::open(&dirs, &record, holder_of(&record, rank)?)?;
-    Ok(Copy { level, places: dirs, record, own })
+    Ok(Copy {
+        level,
+        places: dirs,
+        record,
+        own,
+    })
 }
 
 fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Result<CommitRecord> {
@@ -214,7 +253,10 @@ fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Res
         let record = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES)
             .and_then(|bytes| CommitRecord::decode(&bytes))
             .and_then(|record| {
-                if record.step == candidate.step && record.epoch == candidate.epoch && record.level == level {
+                if record.step == candidate.step
+                    && record.epoch == candidate.epoch
+                    && record.level == level
+                {
                     Ok(record)
                 } else {
                     Err(Error::corrupt(format!(
@@ -225,7 +267,8 @@ fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Res
             });
         match record {
             Ok(record) => return Ok(record),
-            Err(error) if error.kind() == ErrorKind::NotFound && last.kind() != ErrorKind::NotFound => {}
+            Err(error)
+                if error.kind() == ErrorKind::NotFound && last.kind() != ErrorKind::NotFound => {}
             Err(error) => last = error.at(format!("{}/{name}", dir.path().display())),
         }
     }

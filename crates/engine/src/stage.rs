@@ -100,7 +100,18 @@ impl Staging {
     ) -> Self {
         let pipelined = slot.is_some();
         let (regions, sources) = parts;
-        Self { context, step, plan, regions, sources, slot, done: 0, cut_bytes, pipelined, open: false }
+        Self {
+            context,
+            step,
+            plan,
+            regions,
+            sources,
+            slot,
+            done: 0,
+            cut_bytes,
+            pipelined,
+            open: false,
+        }
     }
 
     /// Announces the snapshot to the CP-thread.
@@ -180,17 +191,29 @@ impl Staging {
     }
 
     fn push(&self, descriptor: Descriptor) -> Result<()> {
-        let StageContext { local, writer, timeout, .. } = self.context;
-        self.context.index().push(local, writer, descriptor, timeout)
+        let StageContext {
+            local,
+            writer,
+            timeout,
+            ..
+        } = self.context;
+        self.context
+            .index()
+            .push(local, writer, descriptor, timeout)
     }
 
     fn near(&self) -> u32 {
         let chunk_count = self.context.pool.shape().chunk_count;
-        self.context.index().first_chunk(self.context.local, chunk_count)
+        self.context
+            .index()
+            .first_chunk(self.context.local, chunk_count)
     }
 
     fn stage_until(&mut self, until: usize, threads: usize) -> Result<()> {
-        let memory_only = self.sources.iter().all(|source| !matches!(source, Source::Read(_)));
+        let memory_only = self
+            .sources
+            .iter()
+            .all(|source| !matches!(source, Source::Read(_)));
         if threads > 1 && memory_only && until > self.done + 1 {
             return self.stage_parallel(until, threads);
         }
@@ -244,7 +267,9 @@ impl Staging {
                     let mut bytes = vec![0; piece.len_bytes as usize];
                     if let Err(error) = read(piece.region_at_bytes, &mut bytes) {
                         pool.give(chunk);
-                        return Err(error.at(format!("region '{}'", self.regions[piece.region].name)));
+                        return Err(
+                            error.at(format!("region '{}'", self.regions[piece.region].name))
+                        );
                     }
                     pool.put(&chunk, piece.segment_at_bytes as u32, &bytes);
                     crc64(&bytes)
@@ -273,23 +298,38 @@ impl Staging {
             })
             .collect();
         let finished = {
-            let copy = Copying { context: &self.context, plan: &self.plan, near: self.near() };
+            let copy = Copying {
+                context: &self.context,
+                plan: &self.plan,
+                near: self.near(),
+            };
             let shared = Shared {
                 next: Mutex::new(from),
                 failed: AtomicBool::new(false),
-                order: Mutex::new(Order { next: from, ready: BTreeMap::new(), finished: Vec::new() }),
+                order: Mutex::new(Order {
+                    next: from,
+                    ready: BTreeMap::new(),
+                    finished: Vec::new(),
+                }),
             };
             let work = || copy.segments(&shared, until, &spans);
             let result = std::thread::scope(|scope| {
-                let helpers: Vec<_> = (1..threads.min(until - from)).map(|_| scope.spawn(&work)).collect();
+                let helpers: Vec<_> = (1..threads.min(until - from))
+                    .map(|_| scope.spawn(work))
+                    .collect();
                 let mut result = work();
                 for helper in helpers {
-                    let helped = helper.join().unwrap_or_else(|_| Err(Error::internal("a copy thread panicked")));
+                    let helped = helper
+                        .join()
+                        .unwrap_or_else(|_| Err(Error::internal("a copy thread panicked")));
                     result = result.and(helped);
                 }
                 result
             });
-            let order = shared.order.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let order = shared
+                .order
+                .into_inner()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             for (_, (chunk, _)) in order.ready {
                 if let Ok(chunk) = orcheck_io::pool::Chunk::from_index(&self.context.pool, chunk) {
                     self.context.pool.give(chunk);
@@ -308,7 +348,12 @@ impl Staging {
 }
 
 fn hand_over(context: &StageContext, segment: &Segment, chunk: u32) -> Result<()> {
-    let StageContext { local, writer, timeout, .. } = *context;
+    let StageContext {
+        local,
+        writer,
+        timeout,
+        ..
+    } = *context;
     let descriptor = Descriptor::Segment {
         pool_at_bytes: u64::from(chunk) * u64::from(context.pool.shape().chunk_bytes),
         len_bytes: segment.len_bytes,
@@ -331,13 +376,18 @@ impl Copying<'_> {
             let (number, chunk) = {
                 // The number and the chunk are taken together: a later segment never holds the
                 // chunk that an earlier one waits for.
-                let mut next = shared.next.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut next = shared
+                    .next
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
                 if *next >= until || shared.failed.load(Ordering::Acquire) {
                     return Ok(());
                 }
-                let chunk = pool.take(self.near, self.context.timeout).inspect_err(|_| {
-                    shared.failed.store(true, Ordering::Release);
-                })?;
+                let chunk = pool
+                    .take(self.near, self.context.timeout)
+                    .inspect_err(|_| {
+                        shared.failed.store(true, Ordering::Release);
+                    })?;
                 *next += 1;
                 (*next - 1, chunk)
             };
@@ -345,7 +395,12 @@ impl Copying<'_> {
             let mut end = 0;
             let mut crcs = Vec::with_capacity(segment.pieces.len());
             for piece in &segment.pieces {
-                let Piece { region, region_at_bytes, segment_at_bytes, len_bytes } = *piece;
+                let Piece {
+                    region,
+                    region_at_bytes,
+                    segment_at_bytes,
+                    len_bytes,
+                } = *piece;
                 pool.zero(&chunk, end, segment_at_bytes as u32 - end);
                 end = (segment_at_bytes + len_bytes) as u32;
                 let Some(span) = spans[region] else {
@@ -357,11 +412,16 @@ impl Copying<'_> {
                 crcs.push(pool.stage(&chunk, segment_at_bytes as u32, from));
             }
             pool.zero(&chunk, end, segment.len_bytes as u32 - end);
-            let mut order = shared.order.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut order = shared
+                .order
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             order.ready.insert(number, (chunk.into_index(), crcs));
             loop {
                 let next = order.next;
-                let Some((chunk, crcs)) = order.ready.remove(&next) else { break };
+                let Some((chunk, crcs)) = order.ready.remove(&next) else {
+                    break;
+                };
                 hand_over(self.context, &self.plan.segments[next], chunk).inspect_err(|_| {
                     shared.failed.store(true, Ordering::Release);
                 })?;

@@ -99,7 +99,11 @@ impl Plan {
     #[must_use]
     pub fn new(entries: &[Entry], chunk_bytes: u64, cut_bytes: u64) -> Self {
         let mut packer = Packer {
-            plan: Plan { segments: Vec::new(), stream_len_bytes: 0, foreground: 0 },
+            plan: Plan {
+                segments: Vec::new(),
+                stream_len_bytes: 0,
+                foreground: 0,
+            },
             chunk_bytes,
             cut_bytes,
             fresh: true,
@@ -119,7 +123,11 @@ impl Plan {
             }
         }
         for (region, entry) in entries.iter().enumerate() {
-            if let Entry::Borrowed { len_bytes, pool_at_bytes } = *entry {
+            if let Entry::Borrowed {
+                len_bytes,
+                pool_at_bytes,
+            } = *entry
+            {
                 packer.borrow(region, len_bytes, pool_at_bytes);
             }
         }
@@ -130,7 +138,10 @@ impl Plan {
     /// Pool chunks that the packed segments take.
     #[must_use]
     pub fn packed_chunks(&self) -> u64 {
-        self.segments.iter().filter(|segment| segment.borrowed_at_bytes.is_none()).count() as u64
+        self.segments
+            .iter()
+            .filter(|segment| segment.borrowed_at_bytes.is_none())
+            .count() as u64
     }
 }
 
@@ -170,7 +181,9 @@ impl Packer {
                 self.open(None);
             }
             let (chunk_bytes, cut_bytes) = (self.chunk_bytes, self.cut_bytes);
-            let Some(segment) = self.plan.segments.last_mut() else { return };
+            let Some(segment) = self.plan.segments.last_mut() else {
+                return;
+            };
             if first {
                 segment.len_bytes = segment.len_bytes.next_multiple_of(align_bytes);
                 first = false;
@@ -198,7 +211,9 @@ impl Packer {
             self.open(Some(pool_at_bytes + at));
             let to_cut = self.cut_bytes - self.plan.stream_len_bytes % self.cut_bytes;
             let take = (whole - at).min(to_cut);
-            let Some(segment) = self.plan.segments.last_mut() else { return };
+            let Some(segment) = self.plan.segments.last_mut() else {
+                return;
+            };
             segment.len_bytes = take;
             segment.pieces.push(Piece {
                 region,

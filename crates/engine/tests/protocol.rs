@@ -18,7 +18,13 @@ const RUN: RunId = RunId([3; 16]);
 const LEVELS: [Level; 2] = [Level::Node, Level::Global];
 
 fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
-    let name = FileName::Container { step, epoch: 1, run: [3; 4], node, writer };
+    let name = FileName::Container {
+        step,
+        epoch: 1,
+        run: [3; 4],
+        node,
+        writer,
+    };
     ContainerRef {
         file: name.to_string(),
         server: 0,
@@ -55,7 +61,10 @@ impl World {
         let servers: Vec<String> = (0..3).map(|s| format!("/ost{s}")).collect();
         let facts = JobFacts {
             job: JobName::new("job").unwrap(),
-            epoch: Epoch { counter: 1, run: RUN },
+            epoch: Epoch {
+                counter: 1,
+                run: RUN,
+            },
             world_size: nodes * writers,
             nodes: names.clone(),
             servers: servers.clone(),
@@ -63,7 +72,9 @@ impl World {
         };
         let placement = Placement::balanced(&names, &servers, None).unwrap();
         Self {
-            nodes: (0..nodes).map(|n| NodeState::new(n, writers, LEVELS.to_vec())).collect(),
+            nodes: (0..nodes)
+                .map(|n| NodeState::new(n, writers, LEVELS.to_vec()))
+                .collect(),
             lead: LeadState::new(facts, Some(placement)),
             bag: Vec::new(),
             durable: BTreeMap::new(),
@@ -76,7 +87,9 @@ impl World {
     }
 
     fn everybody_durable(&self, key: (u64, Level)) -> bool {
-        self.durable.get(&key).is_some_and(|d| d.len() == self.nodes.len() * self.writers as usize)
+        self.durable
+            .get(&key)
+            .is_some_and(|d| d.len() == self.nodes.len() * self.writers as usize)
     }
 
     fn deliver(&mut self, packet: Packet) {
@@ -85,7 +98,8 @@ impl World {
                 for action in self.nodes[node as usize].step(event) {
                     match action {
                         NodeAction::ToLead(message) => {
-                            self.bag.push(Packet::ToLead(LeadEvent::FromNode(node, message)));
+                            self.bag
+                                .push(Packet::ToLead(LeadEvent::FromNode(node, message)));
                         }
                         NodeAction::Publish(step, level, outcome) => {
                             let told = self.outcomes.entry((step, level)).or_default();
@@ -95,9 +109,13 @@ impl World {
                         }
                         NodeAction::WriteRecord(step, _) => {
                             // Breaks if: the lead sends Record before all votes (drop the length check in vote).
-                            assert!(self.everybody_durable((step, Level::Node)), "a record too early");
+                            assert!(
+                                self.everybody_durable((step, Level::Node)),
+                                "a record too early"
+                            );
                             *self.visible.entry((step, Level::Node)).or_default() += 1;
-                            self.bag.push(Packet::ToNode(node, NodeEvent::RecordWritten(step, Ok(()))));
+                            self.bag
+                                .push(Packet::ToNode(node, NodeEvent::RecordWritten(step, Ok(()))));
                         }
                         NodeAction::Lanes(generation, _) => self.generations.push(generation),
                         NodeAction::Gone(_) => {}
@@ -108,24 +126,37 @@ impl World {
                 for action in self.lead.step(event, 1) {
                     match action {
                         LeadAction::ToNode(node, message) => {
-                            self.bag.push(Packet::ToNode(node, NodeEvent::FromLead(message)));
+                            self.bag
+                                .push(Packet::ToNode(node, NodeEvent::FromLead(message)));
                         }
                         LeadAction::ToAll(message) => {
                             if let Message::Committed { step, level } = message {
                                 assert!(self.everybody_durable((step, level)));
-                                assert!(self.visible.contains_key(&(step, level)), "committed without a record");
+                                assert!(
+                                    self.visible.contains_key(&(step, level)),
+                                    "committed without a record"
+                                );
                             }
                             for node in 0..self.nodes.len() as u32 {
-                                self.bag.push(Packet::ToNode(node, NodeEvent::FromLead(message.clone())));
+                                self.bag.push(Packet::ToNode(
+                                    node,
+                                    NodeEvent::FromLead(message.clone()),
+                                ));
                             }
                         }
                         LeadAction::WriteRecord(record) => {
                             let key = (record.step, record.level);
                             assert!(self.everybody_durable(key), "a record too early");
-                            assert_eq!(record.containers.len(), self.nodes.len() * self.writers as usize);
+                            assert_eq!(
+                                record.containers.len(),
+                                self.nodes.len() * self.writers as usize
+                            );
                             let before = self.visible.insert(key, 1);
                             assert_eq!(before, None, "a record asked for twice");
-                            self.bag.push(Packet::ToLead(LeadEvent::RecordWritten(record.step, Ok(()))));
+                            self.bag.push(Packet::ToLead(LeadEvent::RecordWritten(
+                                record.step,
+                                Ok(()),
+                            )));
                         }
                     }
                 }
@@ -216,6 +247,7 @@ proptest! {
             // Breaks if: a NotDurable does not abort (return early in LeadState::step).
             if world.lost.contains(&key) {
                 prop_assert!(!distinct.contains(&true), "a lost step was committed: {:?}", key);
+                prop_assert!(told.len() == nodes as usize, "a loss was not told: {:?}", key);
             }
         }
         let ascending = world.generations.iter().all(|&g| g > 0);
@@ -226,10 +258,17 @@ proptest! {
 #[test]
 fn the_lead_gone_is_told_to_everybody_who_waits() {
     let mut node = NodeState::new(0, 2, LEVELS.to_vec());
-    let durable = Message::Durable { step: 7, level: Level::Global, container: container(7, 0, 0, 0) };
+    let durable = Message::Durable {
+        step: 7,
+        level: Level::Global,
+        container: container(7, 0, 0, 0),
+    };
     assert_eq!(node.step(NodeEvent::FromRank(durable)), Vec::new());
     let actions = node.step(NodeEvent::LeadGone(Error::unavailable("hung up")));
-    assert!(matches!(&actions[0], NodeAction::Publish(7, Level::Global, Outcome::Lost(_))));
+    assert!(matches!(
+        &actions[0],
+        NodeAction::Publish(7, Level::Global, Outcome::Lost(_))
+    ));
     assert!(matches!(&actions[1], NodeAction::Gone(_)));
 }
 
@@ -245,9 +284,15 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
     };
     node.step(durable(7, 0));
     let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
-    assert!(matches!(&refused[..], [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]));
+    assert!(matches!(
+        &refused[..],
+        [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]
+    ));
     let later = node.step(durable(8, 0));
-    assert!(matches!(&later[..], [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]));
+    assert!(matches!(
+        &later[..],
+        [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]
+    ));
 }
 
 #[test]
@@ -262,7 +307,9 @@ fn a_full_directory_gets_no_more_containers_and_the_last_one_stays() {
             text: "full".into(),
         };
         let actions = world.lead.step(LeadEvent::FromNode(0, message), 1);
-        let placed = actions.iter().any(|a| matches!(a, LeadAction::ToAll(Message::Placement { .. })));
+        let placed = actions
+            .iter()
+            .any(|a| matches!(a, LeadAction::ToAll(Message::Placement { .. })));
         // Breaks if: replace() drops the last directory (unwrap the error of `without`).
         assert_eq!(placed, step < 3, "step {step}");
     }

@@ -1,5 +1,8 @@
 /* Every function with NULL, with closed and forged sessions, with nonsense and in the wrong order:
- * always a status and a text, never a crash. One rank, no MPI. */
+ * always a status and a text, never a crash. One rank, no MPI.
+ *
+ * Breaks if: registry.rs compares slots without generations (the closed session is the new one), if
+ * fault.rs does not refuse calls from callbacks (hangs), or if session.rs forgets `release`. */
 #include "check.h"
 #include "orcheck.h"
 

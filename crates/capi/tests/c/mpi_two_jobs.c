@@ -1,6 +1,9 @@
 /* Four ranks. Two jobs on two halves of the program at the same time, and a third on all of it; the
  * program's own messages stay its own; every duplicated communicator is freed. Then everything again
- * after reopening, and restored. */
+ * after reopening, and restored.
+ *
+ * Breaks if: orc_mpi_collective uses the program's communicator instead of a duplicate, or
+ * orc_mpi_release does not free the duplicate. */
 #include "orcheck_mpi.h"
 
 #include "check.h"

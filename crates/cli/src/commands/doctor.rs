@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::exit;
-use crate::job::placed_roots;
+use crate::job::roots;
 use crate::output::{Failure, Outcome, Tone, cell, count, plain, size, table, table_text};
 
 /// How long a program may take to tell its version.
@@ -91,17 +91,10 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
     processors(&mut report);
     memory(&mut report);
     limits(&mut report);
-    let mut dirs: Vec<(PathBuf, &str)> = Vec::new();
-    dirs.extend(
-        placed_roots(&args.dirs, &args.node_dirs)
-            .into_iter()
-            .map(|dir| (dir, "placed directory")),
-    );
-    dirs.extend(
-        args.node_dirs
-            .iter()
-            .map(|dir| (dir.clone(), "node directory")),
-    );
+    let (placed, per_node) = roots(&args.dirs, &args.node_dirs);
+    let placed = placed.into_iter().map(|dir| (dir, "placed directory"));
+    let per_node = per_node.into_iter().map(|dir| (dir, "node directory"));
+    let dirs: Vec<(PathBuf, &str)> = placed.chain(per_node).collect();
     if dirs.is_empty() {
         report.add(
             "directories",

@@ -12,7 +12,7 @@
 //! 4. The exit code is that of the last run: its own, or 128 + n when signal n killed it.
 //!
 //! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a restart that makes no
-//! progress twice in a row (where `--dir` or ORCHECK_GLOBAL let that be seen) ends the restarts.
+//! progress twice in a row (where `--dir` or `--node-dir` let that be seen) ends the restarts.
 //!
 //! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command.
 
@@ -79,7 +79,10 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         let seconds = supervisor.clock.now().saturating_sub(begin).as_secs_f64();
         let now = supervisor.commits();
         let progress = match (&known, &now) {
-            (Some(before), Some(after)) => Some(!after.is_subset(before)),
+            // Only where the user said which directories count: commits elsewhere would be overlooked.
+            (Some(before), Some(after)) if supervisor.told_where() => {
+                Some(!after.is_subset(before))
+            }
             _ => None,
         };
         idle_runs = if progress == Some(false) {
@@ -169,14 +172,13 @@ impl Supervisor<'_> {
         }
     }
 
+    fn told_where(&self) -> bool {
+        !self.args.place.dirs.is_empty() || !self.args.place.node_dirs.is_empty()
+    }
+
     /// Everything committed so far, where directories are known and can be read.
     fn commits(&self) -> Option<BTreeSet<(u64, Epoch, Level)>> {
         let place = &self.args.place;
-        if crate::job::placed_roots(&place.dirs, &place.node_dirs).is_empty()
-            && place.node_dirs.is_empty()
-        {
-            return None;
-        }
         match Job::open(place) {
             Ok(job) => Some(
                 job.catalog

@@ -134,6 +134,15 @@ fn node_directories_and_the_environment() {
     assert_eq!(document["checkpoints"][0]["state"], "restartable");
     assert_eq!(document["checkpoints"][0]["level"], "node");
 
+    let output = crate::orcheck(&["ls", "--json"])
+        .env("ORCHECK_NODE_DIR", &root)
+        .output()
+        .unwrap();
+    assert_eq!(
+        crate::Answer::of(output).json()["newest_restartable_step"],
+        5
+    );
+
     let placed = scratch.dir("placed");
     write(&[scratch.dir("placed/cavity")], &Spec::new(6, 1));
     let output = crate::orcheck(&["ls", "--json"])

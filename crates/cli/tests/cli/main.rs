@@ -20,6 +20,7 @@ fn orcheck(arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env_remove("ORCHECK_GLOBAL")
+        .env_remove("ORCHECK_NODE_DIR")
         .env_remove("ORCHECK_RUN_ATTEMPT");
     command
 }

@@ -205,7 +205,8 @@ fn nothing_of_a_failed_run_is_alive_in_the_next() {
     let pids = scratch.path().join("pids").display().to_string();
     let script = format!(
         "if [ $ORCHECK_RUN_ATTEMPT = 1 ]; then \
-           sleep 1000 & echo $! > {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & \
+           sleep 1000 >/dev/null 2>&1 & echo $! > {pids}; \
+           setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' >/dev/null 2>&1 & \
            while [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.02; done; exit 1; \
          fi; \
          for pid in $(cat {pids}); do kill -0 $pid 2>/dev/null && echo alive; done; exit 0"

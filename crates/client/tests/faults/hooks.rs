@@ -29,7 +29,11 @@ impl Key {
     pub fn parse(line: &str) -> Self {
         let mut words = line.split('\t');
         let mut word = || words.next().unwrap().to_owned();
-        Self { site: word(), target: word(), nth: word().parse().unwrap() }
+        Self {
+            site: word(),
+            target: word(),
+            nth: word().parse().unwrap(),
+        }
     }
 }
 
@@ -41,7 +45,11 @@ fn plain(root: &str, target: &str) -> String {
         .split('-')
         .map(|part| {
             let hex = part.chars().all(|c| c.is_ascii_hexdigit());
-            if hex && (part.len() == 8 || part.len() == 32) { "R" } else { part }
+            if hex && (part.len() == 8 || part.len() == 32) {
+                "R"
+            } else {
+                part
+            }
         })
         .collect();
     parts.join("-")
@@ -78,7 +86,10 @@ impl Named {
 
     /// A hook that gives `verdict` at the step `key`, once.
     pub fn at(root: &Path, key: Key, verdict: Verdict) -> Arc<Self> {
-        Self::new(root, Box::new(move |found, _| if *found == key { verdict } else { Verdict::Go }))
+        Self::new(
+            root,
+            Box::new(move |found, _| if *found == key { verdict } else { Verdict::Go }),
+        )
     }
 
     /// Steps are counted and decided from now on.
@@ -115,9 +126,16 @@ impl StepHook for Named {
         let target = plain(&self.root, step.target);
         let key = {
             let mut seen = self.seen.lock().unwrap();
-            let count = seen.0.entry((step.site.to_owned(), target.clone())).or_default();
+            let count = seen
+                .0
+                .entry((step.site.to_owned(), target.clone()))
+                .or_default();
             *count += 1;
-            let key = Key { site: step.site.to_owned(), target, nth: *count };
+            let key = Key {
+                site: step.site.to_owned(),
+                target,
+                nth: *count,
+            };
             seen.1.push(key.clone());
             key
         };

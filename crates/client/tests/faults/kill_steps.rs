@@ -1,19 +1,25 @@
 //! The process is killed before each of its numbered steps, and the next run must go on.
 
 use crate::hooks::{Key, Named};
-use crate::life::{Life, NODES, SOLO, STRIPED, Workload, copy_tree};
-use crate::trial::{Outcome, Table, Verdict, apart_with, check_promises, heal, share, told};
 use crate::ledger::Story;
+use crate::life::{Life, NODES, SOLO, STRIPED, Workload, copy_tree};
+use crate::trial::{Outcome, Table, Verdict, apart_with, heal, share, told};
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Checkpoints of a run that is killed: enough that the keep rule makes the last ones prune.
-const CHECKPOINTS: u64 = 4;
+const CHECKPOINTS: u64 = 3;
 
 /// The names of all steps of a life, from two recordings.
-pub fn record(workload: Workload, checkpoints: u64, run: u64, prepare: &dyn Fn(&Path), arm_at: u64) -> Vec<Key> {
+pub fn record(
+    workload: Workload,
+    checkpoints: u64,
+    run: u64,
+    prepare: &dyn Fn(&Path),
+    arm_at: u64,
+) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut known = BTreeSet::new();
     for _ in 0..2 {
@@ -34,7 +40,11 @@ pub fn record(workload: Workload, checkpoints: u64, run: u64, prepare: &dyn Fn(&
         })
         .wait(crate::trial::PATIENCE);
         let story = Story::read(scratch.path());
-        assert!(ended == Ended::Exited(0) && story.run(run).closed, "recording: {ended:?}; {}", told(&story));
+        assert!(
+            ended == Ended::Exited(0) && story.run(run).closed,
+            "recording: {ended:?}; {}",
+            told(&story)
+        );
         for line in std::fs::read_to_string(&list).unwrap().lines() {
             let key = Key::parse(line);
             if known.insert(key.clone()) {
@@ -58,9 +68,13 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
     let story = Story::read(root);
     let result = match ended {
         Ended::Hung => Err((Verdict::Hang, told(&story))),
-        Ended::Exited(code) if code != 0 => Err((Verdict::HardFail, format!("exit {code}; {}", told(&story)))),
+        Ended::Exited(code) if code != 0 => {
+            Err((Verdict::HardFail, format!("exit {code}; {}", told(&story))))
+        }
         _ if !story.run(run).errors.is_empty() => Err((Verdict::HardFail, told(&story))),
-        _ => check_promises(workload, root, run + 1).and_then(|_| heal(workload, root, run + 1)).map(|_| Verdict::Pass),
+        _ => check_promises(workload, root, run + 1)
+            .and_then(|_| heal(workload, root, run + 1))
+            .map(|_| Verdict::Pass),
     };
     Outcome::of(ended == Ended::Signaled(9), result)
 }
@@ -69,7 +83,11 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
 fn after_a_good_run(workload: Workload, root: &Path) {
     let ended = apart_with(&Life::new(workload, root, 1, 3), &|_| {});
     let story = Story::read(root);
-    assert!(ended == Ended::Exited(0) && story.run(1).closed, "the first run: {ended:?}; {}", told(&story));
+    assert!(
+        ended == Ended::Exited(0) && story.run(1).closed,
+        "the first run: {ended:?}; {}",
+        told(&story)
+    );
 }
 
 /// Every step of the first run of each workload (save, flush, commit, prune, close), and every step of a second
@@ -83,16 +101,32 @@ pub fn killed_before_every_step() {
         let nothing = |_: &Path| {};
         let keys = record(workload, CHECKPOINTS, 1, &nothing, 0);
         let outcomes = share(keys.len(), &|n| kill_at(&workload, 1, &nothing, &keys[n]));
-        let names: Vec<String> = keys.iter().map(|key| key.to_string().replace('\t', " ")).collect();
-        table.add(&format!("{}: first run", workload.name), &names, &outcomes, &[Verdict::Pass]);
+        let names: Vec<String> = keys
+            .iter()
+            .map(|key| key.to_string().replace('\t', " "))
+            .collect();
+        table.add(
+            &format!("{}: first run", workload.name),
+            &names,
+            &outcomes,
+            &[Verdict::Pass],
+        );
 
         let base = Scratch::in_memory("base");
         after_a_good_run(workload, base.path());
         let copied = |root: &Path| copy_tree(base.path(), root);
         let keys = record(workload, 2, 2, &copied, 0);
         let outcomes = share(keys.len(), &|n| kill_at(&workload, 2, &copied, &keys[n]));
-        let names: Vec<String> = keys.iter().map(|key| key.to_string().replace('\t', " ")).collect();
-        table.add(&format!("{}: restart", workload.name), &names, &outcomes, &[Verdict::Pass]);
+        let names: Vec<String> = keys
+            .iter()
+            .map(|key| key.to_string().replace('\t', " "))
+            .collect();
+        table.add(
+            &format!("{}: restart", workload.name),
+            &names,
+            &outcomes,
+            &[Verdict::Pass],
+        );
     }
     table.finish("killed before every step");
 }

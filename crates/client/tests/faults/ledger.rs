@@ -19,13 +19,20 @@ pub struct Ledger {
 impl Ledger {
     /// The ledger of a trial, as run number `run` writes it.
     pub fn new(root: &Path, run: u64) -> Self {
-        Self { path: root.join("ledger"), run }
+        Self {
+            path: root.join("ledger"),
+            run,
+        }
     }
 
     fn line(&self, text: &str) {
         let mut line = String::new();
         let _ = writeln!(line, "{} {}", self.run, text.replace('\n', " "));
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.path).unwrap();
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .unwrap();
         file.write_all(line.as_bytes()).unwrap();
     }
 
@@ -103,11 +110,19 @@ impl Story {
             let mut words = line.splitn(3, ' ');
             let run = words.next().and_then(|w| w.parse().ok()).unwrap();
             let told = runs.entry(run).or_default();
-            let (word, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let (word, rest) = (
+                words.next().unwrap_or_default(),
+                words.next().unwrap_or_default(),
+            );
             let numbers: Vec<u64> = rest.split(' ').map_while(|w| w.parse().ok()).collect();
             match word {
                 "epoch" => told.epoch = Some(numbers[0]),
-                "resumed" => told.resumed = Some(Some(Origin { run: numbers[0], step: numbers[1] })),
+                "resumed" => {
+                    told.resumed = Some(Some(Origin {
+                        run: numbers[0],
+                        step: numbers[1],
+                    }))
+                }
                 "fresh" => told.resumed = Some(None),
                 "begun" => {
                     told.begun.insert(numbers[0]);
@@ -134,21 +149,34 @@ impl Story {
     /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`.
     pub fn newest_acked(&self, before: u64, level: Option<Level>) -> Option<u64> {
         let told = self.runs.range(..before).flat_map(|(_, told)| &told.acked);
-        told.filter(|(_, at)| level.is_none_or(|level| level == *at)).map(|(step, _)| *step).max()
+        told.filter(|(_, at)| level.is_none_or(|level| level == *at))
+            .map(|(step, _)| *step)
+            .max()
     }
 
     /// Whether a run before `before` may have left this state as the newest one; else why not.
     pub fn may_resume(&self, before: u64, found: Origin) -> Result<(), String> {
-        let writer = self.runs.range(..before).rev().find(|(_, told)| told.begun.contains(&found.step));
+        let writer = self
+            .runs
+            .range(..before)
+            .rev()
+            .find(|(_, told)| told.begun.contains(&found.step));
         match writer {
             Some((&run, _)) if run == found.run => {}
-            other => return Err(format!("{found:?} was restored, but that step was begun last by run {:?}", other.map(|w| w.0))),
+            other => {
+                return Err(format!(
+                    "{found:?} was restored, but that step was begun last by run {:?}",
+                    other.map(|w| w.0)
+                ));
+            }
         }
         for (later, told) in self.runs.range(found.run + 1..before) {
             if let Some(from) = told.resumed
                 && from.is_none_or(|from| from.step < found.step)
             {
-                return Err(format!("{found:?} was restored, but run {later} had resumed from {from:?} before"));
+                return Err(format!(
+                    "{found:?} was restored, but run {later} had resumed from {from:?} before"
+                ));
             }
         }
         Ok(())
@@ -156,7 +184,12 @@ impl Story {
 
     /// The newest step that must not be lost: acknowledged, or resumed from.
     pub fn floor(&self, before: u64) -> Option<u64> {
-        let resumed = self.runs.range(..before).filter_map(|(_, told)| told.resumed.flatten()).map(|from| from.step).max();
+        let resumed = self
+            .runs
+            .range(..before)
+            .filter_map(|(_, told)| told.resumed.flatten())
+            .map(|from| from.step)
+            .max();
         self.newest_acked(before, None).max(resumed)
     }
 }

@@ -99,7 +99,11 @@ pub const PAIR: Workload = Workload {
 };
 
 /// As [`PAIR`] without level node: every container is in one place only.
-pub const SPREAD: Workload = Workload { name: "2 ranks, 2 nodes, global", node_level: false, ..PAIR };
+pub const SPREAD: Workload = Workload {
+    name: "2 ranks, 2 nodes, global",
+    node_level: false,
+    ..PAIR
+};
 
 /// Which levels a look at the directories may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,11 +115,16 @@ pub enum View {
 impl Workload {
     /// The job below `root`, with this workload's options.
     pub fn job(&self, root: &Path, steps: Steps) -> Job {
-        let job = Job::new(root, self.ranks, self.dirs, self.node_level).nodes(self.nodes).steps(steps);
+        let job = Job::new(root, self.ranks, self.dirs, self.node_level)
+            .nodes(self.nodes)
+            .steps(steps);
         let mut options = format!("{}keep = {}\n", job.options, self.keep);
         for line in self.options.lines() {
             let name = line.split(" = ").next().unwrap_or_default();
-            options = options.lines().filter(|old| old.split(" = ").next() != Some(name)).fold(String::new(), |all, old| all + old + "\n");
+            options = options
+                .lines()
+                .filter(|old| old.split(" = ").next() != Some(name))
+                .fold(String::new(), |all, old| all + old + "\n");
             options += line;
             options.push('\n');
         }
@@ -141,7 +150,9 @@ impl Workload {
     pub fn job_dirs(&self, root: &Path) -> Vec<PathBuf> {
         let global = (0..self.dirs).map(|i| root.join(format!("ost{i}/job")));
         let nodes = if self.node_level { self.nodes } else { 0 };
-        global.chain((0..nodes).map(|n| root.join(format!("local/job/n{n}")))).collect()
+        global
+            .chain((0..nodes).map(|n| root.join(format!("local/job/n{n}"))))
+            .collect()
     }
 
     /// The directories as one node sees them, or why it cannot.
@@ -149,31 +160,53 @@ impl Workload {
         let wanted = |level| view == View::All || view == View::Only(level);
         let node_root = (self.node_level && wanted(Level::Node)).then(|| root.join("local"));
         let servers: Vec<PathBuf> = if wanted(Level::Global) {
-            (0..self.dirs).map(|i| root.join(format!("ost{i}"))).collect()
+            (0..self.dirs)
+                .map(|i| root.join(format!("ost{i}")))
+                .collect()
         } else {
             Vec::new()
         };
-        Places::open(&JobName::new("job")?, &format!("n{node}"), node_root.as_ref(), &servers, &Steps::none(), false)
+        Places::open(
+            &JobName::new("job")?,
+            &format!("n{node}"),
+            node_root.as_ref(),
+            &servers,
+            &Steps::none(),
+            false,
+        )
     }
 
     /// The newest state that all ranks can read, through the engine alone and without claiming anything.
     pub fn readable(&self, root: &Path, view: View) -> Result<Option<Origin>, String> {
         let name = JobName::new("job").unwrap();
-        let places: Vec<Places> = match (0..self.nodes).map(|node| self.places(root, node, view)).collect() {
+        let places: Vec<Places> = match (0..self.nodes)
+            .map(|node| self.places(root, node, view))
+            .collect()
+        {
             Ok(places) => places,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{view:?}: {error}")),
         };
-        let (list, _) = candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
+        let (list, _) =
+            candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
         'next: for candidate in list {
             let mut origins = BTreeSet::new();
             for rank in 0..self.ranks {
                 let place = &places[self.node_of(rank) as usize];
-                let Ok(mut view) = RankView::open(place, candidate, rank, self.ranks) else { continue 'next };
+                let Ok(mut view) = RankView::open(place, candidate, rank, self.ranks) else {
+                    continue 'next;
+                };
                 let mut state = Payload::blank(rank, self.scale);
-                for (region, bytes) in [("u", &mut state.u), ("v", &mut state.v), ("small", &mut state.small)] {
+                for (region, bytes) in [
+                    ("u", &mut state.u),
+                    ("v", &mut state.v),
+                    ("small", &mut state.small),
+                ] {
                     if view.region(region).map(|r| r.len_bytes) != Some(bytes.len() as u64) {
-                        return Err(format!("step {}: region {region} has another length", candidate.step));
+                        return Err(format!(
+                            "step {}: region {region} has another length",
+                            candidate.step
+                        ));
                     }
                     if view.read(region, Span::from_mut(bytes)).is_err() {
                         continue 'next;
@@ -193,7 +226,10 @@ impl Workload {
             }
             return match origins.into_iter().collect::<Vec<_>>()[..] {
                 [origin] if origin.step == candidate.step => Ok(Some(origin)),
-                ref several => Err(format!("{view:?}: step {} holds {several:?}", candidate.step)),
+                ref several => Err(format!(
+                    "{view:?}: step {} holds {several:?}",
+                    candidate.step
+                )),
             };
         }
         Ok(None)
@@ -203,9 +239,21 @@ impl Workload {
     pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
         let told = story.run(last);
         let epoch_of = |run: u64| story.run(run).epoch.unwrap_or(0);
-        let whole = |step: &&u64| self.levels().into_iter().all(|level| told.acked.contains(&(**step, level)));
-        let own = told.begun.iter().rev().filter(whole).map(|&step| (step, epoch_of(last)));
-        let resumed = told.resumed.flatten().map(|from| (from.step, epoch_of(from.run)));
+        let whole = |step: &&u64| {
+            self.levels()
+                .into_iter()
+                .all(|level| told.acked.contains(&(**step, level)))
+        };
+        let own = told
+            .begun
+            .iter()
+            .rev()
+            .filter(whole)
+            .map(|&step| (step, epoch_of(last)));
+        let resumed = told
+            .resumed
+            .flatten()
+            .map(|from| (from.step, epoch_of(from.run)));
         let kept: Vec<(u64, u64)> = own.chain(resumed).take(self.keep).collect();
         let oldest = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
         let mut found = Vec::new();
@@ -217,7 +265,9 @@ impl Workload {
                         | FileName::Stripe { step, epoch, .. }
                         | FileName::Commit { step, epoch, .. },
                     ) => kept.contains(&(step, epoch)),
-                    Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => epoch >= oldest,
+                    Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
+                        epoch >= oldest
+                    }
                     Some(FileName::Temporary(_)) | None => false,
                 };
                 if !expected {
@@ -225,8 +275,16 @@ impl Workload {
                 }
             }
         }
-        for parent in (0..self.dirs).map(|i| root.join(format!("ost{i}"))).chain(self.node_level.then(|| root.join("local"))) {
-            found.extend(names(&parent).into_iter().filter(|name| name != "job").map(|name| format!("{}/{name}", parent.display())));
+        for parent in (0..self.dirs)
+            .map(|i| root.join(format!("ost{i}")))
+            .chain(self.node_level.then(|| root.join("local")))
+        {
+            found.extend(
+                names(&parent)
+                    .into_iter()
+                    .filter(|name| name != "job")
+                    .map(|name| format!("{}/{name}", parent.display())),
+            );
         }
         found.extend(sockets_of(self, root));
         found
@@ -235,8 +293,12 @@ impl Workload {
 
 /// Names in a directory; none if it is not there.
 pub fn names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Abstract sockets that carry the id of a run of this job.
@@ -252,7 +314,11 @@ fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
         }
     }
     let ours = |line: &&str| runs.iter().any(|run| line.contains(run.as_str()));
-    table.lines().filter(ours).map(|line| format!("socket {line}")).collect()
+    table
+        .lines()
+        .filter(ours)
+        .map(|line| format!("socket {line}"))
+        .collect()
 }
 
 /// Copies a directory tree.
@@ -285,7 +351,14 @@ pub struct Life {
 
 impl Life {
     pub fn new(workload: Workload, root: &Path, run: u64, checkpoints: u64) -> Self {
-        Self { workload, root: root.to_owned(), run, checkpoints, more: String::new(), steps: Steps::none() }
+        Self {
+            workload,
+            root: root.to_owned(),
+            run,
+            checkpoints,
+            more: String::new(),
+            steps: Steps::none(),
+        }
     }
 
     pub fn steps(mut self, steps: Steps) -> Self {
@@ -307,11 +380,20 @@ impl Life {
     /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`).
     pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
         let job = self.workload.job(&self.root, self.steps.clone());
-        let job = if self.more.is_empty() { job } else { job.with(&self.more) };
+        let job = if self.more.is_empty() {
+            job
+        } else {
+            job.with(&self.more)
+        };
         job.run(|session, rank| self.live_rank(session, rank, between));
     }
 
-    fn live_rank(&self, session: orcheck_format::Result<Session>, rank: u32, between: &(dyn Fn(u64) + Sync)) {
+    fn live_rank(
+        &self,
+        session: orcheck_format::Result<Session>,
+        rank: u32,
+        between: &(dyn Fn(u64) + Sync),
+    ) {
         let ledger = self.ledger();
         let lead = rank == 0;
         let complain = |call: &str, error: &orcheck_format::error::Error| {
@@ -353,7 +435,9 @@ impl Life {
                             ledger.resumed(Some(origin));
                         }
                     }
-                    Ok(origin) => ledger.wrong(&format!("restart said step {step}, the bytes are of {origin:?}")),
+                    Ok(origin) => ledger.wrong(&format!(
+                        "restart said step {step}, the bytes are of {origin:?}"
+                    )),
                     Err(text) => ledger.wrong(&text),
                 }
             }
@@ -371,15 +455,29 @@ impl Life {
                 between(number);
             }
             if self.workload.lent
+                && number > 1
                 && let Err(error) = session.lent_done("v", LONG)
             {
                 complain("lent_done", &error);
             }
-            state = Payload::new(rank, Origin { run: self.run, step }, scale);
+            state = Payload::new(
+                rank,
+                Origin {
+                    run: self.run,
+                    step,
+                },
+                scale,
+            );
             if let Err(error) = state.protect(&mut session, self.workload.routed) {
                 ledger.error("protect", &error);
             }
-            state.write_route(rank, Origin { run: self.run, step });
+            state.write_route(
+                rank,
+                Origin {
+                    run: self.run,
+                    step,
+                },
+            );
             if self.workload.lent {
                 let _ = session.lend("v");
             }
@@ -389,13 +487,11 @@ impl Life {
             if let Err(error) = session.checkpoint(step) {
                 ledger.error("checkpoint", &error);
             }
-            let lent = self.workload.lent.then(|| state.v.clone());
-            state.scribble();
-            if let Some(lent) = lent {
-                state.v.copy_from_slice(&lent);
-            }
+            state.scribble(self.workload.lent);
             if self.workload.overlapped {
-                previous.into_iter().for_each(|step| self.wait(&session, &ledger, lead, step));
+                previous
+                    .into_iter()
+                    .for_each(|step| self.wait(&session, &ledger, lead, step));
             } else {
                 self.wait(&session, &ledger, lead, step);
             }

@@ -19,7 +19,10 @@ use orcheck_io::testing::{Child, Ended};
 use std::process::ExitCode;
 use std::time::Duration;
 
-const TESTS: &[(&str, fn())] = &[("kill_steps::killed_before_every_step", kill_steps::killed_before_every_step)];
+const TESTS: &[(&str, fn())] = &[(
+    "kill_steps::killed_before_every_step",
+    kill_steps::killed_before_every_step,
+)];
 
 /// Longest time of one test; campaigns of `make soak` take hours.
 const LIMIT: Duration = Duration::from_secs(48 * 3600);
@@ -27,18 +30,34 @@ const LIMIT: Duration = Duration::from_secs(48 * 3600);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let exact = arguments.iter().any(|argument| argument == "--exact");
-    let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wanted: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     let chosen = |name: &str| {
-        wanted.is_empty() || wanted.iter().any(|part| if exact { name == part.as_str() } else { name.contains(part.as_str()) })
+        wanted.is_empty()
+            || wanted.iter().any(|part| {
+                if exact {
+                    name == part.as_str()
+                } else {
+                    name.contains(part.as_str())
+                }
+            })
     };
     if arguments.iter().any(|argument| argument == "--list") {
-        TESTS.iter().filter(|(name, _)| chosen(name)).for_each(|(name, _)| println!("{name}: test"));
+        TESTS
+            .iter()
+            .filter(|(name, _)| chosen(name))
+            .for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     let clock = SystemClock;
     let all = clock.now();
     let (mut passed, mut failed) = (0, 0);
-    println!("\nrunning {} tests", TESTS.iter().filter(|(name, _)| chosen(name)).count());
+    println!(
+        "\nrunning {} tests",
+        TESTS.iter().filter(|(name, _)| chosen(name)).count()
+    );
     for (name, test) in TESTS.iter().filter(|(name, _)| chosen(name)) {
         let begun = clock.now();
         let ended = Child::run(|| {
@@ -46,9 +65,20 @@ fn main() -> ExitCode {
             0
         })
         .wait(LIMIT);
-        let word = if ended == Ended::Exited(0) { "ok".to_owned() } else { format!("FAILED ({ended:?})") };
-        println!("test {name} ... {word} ({:.1} s)", (clock.now() - begun).as_secs_f64());
-        *(if ended == Ended::Exited(0) { &mut passed } else { &mut failed }) += 1;
+        let word = if ended == Ended::Exited(0) {
+            "ok".to_owned()
+        } else {
+            format!("FAILED ({ended:?})")
+        };
+        println!(
+            "test {name} ... {word} ({:.1} s)",
+            (clock.now() - begun).as_secs_f64()
+        );
+        *(if ended == Ended::Exited(0) {
+            &mut passed
+        } else {
+            &mut failed
+        }) += 1;
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(
@@ -56,5 +86,9 @@ fn main() -> ExitCode {
         TESTS.len() - passed - failed,
         (clock.now() - all).as_secs_f64()
     );
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

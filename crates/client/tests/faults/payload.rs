@@ -34,19 +34,34 @@ pub struct Origin {
 }
 
 fn part(region: u64, rank: u32, origin: Origin, len: usize) -> Vec<u8> {
+    let Origin { run, step } = origin;
+    let mut block = [0u8; 64];
+    let words = [
+        run,
+        step,
+        MAGIC | region,
+        u64::from(rank),
+        0,
+        !run,
+        !step,
+        run * 1_000_003 + step,
+    ];
+    for (word, to) in words.iter().zip(block.chunks_mut(8)) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
     let mut bytes = vec![0u8; len];
-    for (i, block) in bytes.chunks_mut(64).enumerate() {
-        let Origin { run, step } = origin;
-        let words = [run, step, MAGIC | region, u64::from(rank), i as u64 * 64, !run, !step, run * 1_000_003 + step];
-        for (word, to) in words.iter().zip(block.chunks_mut(8)) {
-            to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
-        }
+    for (i, to) in bytes.chunks_mut(64).enumerate() {
+        block[32..40].copy_from_slice(&(i as u64 * 64).to_le_bytes());
+        to.copy_from_slice(&block[..to.len()]);
     }
     bytes
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
+    bytes[at..at + 8]
+        .iter()
+        .rev()
+        .fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 fn tail_len(step: u64) -> usize {
@@ -68,15 +83,17 @@ impl Payload {
     /// The same sizes with bytes that no run writes.
     pub fn blank(rank: u32, scale: usize) -> Self {
         let mut blank = Self::new(rank, Origin { run: 0, step: 0 }, scale);
-        blank.scribble();
+        blank.scribble(false);
         *blank.tail.lock().unwrap() = vec![0xee; 3];
         blank
     }
 
-    /// What a program does after `checkpoint`: goes on computing in the same memory.
-    pub fn scribble(&mut self) {
-        for bytes in [&mut self.u, &mut self.v, &mut self.small] {
-            bytes.fill(0xee);
+    /// What a program does after `checkpoint`: goes on computing in the same memory, except in what it lent.
+    pub fn scribble(&mut self, lent: bool) {
+        self.u.fill(0xee);
+        self.small.fill(0xee);
+        if !lent {
+            self.v.fill(0xee);
         }
     }
 
@@ -101,24 +118,39 @@ impl Payload {
 
     /// Which run and step the state is of; an error when it is not exactly one state.
     pub fn origin(&self, rank: u32, scale: usize) -> std::result::Result<Origin, String> {
-        let origin = Origin { run: word(&self.u, 0), step: word(&self.u, 8) };
+        let origin = Origin {
+            run: word(&self.u, 0),
+            step: word(&self.u, 8),
+        };
         if origin.run > 1 << 40 || origin.step > 1 << 40 {
-            return Err(format!("rank {rank}: the first bytes are those of no run: {:02x?}", &self.u[..16]));
+            return Err(format!(
+                "rank {rank}: the first bytes are those of no run: {:02x?}",
+                &self.u[..16]
+            ));
         }
         let expected = Self::new(rank, origin, scale);
         let mut parts = vec![
             ("u", self.u.clone(), expected.u),
             ("v", self.v.clone(), expected.v),
             ("small", self.small.clone(), expected.small),
-            ("tail", self.tail.lock().unwrap().clone(), expected.tail.lock().unwrap().clone()),
+            (
+                "tail",
+                self.tail.lock().unwrap().clone(),
+                expected.tail.lock().unwrap().clone(),
+            ),
         ];
         if let Some(path) = &self.route {
-            let found = std::fs::read(path).map_err(|error| format!("rank {rank}: routed file: {error}"))?;
+            let found = std::fs::read(path)
+                .map_err(|error| format!("rank {rank}: routed file: {error}"))?;
             parts.push(("notes", found, part(5, rank, origin, 5000)));
         }
         for (name, found, expected) in parts {
             if found != expected {
-                let at = found.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(found.len().min(expected.len()));
+                let at = found
+                    .iter()
+                    .zip(&expected)
+                    .position(|(a, b)| a != b)
+                    .unwrap_or(found.len().min(expected.len()));
                 return Err(format!(
                     "rank {rank}: region {name} is not that of {origin:?}: {} bytes, expected {}, first difference at {at}",
                     found.len(),
@@ -141,7 +173,9 @@ impl Codec for Tail {
     fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()> {
         let bytes = self.0.lock().unwrap();
         let from = at as usize;
-        let part = bytes.get(from..from + dst.len()).ok_or_else(|| Error::internal("the tail ended"))?;
+        let part = bytes
+            .get(from..from + dst.len())
+            .ok_or_else(|| Error::internal("the tail ended"))?;
         dst.copy_from_slice(part);
         Ok(())
     }

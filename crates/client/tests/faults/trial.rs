@@ -59,14 +59,29 @@ pub struct Outcome {
 impl Outcome {
     pub fn of(struck: bool, result: Result<Verdict, Failure>) -> Self {
         match result {
-            Ok(verdict) => Self { verdict, struck, text: String::new() },
-            Err((verdict, text)) => Self { verdict, struck, text },
+            Ok(verdict) => Self {
+                verdict,
+                struck,
+                text: String::new(),
+            },
+            Err((verdict, text)) => Self {
+                verdict,
+                struck,
+                text,
+            },
         }
     }
 
     fn line(&self) -> String {
-        let name = ALL.iter().find(|(verdict, _)| *verdict == self.verdict).map_or("", |(_, name)| name);
-        format!("{name}\t{}\t{}", u8::from(self.struck), self.text.replace('\n', " | "))
+        let name = ALL
+            .iter()
+            .find(|(verdict, _)| *verdict == self.verdict)
+            .map_or("", |(_, name)| name);
+        format!(
+            "{name}\t{}\t{}",
+            u8::from(self.struck),
+            self.text.replace('\n', " | ")
+        )
     }
 
     fn parse(line: &str) -> Self {
@@ -74,8 +89,15 @@ impl Outcome {
         let name = parts.next().unwrap_or_default();
         let struck = parts.next() == Some("1");
         let text = parts.next().unwrap_or_default().to_owned();
-        let verdict = ALL.iter().find(|(_, known)| *known == name).map(|(verdict, _)| *verdict);
-        Self { verdict: verdict.unwrap_or(Verdict::HardFail), struck, text }
+        let verdict = ALL
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(verdict, _)| *verdict);
+        Self {
+            verdict: verdict.unwrap_or(Verdict::HardFail),
+            struck,
+            text,
+        }
     }
 }
 
@@ -95,7 +117,10 @@ impl Table {
             *counts.entry(outcome.verdict).or_default() += 1;
             idle += usize::from(!outcome.struck);
             if !allowed.contains(&outcome.verdict) {
-                self.failures.push(format!("{row}: {:?} at [{name}]: {}", outcome.verdict, outcome.text));
+                self.failures.push(format!(
+                    "{row}: {:?} at [{name}]: {}",
+                    outcome.verdict, outcome.text
+                ));
             }
         }
         self.rows.push((row.to_owned(), counts, idle));
@@ -105,11 +130,23 @@ impl Table {
     pub fn finish(self, title: &str) {
         let head: Vec<&str> = ALL.iter().map(|(_, name)| *name).collect();
         println!("  {title}");
-        println!("  {:<52} {:>6} {:>6}  {}", "", "trials", "idle", head.join(" "));
+        println!(
+            "  {:<52} {:>6} {:>6}  {}",
+            "",
+            "trials",
+            "idle",
+            head.join(" ")
+        );
         for (row, counts, idle) in &self.rows {
             let numbers: Vec<String> = ALL
                 .iter()
-                .map(|(verdict, name)| format!("{:>width$}", counts.get(verdict).copied().unwrap_or(0), width = name.len()))
+                .map(|(verdict, name)| {
+                    format!(
+                        "{:>width$}",
+                        counts.get(verdict).copied().unwrap_or(0),
+                        width = name.len()
+                    )
+                })
                 .collect();
             let all: usize = counts.values().sum();
             println!("  {row:<52} {all:>6} {idle:>6}  {}", numbers.join(" "));
@@ -117,13 +154,19 @@ impl Table {
         for failure in self.failures.iter().take(12) {
             println!("  FAILED {failure}");
         }
-        assert!(self.failures.is_empty(), "{} trials of '{title}' failed", self.failures.len());
+        assert!(
+            self.failures.is_empty(),
+            "{} trials of '{title}' failed",
+            self.failures.len()
+        );
     }
 }
 
 /// The number of trials of a campaign: `ORCHECK_TRIALS` raises it.
 pub fn trials(quick: usize) -> usize {
-    env_var("ORCHECK_TRIALS").and_then(|text| text.parse().ok()).map_or(quick, |asked: usize| asked.max(quick))
+    env_var("ORCHECK_TRIALS")
+        .and_then(|text| text.parse().ok())
+        .map_or(quick, |asked: usize| asked.max(quick))
 }
 
 /// The seed of this run: `ORCHECK_SEED`, or a fresh one. Printed by whoever uses it.
@@ -157,7 +200,9 @@ impl Random {
 /// Runs trials 0 … `count` − 1 in a few processes, one trial at a time in each; outcomes in order. Must be called
 /// from a process with one thread.
 pub fn share(count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
-    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).clamp(2, 8);
+    let workers = std::thread::available_parallelism()
+        .map_or(2, std::num::NonZero::get)
+        .clamp(2, 8);
     let scratch = Scratch::in_memory("outcomes");
     let path = |worker: usize| scratch.path().join(worker.to_string());
     let children: Vec<Child> = (0..workers)
@@ -178,10 +223,17 @@ pub fn share(count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
     for child in children {
         let _ = child.wait(limit);
     }
-    let missing = Outcome { verdict: Verdict::HardFail, struck: false, text: "the worker died".to_owned() };
+    let missing = Outcome {
+        verdict: Verdict::HardFail,
+        struck: false,
+        text: "the worker died".to_owned(),
+    };
     let mut outcomes = vec![missing; count];
     for worker in 0..workers {
-        for line in std::fs::read_to_string(path(worker)).unwrap_or_default().lines() {
+        for line in std::fs::read_to_string(path(worker))
+            .unwrap_or_default()
+            .lines()
+        {
             let (number, rest) = line.split_once('\t').unwrap();
             outcomes[number.parse::<usize>().unwrap()] = Outcome::parse(rest);
         }
@@ -219,11 +271,16 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
         if found.map(|origin| origin.step) < acked {
             return Err((
                 Verdict::LostWork,
-                format!("level {level} acknowledged step {acked:?}, readable is {found:?}; {}", told(&story)),
+                format!(
+                    "level {level} acknowledged step {acked:?}, readable is {found:?}; {}",
+                    told(&story)
+                ),
             ));
         }
         if let Some(found) = found {
-            story.may_resume(before, found).map_err(|text| (Verdict::SilentWrong, text))?;
+            story
+                .may_resume(before, found)
+                .map_err(|text| (Verdict::SilentWrong, text))?;
         }
     }
     Ok(story)
@@ -234,14 +291,35 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
 pub fn heal(workload: &Workload, root: &Path, run: u64) -> Result<Option<Origin>, Failure> {
     let story = check_promises(workload, root, run)?;
     let floor = story.floor(run);
-    let begun = story.runs.range(..run).flat_map(|(_, told)| &told.begun).max().copied();
-    let fresh = workload.readable(root, View::All).map_err(|text| (Verdict::SilentWrong, text))?.is_none();
+    let begun = story
+        .runs
+        .range(..run)
+        .flat_map(|(_, told)| &told.begun)
+        .max()
+        .copied();
+    let fresh = workload
+        .readable(root, View::All)
+        .map_err(|text| (Verdict::SilentWrong, text))?
+        .is_none();
     let checkpoints = if fresh { workload.keep as u64 } else { 1 };
     let life = Life::new(*workload, root, run, checkpoints);
     match apart(&life) {
         Ended::Exited(0) => {}
-        Ended::Hung => return Err((Verdict::Hang, format!("the next run; {}", told(&Story::read(root))))),
-        ended => return Err((Verdict::HardFail, format!("the next run ended with {ended:?}; {}", told(&Story::read(root))))),
+        Ended::Hung => {
+            return Err((
+                Verdict::Hang,
+                format!("the next run; {}", told(&Story::read(root))),
+            ));
+        }
+        ended => {
+            return Err((
+                Verdict::HardFail,
+                format!(
+                    "the next run ended with {ended:?}; {}",
+                    told(&Story::read(root))
+                ),
+            ));
+        }
     }
     let story = Story::read(root);
     let mine = story.run(run);
@@ -249,21 +327,32 @@ pub fn heal(workload: &Workload, root: &Path, run: u64) -> Result<Option<Origin>
         return Err((Verdict::SilentWrong, text.clone()));
     }
     if !mine.errors.is_empty() || !mine.closed {
-        return Err((Verdict::HardFail, format!("the next run: {:?}; {}", mine.errors, told(&story))));
+        return Err((
+            Verdict::HardFail,
+            format!("the next run: {:?}; {}", mine.errors, told(&story)),
+        ));
     }
     let resumed = mine.resumed.flatten();
     if resumed.map(|origin| origin.step) < floor || resumed.map(|origin| origin.step) > begun {
         return Err((
             Verdict::LostWork,
-            format!("resumed from {resumed:?}, expected between {floor:?} and {begun:?}; {}", told(&story)),
+            format!(
+                "resumed from {resumed:?}, expected between {floor:?} and {begun:?}; {}",
+                told(&story)
+            ),
         ));
     }
     if let Some(found) = resumed {
-        story.may_resume(run, found).map_err(|text| (Verdict::SilentWrong, text))?;
+        story
+            .may_resume(run, found)
+            .map_err(|text| (Verdict::SilentWrong, text))?;
     }
     let remains = workload.remains(root, &story, run);
     if !remains.is_empty() {
-        return Err((Verdict::Leak, format!("{}; {}", remains.join(", "), told(&story))));
+        return Err((
+            Verdict::Leak,
+            format!("{}; {}", remains.join(", "), told(&story)),
+        ));
     }
     check_promises(workload, root, run + 1)?;
     Ok(resumed)

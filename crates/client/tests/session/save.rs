@@ -34,7 +34,11 @@ fn round_trip(job: &Job, scale: usize, levels: &[Level]) {
         state.protect(&mut session).unwrap();
         assert_eq!(session.restart().unwrap(), 2);
         assert!(state.is(rank, 2, scale), "rank {rank} got other bytes");
-        assert_eq!(session.take_warning(), None, "a faultless checkpoint needs no repair");
+        assert_eq!(
+            session.take_warning(),
+            None,
+            "a faultless checkpoint needs no repair"
+        );
         session.close(LONG).unwrap();
     });
 }
@@ -42,7 +46,11 @@ fn round_trip(job: &Job, scale: usize, levels: &[Level]) {
 #[test]
 fn one_rank_one_directory() {
     let scratch = Scratch::new("one");
-    round_trip(&Job::new(scratch.path(), 1, 1, false), 300, &[Level::Global]);
+    round_trip(
+        &Job::new(scratch.path(), 1, 1, false),
+        300,
+        &[Level::Global],
+    );
 }
 
 #[test]
@@ -55,13 +63,19 @@ fn both_levels_several_nodes_and_directories() {
 #[test]
 fn level_node_alone() {
     let scratch = Scratch::new("node");
-    round_trip(&Job::new(scratch.path(), 4, 0, true).nodes(2), 100, &[Level::Node]);
+    round_trip(
+        &Job::new(scratch.path(), 4, 0, true).nodes(2),
+        100,
+        &[Level::Node],
+    );
 }
 
 #[test]
 fn nodes_over_tcp() {
     let scratch = Scratch::new("tcp");
-    let job = Job::new(scratch.path(), 4, 2, false).nodes(4).with("net = 'tcp'");
+    let job = Job::new(scratch.path(), 4, 2, false)
+        .nodes(4)
+        .with("net = 'tcp'");
     round_trip(&job, 50, &[Level::Global]);
 }
 
@@ -80,14 +94,19 @@ fn every_mode_and_scheme() {
 
 #[test]
 fn a_pool_of_four_chunks_is_enough_for_any_snapshot() {
-    for (mode, scheme, levels) in
-        [("orchestrated", "node", true), ("orchestrated", "core", false), ("traditional", "node", true)]
-    {
+    for (mode, scheme, levels) in [
+        ("orchestrated", "node", true),
+        ("orchestrated", "core", false),
+        ("traditional", "node", true),
+    ] {
         let scratch = Scratch::new("small");
         let job = Job::new(scratch.path(), 4, 2, levels)
             .with(&format!("mode = '{mode}'\nscheme = '{scheme}'"))
             .with("");
-        let job = Job { options: job.options.replace("pool = '8 MiB'", "pool = '256 KiB'"), ..job };
+        let job = Job {
+            options: job.options.replace("pool = '8 MiB'", "pool = '256 KiB'"),
+            ..job
+        };
         round_trip(&job, 1500, &[Level::Global]);
     }
 }
@@ -102,11 +121,19 @@ fn the_papers_marshaling_with_room_to_spare() {
 #[test]
 fn copying_with_several_threads() {
     let scratch = Scratch::new("threads");
-    round_trip(&Job::new(scratch.path(), 2, 1, false).with("copy_threads = 3"), 1200, &[Level::Global]);
+    round_trip(
+        &Job::new(scratch.path(), 2, 1, false).with("copy_threads = 3"),
+        1200,
+        &[Level::Global],
+    );
 }
 
 #[test]
 fn more_lanes_than_ranks() {
     let scratch = Scratch::new("lanes");
-    round_trip(&Job::new(scratch.path(), 3, 8, false), 200, &[Level::Global]);
+    round_trip(
+        &Job::new(scratch.path(), 3, 8, false),
+        200,
+        &[Level::Global],
+    );
 }

@@ -37,9 +37,22 @@ struct Meeting {
 impl Threads {
     /// One per rank.
     pub fn world(size: u32) -> Vec<Threads> {
-        let state = Meeting { arrived: vec![None; size as usize], ..Meeting::default() };
-        let table = Arc::new(Table { state: Mutex::new(state), changed: Condvar::new() });
-        (0..size).map(|rank| Threads { rank, size, table: Arc::clone(&table), calls: 0 }).collect()
+        let state = Meeting {
+            arrived: vec![None; size as usize],
+            ..Meeting::default()
+        };
+        let table = Arc::new(Table {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        (0..size)
+            .map(|rank| Threads {
+                rank,
+                size,
+                table: Arc::clone(&table),
+                calls: 0,
+            })
+            .collect()
     }
 
     fn exchange(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
@@ -90,9 +103,17 @@ impl Collective for Threads {
     }
 
     fn bcast(&mut self, buf: &mut [u8], root: u32) -> Result<()> {
-        let mine = if self.rank == root { buf.to_vec() } else { Vec::new() };
+        let mine = if self.rank == root {
+            buf.to_vec()
+        } else {
+            Vec::new()
+        };
         let shown = self.exchange(mine)?;
-        assert_eq!(shown[root as usize].len(), buf.len(), "bcast lengths differ");
+        assert_eq!(
+            shown[root as usize].len(),
+            buf.len(),
+            "bcast lengths differ"
+        );
         buf.copy_from_slice(&shown[root as usize]);
         Ok(())
     }
@@ -133,7 +154,9 @@ impl Job {
                 format!("'{}'", dir.display())
             })
             .collect();
-        let mut options = String::from("chunk = '64 KiB'\npool = '8 MiB'\ntimeout_s = 20.0\ntake_over_wait_s = 0.0\n");
+        let mut options = String::from(
+            "chunk = '64 KiB'\npool = '8 MiB'\ntimeout_s = 20.0\ntake_over_wait_s = 0.0\n",
+        );
         if dirs > 0 {
             options += &format!("global = [{}]\n", global.join(", "));
         }
@@ -142,7 +165,12 @@ impl Job {
             make_dir(&dir);
             options += &format!("node_dir = '{}'\n", dir.display());
         }
-        Self { ranks, ranks_per_node: ranks, options, steps: Steps::none() }
+        Self {
+            ranks,
+            ranks_per_node: ranks,
+            options,
+            steps: Steps::none(),
+        }
     }
 
     pub fn with(mut self, line: &str) -> Self {
@@ -172,14 +200,23 @@ impl Job {
                     scope.spawn(move || {
                         let rank = collective.rank;
                         let node = rank / self.ranks_per_node;
-                        let options = Options::from_text(&format!("{}node_name = 'n{node}'\n", self.options));
-                        let environment =
-                            Environment { steps: self.steps.clone(), clock: Arc::new(SystemClock) };
-                        work(Session::open_with("job", Box::new(collective), options, environment), rank)
+                        let options =
+                            Options::from_text(&format!("{}node_name = 'n{node}'\n", self.options));
+                        let environment = Environment {
+                            steps: self.steps.clone(),
+                            clock: Arc::new(SystemClock),
+                        };
+                        work(
+                            Session::open_with("job", Box::new(collective), options, environment),
+                            rank,
+                        )
                     })
                 })
                 .collect();
-            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+            handles
+                .into_iter()
+                .map(|handle| handle.join().unwrap())
+                .collect()
         })
     }
 }
@@ -202,7 +239,16 @@ impl State {
         let part = |region: u64, len: usize| {
             let mut bytes = vec![0u8; len];
             for (i, block) in bytes.chunks_mut(64).enumerate() {
-                let words = [region, u64::from(rank), step, i as u64 * 64, !step, region ^ 0x5a5a, step * 31, 7];
+                let words = [
+                    region,
+                    u64::from(rank),
+                    step,
+                    i as u64 * 64,
+                    !step,
+                    region ^ 0x5a5a,
+                    step * 31,
+                    7,
+                ];
                 for (word, to) in words.iter().zip(block.chunks_mut(8)) {
                     to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
                 }

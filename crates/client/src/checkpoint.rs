@@ -1,0 +1,327 @@
+//! Taking a checkpoint: make ready, agree, stage.
+//!
+//! Invariants:
+//! 1. A checkpoint is staged by all ranks of the same step, or by none: the step, the readiness of
+//!    every rank and the wish to stop travel in one message.
+//! 2. The decision whether the pool holds all snapshots is taken from the same numbers on all
+//!    ranks of a node.
+//! 3. After the agreement a rank that fails says so to its CP-thread: the step is lost, nobody
+//!    waits.
+//!
+//! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
+
+use crate::agree::agree_min;
+use crate::lend::Lent;
+use crate::options::{Marshal, Overrun};
+use crate::regions::SAME;
+use crate::session::Session;
+use crate::stager::Stager;
+use orcheck_engine::container::STRIPE_BYTES;
+use orcheck_engine::flush::STAGE_SLOT;
+use orcheck_engine::index::Index;
+use orcheck_engine::layout::Mode;
+use orcheck_engine::stage::{Source, StageContext, Staging};
+use orcheck_engine::stream::{Entry, Plan};
+use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::manifest::RegionRecord;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Checkpoints whose outcome can be waited for.
+pub(crate) const HISTORY: usize = 64;
+
+/// A checkpoint made ready on one rank.
+struct Prepared {
+    plan: Plan,
+    records: Vec<RegionRecord>,
+    sources: Vec<Source>,
+    lent: Vec<(String, bool)>,
+}
+
+impl Session {
+    /// Stages a checkpoint of `step` and returns; the rest happens in the background. Collective.
+    ///
+    /// # Errors
+    /// Invalid order or step; what a codec or the pool says. The state of the program is untouched.
+    pub fn checkpoint(&mut self, step: u64) -> Result<()> {
+        let clock = Arc::clone(&self.environment.clock);
+        let begun = clock.now();
+        self.make_sure_of_the_past()?;
+        let turn = self.turn;
+        let prepared = self.prepare(step);
+        if let Ok(prepared) = &prepared {
+            self.index()
+                .declare_chunks(self.local, turn, self.chunks_of(prepared));
+        }
+        let same = self.regions.same_crc();
+        let busy = self.flushing() >= self.options.held_steps as usize;
+        let mut values = [
+            step as i64,
+            !(step as i64),
+            same as i64,
+            !(same as i64),
+            -i64::from(busy),
+            -i64::from(self.trigger.wants_stop()),
+        ];
+        let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
+        if values[0] != !values[1] {
+            return Err(Error::invalid(format!(
+                "the ranks checkpoint different steps, from {} to {}",
+                values[0] as u64, !values[1] as u64
+            )));
+        }
+        if values[2] != !values[3] {
+            return Err(Error::invalid("regions flagged SAME differ between ranks")
+                .next("drop the flag, or make them equal before the checkpoint"));
+        }
+        self.trigger.agree_stop(values[5] != 0);
+        if values[4] != 0 && !self.overrun(step)? {
+            return Ok(());
+        }
+        self.turn += 1;
+        self.last_step = Some(step);
+        self.last_taken = Some(step);
+        self.taken.insert(step);
+        self.history.insert(step);
+        if self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
+        let staged = self.stage(step, turn, prepared, begun);
+        let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
+        self.stats.blocked_s = blocked_s;
+        self.trigger.taken(blocked_s);
+        self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
+        staged
+    }
+
+    /// Snapshots of this rank that have not left the pool.
+    fn flushing(&mut self) -> usize {
+        let index = Index::new(&self.pool, self.shape);
+        let local = self.local;
+        self.taken.retain(|&step| !index.is_done(local, step));
+        self.taken.len()
+    }
+
+    /// What to do although the last checkpoint is still being flushed; false: leave this one out.
+    fn overrun(&mut self, step: u64) -> Result<bool> {
+        let last = self.last_step.unwrap_or(0);
+        match self.options.overrun {
+            Overrun::Wait => Ok(true),
+            Overrun::Skip => {
+                self.stats.skipped += 1;
+                self.warnings.push(format!(
+                    "checkpoint {step} was left out: {last} is still being flushed"
+                ));
+                Ok(false)
+            }
+            Overrun::Error => Err(Error::unavailable(format!(
+                "checkpoint {step} comes while {last} is still being flushed"
+            ))
+            .next("checkpoint less often, or set overrun = \"wait\"")),
+        }
+    }
+
+    fn prepare(&mut self, step: u64) -> Result<Prepared> {
+        if i64::try_from(step).is_err() {
+            return Err(Error::invalid(format!("step {step} is too large")));
+        }
+        if self.last_step.is_some_and(|last| step <= last) {
+            return Err(Error::invalid(format!(
+                "step {step} does not grow: the last checkpoint was of step {}",
+                self.last_step.unwrap_or(0)
+            )));
+        }
+        if self.regions.is_empty() {
+            return Err(
+                Error::invalid("no region is protected").next("call protect before checkpoint")
+            );
+        }
+        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        let storer = node.ranks.first().copied().unwrap_or(self.rank);
+        let route = self.route.as_ref().map(|route| &route.dir);
+        let striped = self.options.mode == Mode::Traditional;
+        let (mut records, mut sources, mut entries, mut lent) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (name, region) in self.regions.iter() {
+            let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
+            let (record, source) = region.prepare(name, elsewhere, route)?;
+            let len_bytes = record.len_bytes;
+            let entry = match (&source, self.lent.get(name)) {
+                (Source::Elsewhere, _) => Entry::Copied { len_bytes: 0 },
+                (Source::Memory(span), Some(Lent::Announced)) => {
+                    let pool_at = self
+                        .pool
+                        .offset_of(*span)
+                        .filter(|at| at.is_multiple_of(BLOCK_BYTES as u64));
+                    lent.push((name.clone(), pool_at.is_some() && !striped));
+                    match pool_at {
+                        Some(pool_at_bytes) if !striped => Entry::Borrowed {
+                            len_bytes,
+                            pool_at_bytes,
+                        },
+                        _ => Entry::Streamed { len_bytes },
+                    }
+                }
+                _ => Entry::Copied { len_bytes },
+            };
+            records.push(record);
+            sources.push(source);
+            entries.push(entry);
+        }
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
+        Ok(Prepared {
+            plan,
+            records,
+            sources,
+            lent,
+        })
+    }
+
+    /// Longest extent: a chunk, or a stripe unit when striped.
+    fn cut_bytes(&self) -> u64 {
+        match self.options.mode {
+            Mode::Traditional => STRIPE_BYTES,
+            _ => u64::from(self.pool.shape().chunk_bytes),
+        }
+    }
+
+    /// Chunks this rank needs so that nobody has to wait: its snapshots, their records, and what
+    /// `alloc` took from the pool.
+    fn chunks_of(&self, prepared: &Prepared) -> u64 {
+        let extents: u64 = prepared
+            .plan
+            .segments
+            .iter()
+            .map(|segment| segment.pieces.len() as u64)
+            .sum();
+        let record_bytes = 4096 + extents * 96 + prepared.records.len() as u64 * 512;
+        let record = record_bytes.div_ceil(u64::from(self.pool.shape().chunk_bytes));
+        let own: u64 = self
+            .allocations
+            .values()
+            .map(|&(_, chunks)| u64::from(chunks))
+            .sum();
+        (prepared.plan.packed_chunks() + record) * u64::from(self.options.held_steps) + own
+    }
+
+    fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
+        let clock = Arc::clone(&self.environment.clock);
+        let timeout = self.timeout();
+        let wait_from = clock.now();
+        // A rank that fails here must still begin and give up its snapshot: its CP-thread and the
+        // other ranks are at this step already.
+        let room = if self.options.held_steps as usize <= self.flushing_before(step) {
+            self.wait_for_room(step, timeout)
+        } else {
+            Ok(())
+        };
+        let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
+        let slot = match room {
+            Err(error) => Some(Err(error)),
+            Ok(()) if fits && self.options.marshal == Marshal::Auto => None,
+            Ok(()) => Some(
+                self.gates
+                    .lock(STAGE_SLOT, timeout)
+                    .map_err(|error| error.at("stage slot of the node")),
+            ),
+        };
+        let stage_from = clock.now();
+        let context = StageContext {
+            pool: Arc::clone(&self.pool),
+            shape: self.shape,
+            local: self.local,
+            rank: self.rank,
+            writer: self.writer,
+            timeout,
+            steps: self.environment.steps.clone(),
+        };
+        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
+        let (slot, refused) = match slot.transpose() {
+            Ok(slot) => (slot, None),
+            Err(error) => (None, Some(error)),
+        };
+        let parts = (prepared.records, prepared.sources);
+        let mut staging = Staging::new(
+            context,
+            step,
+            prepared.plan,
+            parts,
+            slot,
+            self.cut_bytes() as u32,
+        );
+        staging.begin()?;
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        staging.foreground(self.options.copy_threads)?;
+        for (name, borrowed) in prepared.lent {
+            let lent = if borrowed {
+                Lent::Borrowed(step)
+            } else {
+                Lent::Streamed(step)
+            };
+            self.lent.insert(name, lent);
+        }
+        if staging.has_background() {
+            let stager = match self.stager.take() {
+                Some(stager) => stager,
+                None => Stager::start()?,
+            };
+            stager.hand_over(step, staging)?;
+            self.stager = Some(stager);
+        } else {
+            staging.finish()?;
+        }
+        let now = clock.now();
+        let shape = self.pool.shape();
+        self.stats.step = step;
+        self.stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
+        self.stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
+        self.stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
+        self.stats.staged_bytes = staged_bytes;
+        self.stats.pool_bytes = u64::from(shape.chunk_count) * u64::from(shape.chunk_bytes);
+        self.stats.pool_used_bytes =
+            u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
+        Ok(())
+    }
+
+    /// Earlier snapshots of this rank that are still in the pool.
+    fn flushing_before(&self, step: u64) -> usize {
+        let index = self.index();
+        self.taken
+            .iter()
+            .filter(|&&other| other < step && !index.is_done(self.local, other))
+            .count()
+    }
+
+    fn wait_for_room(&self, step: u64, timeout: Duration) -> Result<()> {
+        let held = self.options.held_steps as usize;
+        let earlier: Vec<u64> = self
+            .taken
+            .iter()
+            .copied()
+            .filter(|&other| other < step)
+            .collect();
+        let Some(&oldest) = earlier
+            .len()
+            .checked_sub(held)
+            .and_then(|at| earlier.get(at))
+        else {
+            return Ok(());
+        };
+        if self.index().wait_done(self.local, oldest, timeout) {
+            return Ok(());
+        }
+        Err(if self.index().is_gone() {
+            self.engine_gone()
+        } else {
+            Error::unavailable(format!(
+                "checkpoint {step} waited {:.1} s for the flush of {oldest}",
+                timeout.as_secs_f64()
+            ))
+            .next("look for a stalled directory; raise timeout_s if it is only slow")
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! What tests do to directories behind the library's back, and file systems of a chosen size.
+#![allow(clippy::disallowed_methods)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Says, past the capture of test output, that a test could not do its work here.
+pub fn skip(test: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+pub fn is_superuser() -> bool {
+    orcheck_io::net::effective_uid() == 0
+}
+
+/// A file system in memory, unmounted when dropped.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts one at `path`, which is made; `None` where that is not allowed.
+    pub fn new(path: &Path, options: &str) -> Option<Self> {
+        crate::support::make_dir(path);
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "orcheck-test"])
+            .arg(path)
+            .output()
+            .is_ok_and(|output| output.status.success());
+        done.then(|| Self(path.to_owned()))
+    }
+
+    pub fn make_read_only(&self) {
+        let done = Command::new("mount").args(["-o", "remount,ro"]).arg(&self.0).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Sorted names in a directory; none if it is not there.
+pub fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Containers in the job's directory below `root`, as (step, node).
+pub fn containers(root: &Path) -> Vec<(u64, u32)> {
+    use orcheck_format::names::FileName;
+    names(&root.join("job"))
+        .iter()
+        .filter_map(|name| match FileName::parse(name) {
+            Some(FileName::Container { step, node, .. }) => Some((step, node)),
+            _ => None,
+        })
+        .collect()
+}
+
+pub fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+pub fn write(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+pub fn remove_tree(path: &Path) {
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+pub fn remove_file(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+}
+
+pub fn rename(from: &Path, to: &Path) {
+    std::fs::rename(from, to).unwrap();
+}
+
+/// Takes away, or gives back, the right to write in a directory.
+pub fn set_writable(path: &Path, writable: bool) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = if writable { 0o700 } else { 0o500 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}

@@ -1,0 +1,183 @@
+//! Hooks into the numbered steps: hold a step until released, count who is where at once.
+
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Longest wait for something that must happen: a test that would hang fails instead.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to look for something that must not happen.
+pub const WINDOW: Duration = Duration::from_millis(60);
+
+/// Holds every step of one site, on targets that contain a text, until released.
+pub struct Hold {
+    site: &'static str,
+    part: String,
+    state: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    released: bool,
+    arrived: u32,
+    seen: BTreeMap<&'static str, u32>,
+    /// Sites seen before the release.
+    before: BTreeMap<&'static str, u32>,
+}
+
+impl Hold {
+    pub fn at(site: &'static str, part: &str) -> Arc<Self> {
+        Arc::new(Self { site, part: part.to_owned(), state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub fn steps(self: &Arc<Self>) -> Steps {
+        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    }
+
+    fn state(&self) -> MutexGuard<'_, Held> {
+        self.state.lock().unwrap()
+    }
+
+    /// Waits until a step is held.
+    pub fn wait_until_held(&self) {
+        let (state, timeout) =
+            self.changed.wait_timeout_while(self.state(), PATIENCE, |state| state.arrived == 0).unwrap();
+        drop(state);
+        assert!(!timeout.timed_out(), "no step of {} came", self.site);
+    }
+
+    /// Whether `site` is seen `count` times within the window.
+    pub fn sees(&self, site: &'static str, count: u32) -> bool {
+        let missing = |state: &mut Held| state.seen.get(site).copied().unwrap_or(0) < count;
+        let (_state, timeout) = self.changed.wait_timeout_while(self.state(), WINDOW, missing).unwrap();
+        !timeout.timed_out()
+    }
+
+    /// How often `site` was seen before the release.
+    pub fn seen_before_release(&self, site: &'static str) -> u32 {
+        self.state().before.get(site).copied().unwrap_or(0)
+    }
+
+    pub fn release(&self) {
+        self.state().released = true;
+        self.changed.notify_all();
+    }
+}
+
+impl StepHook for Hold {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        let mut state = self.state();
+        *state.seen.entry(step.site).or_default() += 1;
+        if !state.released {
+            *state.before.entry(step.site).or_default() += 1;
+        }
+        if step.site == self.site && step.target.contains(&self.part) {
+            state.arrived += 1;
+            self.changed.notify_all();
+            // At the deadline the step goes on: the test fails by what it then finds.
+            let _ = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.released).unwrap();
+        } else {
+            self.changed.notify_all();
+        }
+        Verdict::Go
+    }
+}
+
+/// Counts how many streams begin in one directory at once. Every stream's beginning is held until
+/// `wanted` are there, or the window is over.
+pub struct Crowd {
+    site: &'static str,
+    wanted: u32,
+    state: Mutex<BTreeMap<String, (u32, u32)>>,
+    changed: Condvar,
+}
+
+impl Crowd {
+    /// `wanted` streams at once are looked for.
+    pub fn of(site: &'static str, wanted: u32) -> Arc<Self> {
+        Arc::new(Self { site, wanted, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub fn steps(self: &Arc<Self>) -> Steps {
+        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    }
+
+    /// The most that were at once in a directory whose path contains `part`.
+    pub fn most(&self, part: &str) -> u32 {
+        let state = self.state.lock().unwrap();
+        state.iter().filter(|(dir, _)| dir.contains(part)).map(|(_, &(_, most))| most).max().unwrap_or(0)
+    }
+}
+
+impl StepHook for Crowd {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site != self.site || !step.target.contains(".orc") && !step.target.contains(".stripe") {
+            return Verdict::Go;
+        }
+        let dir = Path::new(step.target).parent().unwrap().display().to_string();
+        let mut state = self.state.lock().unwrap();
+        let entry = state.entry(dir.clone()).or_default();
+        entry.0 += 1;
+        entry.1 = entry.1.max(entry.0);
+        self.changed.notify_all();
+        let alone = |state: &mut BTreeMap<String, (u32, u32)>| state[&dir].1 < self.wanted;
+        let (mut state, _) = self.changed.wait_timeout_while(state, WINDOW, alone).unwrap();
+        state.get_mut(&dir).unwrap().0 -= 1;
+        Verdict::Go
+    }
+}
+
+/// Counts snapshots in memory: begun, and not known to have left the pool. A snapshot has left
+/// when the next one but one has its turn at the lane.
+pub struct Snapshots {
+    wanted: u32,
+    state: Mutex<Counted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Counted {
+    begun: u32,
+    taken: u32,
+    most: u32,
+}
+
+impl Snapshots {
+    /// `wanted` snapshots in memory at once are looked for.
+    pub fn of(wanted: u32) -> Arc<Self> {
+        Arc::new(Self { wanted, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub fn steps(self: &Arc<Self>) -> Steps {
+        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    }
+
+    /// The most that were in memory at once.
+    pub fn most(&self) -> u32 {
+        self.state.lock().unwrap().most
+    }
+}
+
+impl StepHook for Snapshots {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        let mut state = self.state.lock().unwrap();
+        match step.site {
+            "stage.begin" => {
+                state.begun += 1;
+                state.most = state.most.max(state.begun - state.taken.saturating_sub(1));
+                self.changed.notify_all();
+            }
+            "flush.taken" => state.taken += 1,
+            // A stream is being written: the flush goes on only when nobody else comes.
+            "file.allocate" => {
+                let wanted = self.wanted;
+                let _ = self.changed.wait_timeout_while(state, WINDOW, |state| state.most < wanted).unwrap();
+            }
+            _ => {}
+        }
+        Verdict::Go
+    }
+}
