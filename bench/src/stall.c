@@ -12,6 +12,7 @@
  *   orcheck                      orc_checkpoint, nothing else being flushed
  *   orcheck_running              orc_checkpoint while the one before is still being flushed
  *   lent                         orc_lend + orc_checkpoint: no copy, the library reads it later
+ *   agree                        one MPI_Allreduce of a number: part of any collective call
  *   posix                        open, write, fsync, close; a file a rank
  *   mpiio                        open, MPI_File_write_at_all, MPI_File_sync, close; one file
  *   iwrite                       MPI_File_iwrite_at, compute, MPI_Wait: does it overlap?
@@ -64,13 +65,22 @@ static void copy(bool whole) {
 }
 
 static void measure_copy(int round, bool whole, const char *task) {
-    together();
+    settle();
     double begin = now_s();
     copy(whole);
     note(round, task, span_s(begin, now_s()), "");
 }
 
 static void wait_safe(void) { TRY(orc_wait(session, step, ORC_GLOBAL, 600)); }
+
+/* What ranks that agree on one number pay alone for the messages (more ranks than cores: a lot). */
+static void measure_agree(int round) {
+    int64_t mine = rank, least;
+    settle();
+    double begin = now_s();
+    MPI_TRY(MPI_Allreduce(&mine, &least, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD));
+    note(round, "agree", span_s(begin, now_s()), "");
+}
 
 /* One checkpoint under the clock. lent: by reference. drained: nothing is being flushed before it,
  * and the time until it is safe is noted too. */
@@ -250,7 +260,7 @@ static void measure_orcheck_overlap(int round) {
 
 /* ---- main ----------------------------------------------------------------------------------- */
 static void quick_round(int round) {
-    enum { TASKS = 6 };
+    enum { TASKS = 7 };
     for (int i = 0; i < TASKS; i++)
         switch ((round + i) % TASKS) {
         case 0: measure_copy(round, true, "memcpy_whole"); break;
@@ -259,6 +269,7 @@ static void quick_round(int round) {
         case 3: measure_copy(round, true, "memcpy_whole_again"); break;
         case 4: measure_copy(round, false, "memcpy_calls_again"); break;
         case 5: measure_checkpoint(round, "lent", true, true); break;
+        case 6: measure_agree(round); break;
         }
 }
 

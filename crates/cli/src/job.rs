@@ -104,7 +104,7 @@ impl Job {
             }
         }
         if places.is_empty() {
-            let searched: Vec<String> = roots
+            let searched: Vec<String> = open_roots
                 .iter()
                 .map(|root| root.dir.path().display().to_string())
                 .collect();

@@ -7,7 +7,7 @@
 
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Dtype;
-use orcheck_io::memory::{Span, copy_out, fill_span};
+use orcheck_io::memory::{Span, copy_into, fill_span};
 
 /// Most dimensions an array can have.
 pub const MAX_DIMS: usize = 8;
@@ -138,8 +138,7 @@ impl ArrayLayout {
     pub fn gather(&self, span: Span, at: u64, dst: &mut [u8]) {
         let len = dst.len();
         self.for_runs(at, len, |memory, range| {
-            let bytes = copy_out(span.sub(memory as usize, range.len()));
-            dst[range].copy_from_slice(&bytes);
+            copy_into(span.sub(memory as usize, range.len()), &mut dst[range]);
         });
     }
 

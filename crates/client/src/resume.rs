@@ -3,8 +3,8 @@
 //! Invariants:
 //! 1. All ranks restore the same (step, epoch); one rank that cannot sends all to the next older.
 //! 2. What this run resumed from is recorded before its first checkpoint can commit.
-//! 3. "Not found" means that there is no checkpoint at all; checkpoints that exist but cannot be
-//!    restored are an error, never a fresh start.
+//! 3. "Not found" means that no checkpoint was ever completely committed; checkpoints that were but
+//!    cannot be restored are an error, never a fresh start.
 //! 4. After an error region contents are undefined.
 //!
 //! Not here: reading and proving (`engine::restore`, `engine::reader`).
@@ -66,7 +66,7 @@ impl Session {
                     .next("start afresh"),
             );
         }
-        self.open_next()
+        self.open_next(None)
     }
 
     /// Rank 0 looks, everybody learns.
@@ -104,10 +104,10 @@ impl Session {
         Ok((list, notes))
     }
 
-    /// Opens the next candidate on all ranks, skipping those that a rank cannot open.
-    fn open_next(&mut self) -> Result<u64> {
+    /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is
+    /// what was wrong with the one before.
+    fn open_next(&mut self, mut damaged: Option<Error>) -> Result<u64> {
         self.resume.found = None;
-        let mut last = Error::not_found("no candidate is left");
         while !self.resume.left.is_empty() {
             let candidate = self.resume.left.remove(0);
             let world_size = self.layout.world_size();
@@ -120,6 +120,14 @@ impl Session {
                     self.resume.state = Past::Found;
                     return Ok(candidate.step);
                 }
+                // Its run ended during the commit: nobody was told that it is safe.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let text = format!(
+                        "step {} was not completely committed: {error}",
+                        candidate.step
+                    );
+                    self.resume.skipped.push(text);
+                }
                 Err(error) => {
                     if !is_damage(error.kind()) || self.options.strict {
                         return Err(error);
@@ -127,14 +135,22 @@ impl Session {
                     self.resume
                         .skipped
                         .push(format!("step {} skipped: {error}", candidate.step));
-                    last = error;
+                    damaged = Some(error);
                 }
             }
         }
-        let kind = if last.kind() == ErrorKind::NotFound {
-            ErrorKind::Corrupt
-        } else {
-            last.kind()
+        let Some(damaged) = damaged else {
+            self.warnings.append(&mut self.resume.skipped);
+            self.settle(None)?;
+            return Err(Error::not_found(format!(
+                "job '{}' has no completely committed checkpoint",
+                self.job.as_str()
+            ))
+            .next("start afresh"));
+        };
+        let kind = match damaged.kind() {
+            ErrorKind::NotFound => ErrorKind::Corrupt,
+            kind => kind,
         };
         Err(Error::new(
             kind,
@@ -195,7 +211,7 @@ impl Session {
             self.resume
                 .skipped
                 .push(format!("step {damaged} skipped: {error}"));
-            self.open_next()?;
+            self.open_next(Some(error))?;
         }
         let Some((candidate, mut view)) = self.resume.found.take() else {
             return Err(Error::internal("the restored checkpoint vanished"));

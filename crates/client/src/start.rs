@@ -119,7 +119,7 @@ fn first_placement(
     let mut placement = if let Some(path) = &options.mapping {
         let text = read_text(path, MAPPING_LIMIT_BYTES)?;
         Placement::from_toml(&text, &nodes, &servers)
-            .map_err(|error| error.at(format!("mapping file {}", path.display())))?
+            .map_err(|error| error.at(path.display()))?
     } else {
         match options.placement {
             Balance::Balanced => Placement::balanced(&nodes, &servers, lanes)?,

@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Share of run time that agreeing may cost.
 const AGREE_SHARE: f64 = 0.001;
+/// Longest time between two agreements, unless one step takes longer.
+const MAX_LATENCY_S: f64 = 5.0;
 /// Most steps between two agreements.
 const MAX_STRIDE: i64 = 1_000_000;
 
@@ -247,10 +249,11 @@ impl Trigger {
             return 1;
         }
         let stride = (self.cost_s / (AGREE_SHARE * self.step_time_s)).ceil();
-        // A deadline in time must not be missed by many steps either.
-        let limit = self.every.map_or(f64::INFINITY, |every| {
-            (0.05 * every.as_secs_f64() / self.step_time_s).max(1.0)
+        // A wish must not wait for long either: a batch system's grace time may be half a minute.
+        let patience_s = self.every.map_or(MAX_LATENCY_S, |every| {
+            (0.05 * every.as_secs_f64()).min(MAX_LATENCY_S)
         });
+        let limit = (patience_s / self.step_time_s).max(1.0);
         stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
     }
 

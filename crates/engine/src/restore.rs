@@ -13,6 +13,7 @@
 //! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
 
 use crate::catalog::{Catalog, Commit};
+use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of};
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -87,20 +88,37 @@ impl RankView {
     /// Opens rank `rank`'s part of a candidate.
     ///
     /// # Errors
-    /// Unsupported for another number of ranks; otherwise why no level has it.
+    /// NotFound when it was never completely committed: this node's directories were there in that
+    /// run and hold no record of it. Unsupported for another number of ranks; otherwise why no
+    /// level has it.
     pub fn open(places: &Places, candidate: Candidate, rank: u32, world_size: u32) -> Result<Self> {
         let mut copies = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
+        // Levels at which the directories were there in that run, and hold no record of the step.
+        let mut never = 0;
         for level in places.levels() {
             match open_copy(places, candidate, rank, world_size, level) {
-                Ok(copy) => copies.push(copy),
+                Ok(Some(copy)) => copies.push(copy),
+                Ok(None) => {
+                    let known = was_there(places, candidate, level);
+                    never += usize::from(known);
+                    let why = if known { "it was not committed here" } else { "nor anything else of that run" };
+                    let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
+                    errors.push(Error::not_found(format!("level {level}: no {name}, {why}")));
+                }
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
                 Err(error) => errors.push(error.at(format!("level {level}"))),
             }
         }
         if copies.is_empty() {
             let text: Vec<&str> = errors.iter().map(Error::message).collect();
-            let kind = errors.last().map_or(ErrorKind::NotFound, Error::kind);
+            let kind = match errors.last().map_or(ErrorKind::NotFound, Error::kind) {
+                // Breaks if: a step that was never completely committed counts as damage; a job killed during
+                // its first commit could then not start again without help.
+                _ if never == places.levels().len() => ErrorKind::NotFound,
+                ErrorKind::NotFound => ErrorKind::Corrupt,
+                kind => kind,
+            };
             return Err(Error::new(
                 kind,
                 format!("step {} rank {rank}: {}", candidate.step, text.join("; ")),
@@ -221,15 +239,30 @@ fn read_from(
     work(&other, holder, shared)
 }
 
+/// Whether every directory of a level that this run uses was there in the candidate's run too: it
+/// then has that run's claim, which is older than any record.
+fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
+    let dirs = places.of_level(level);
+    let all = level != Level::Global || dirs.len() == places.server_roots.len();
+    let counter = candidate.epoch.counter;
+    let claimed = |dir: &Arc<dyn Dir>| {
+        read_claim(dir.as_ref(), counter).is_ok_and(|claim| claim.epoch == candidate.epoch)
+    };
+    all && dirs.iter().all(claimed)
+}
+
+/// This rank's copy at one level; `None` when no directory of the level holds a commit record.
 fn open_copy(
     places: &Places,
     candidate: Candidate,
     rank: u32,
     world_size: u32,
     level: Level,
-) -> Result<Copy> {
+) -> Result<Option<Copy>> {
     let dirs = places.of_level(level);
-    let record = read_record(&dirs, candidate, level)?;
+    let Some(record) = read_record(&dirs, candidate, level)? else {
+        return Ok(None);
+    };
     if record.world_size != world_size {
         return Err(Error::unsupported(format!(
             "step {} was written by {} ranks, this run has {world_size}",
@@ -238,17 +271,21 @@ fn open_copy(
         .next(format!("restart with {} ranks", record.world_size)));
     }
     let own = Reader::open(&dirs, &record, holder_of(&record, rank)?)?;
-    Ok(Copy {
+    Ok(Some(Copy {
         level,
         places: dirs,
         record,
         own,
-    })
+    }))
 }
 
-fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Result<CommitRecord> {
+fn read_record(
+    dirs: &[Arc<dyn Dir>],
+    candidate: Candidate,
+    level: Level,
+) -> Result<Option<CommitRecord>> {
     let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
-    let mut last = Error::not_found(format!("no commit record {name}"));
+    let mut damage = None;
     for dir in dirs {
         let record = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES)
             .and_then(|bytes| CommitRecord::decode(&bytes))
@@ -266,11 +303,12 @@ fn read_record(dirs: &[Arc<dyn Dir>], candidate: Candidate, level: Level) -> Res
                 }
             });
         match record {
-            Ok(record) => return Ok(record),
-            Err(error)
-                if error.kind() == ErrorKind::NotFound && last.kind() != ErrorKind::NotFound => {}
-            Err(error) => last = error.at(format!("{}/{name}", dir.path().display())),
+            Ok(record) => return Ok(Some(record)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                damage.get_or_insert(error.at(format!("{}/{name}", dir.path().display())));
+            }
         }
     }
-    Err(last)
+    damage.map_or(Ok(None), Err)
 }

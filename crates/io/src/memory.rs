@@ -113,6 +113,15 @@ pub fn copy_out(span: Span) -> Vec<u8> {
     unsafe { span.bytes() }.to_vec()
 }
 
+/// Copies the span's bytes into `bytes`.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn copy_into(span: Span, bytes: &mut [u8]) {
+    // SAFETY: the slice lives for this call only.
+    bytes.copy_from_slice(unsafe { span.bytes() });
+}
+
 /// Reads exactly the span's length from the file at `at` into the span.
 pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
     if span.len == 0 {

@@ -57,6 +57,10 @@ static FORWARDED: [(AtomicBool, i32, bool); 4] = [
 pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
     let grace = Duration::try_from_secs_f64(args.grace)
         .map_err(|_| Error::invalid(format!("--grace {}: expected seconds from 0", args.grace)))?;
+    // A mistyped directory would look like a job that makes no progress.
+    for root in args.place.dirs.iter().chain(&args.place.node_dirs) {
+        orcheck_io::open_dir(root, orcheck_io::Steps::none())?;
+    }
     for (flag, signal, _) in &FORWARDED {
         install_signal(*signal, flag)?;
     }

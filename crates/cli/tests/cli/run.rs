@@ -120,6 +120,8 @@ fn two_runs_without_a_new_checkpoint_end_it() {
         lines(&moving.stderr).last().unwrap()["runs"][1]["new_commit"],
         true
     );
+    let mistyped = answer(&["run", "--dir", "/nonexistent", "--", "true"]);
+    assert_eq!(mistyped.code, 10);
     // No directory of the job yet: the first run makes it.
     let fresh = answer(&[
         "run",

@@ -1,0 +1,119 @@
+//! Two runs of one job: held, taken over, fenced.
+
+use crate::disk::names;
+use crate::hooks::Hold;
+use crate::mistakes::{LONG, refused, says};
+use crate::support::{Job, State};
+use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_io::testing::Scratch;
+
+/// Another run of the job, of one rank, with these options.
+fn second(job: &Job, more: &str) -> Result<Session> {
+    let options = Options::from_text(&format!("{}{more}", job.options));
+    Session::open_with("job", Box::new(Solo), options, Environment::default())
+}
+
+// Breaks if: `claim_one` does not lock its file, or `wait_for_holder` is not called.
+#[test]
+fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
+    let scratch = Scratch::new("held");
+    for levels in [(1, false), (0, true)] {
+        let job = Job::new(scratch.path(), 1, levels.0, levels.1).with("node_name = 'n'");
+        let first = second(&job, "").unwrap();
+        let error = refused(second(&job, ""));
+        says(&error, ErrorKind::Unavailable, &[
+            "job 'job' is held by another run",
+            &format!("process {} of user {}", std::process::id(), orcheck_io::net::effective_uid()),
+            "on host",
+            "wait for it or end it; set take_over = true",
+        ]);
+        let counter = first.epoch().counter;
+        first.abandon();
+        let next = second(&job, "").unwrap();
+        assert_eq!(next.epoch().counter, counter + 1, "the refused run claimed nothing");
+        next.close(LONG).unwrap();
+    }
+}
+
+// Breaks if: `take_over_wait_s` is not waited for.
+#[test]
+fn a_run_that_is_just_ending_is_waited_for() {
+    let scratch = Scratch::new("ending");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    let job = Job { options: job.options.replace("take_over_wait_s = 0.0", "take_over_wait_s = 20.0"), ..job };
+    // The second run lists the directory before it looks at the holder: then the first one ends.
+    let hold = Hold::at("file.lock", "epoch-000001.claim");
+    hold.release();
+    let first = second(&job, "").unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let environment = Environment { steps: hold.steps(), ..Environment::default() };
+            Session::open_with("job", Box::new(Solo), Options::from_text(&job.options), environment).map(|s| s.epoch())
+        });
+        hold.wait_until_held();
+        first.abandon();
+        assert_eq!(waiting.join().unwrap().unwrap().counter, 2);
+    });
+}
+
+// Breaks if: `make_visible` does not look at the claims, or readers do not apply the resume rule.
+#[test]
+fn a_run_that_was_taken_over_commits_nothing_any_more() {
+    let scratch = Scratch::new("fenced");
+    let job = Job::new(scratch.path(), 1, 1, true).with("node_name = 'n'");
+    let mut old = second(&job, "").unwrap();
+    let mut state = State::new(0, 1, 20);
+    state.protect(&mut old).unwrap();
+    old.checkpoint(1).unwrap();
+    for level in [Level::Node, Level::Global] {
+        old.wait(1, level, LONG).unwrap();
+    }
+    let mut new = second(&job, "take_over = true\n").unwrap();
+    assert_eq!(new.find().unwrap(), 1);
+    let mut restored = State::empty(0, 20);
+    restored.protect(&mut new).unwrap();
+    assert_eq!(new.restart().unwrap(), 1);
+
+    // The old run does not know it yet.
+    let mut stale = State::new(0, 2, 20);
+    stale.protect(&mut old).unwrap();
+    old.checkpoint(2).unwrap();
+    for level in [Level::Node, Level::Global] {
+        let error = refused(old.wait(2, level, LONG));
+        says(&error, ErrorKind::Fenced, &["checkpoint 2 is not safe", "is superseded", "epoch 2 was claimed", "must end"]);
+    }
+    says(&refused(old.close(LONG)), ErrorKind::Fenced, &["superseded"]);
+    new.close(LONG).unwrap();
+
+    let mut third = second(&job, "").unwrap();
+    assert_eq!(third.find().unwrap(), 1);
+    third.close(LONG).unwrap();
+    let records = names(&scratch.path().join("ost0/job"));
+    assert!(!records.iter().any(|name| name.contains("s000000000002") && name.ends_with(".commit")), "{records:?}");
+}
+
+#[test]
+fn two_jobs_in_one_program_do_not_meet() {
+    let scratch = Scratch::new("two");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    let open = |name: &str| {
+        Session::open_with(name, Box::new(Solo), Options::from_text(&job.options), Environment::default()).unwrap()
+    };
+    let (mut a, mut b) = (open("a"), open("b"));
+    let (mut x, mut y) = (State::new(0, 1, 10), State::new(7, 1, 10));
+    x.protect(&mut a).unwrap();
+    y.protect(&mut b).unwrap();
+    a.checkpoint(1).unwrap();
+    b.checkpoint(1).unwrap();
+    a.close(LONG).unwrap();
+    b.close(LONG).unwrap();
+    let mut b = open("b");
+    assert_eq!(b.find().unwrap(), 1);
+    let mut got = State::empty(7, 10);
+    got.protect(&mut b).unwrap();
+    b.restart().unwrap();
+    assert!(got.is(7, 1, 10));
+    b.close(LONG).unwrap();
+}
