@@ -5,6 +5,7 @@
  * that spin in it would take the processor from those that are being measured. */
 #ifndef ORCBENCH_RANKS_H
 #define ORCBENCH_RANKS_H
+#include <dirent.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include <orcheck.h>
@@ -92,6 +94,36 @@ static double span_s(double begin_s, double end_s) {
     }
     together();
     return last - first;
+}
+
+/* Whether a thread of this process other than the caller runs, or waits for a disk. */
+static bool others_busy(void) {
+    char path[64], text[512];
+    bool busy = false;
+    const pid_t own = (pid_t)syscall(SYS_gettid);
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) die("no /proc");
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        int tid = atoi(entry->d_name);
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+        FILE *file = tid > 0 && tid != own ? fopen(path, "r") : NULL;
+        if (!file) continue;
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        const char *state = strrchr(text, ')');
+        if (state && strlen(state) > 2 && (state[2] == 'R' || state[2] == 'D')) busy = true;
+    }
+    closedir(tasks);
+    return busy;
+}
+
+/* Waits until nothing of what was measured before goes on: after a commit, files of an older step
+ * are removed, which on some file systems takes as long as writing them. */
+static void settle(void) {
+    together();
+    for (int quiet = 0; quiet < 5; quiet = others_busy() ? 0 : quiet + 1)
+        nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
+    together();
 }
 
 /* Memory that is there (touched). huge: ask for huge pages, as a baseline deserves them. */

@@ -43,9 +43,7 @@ static void note(int pair, const char *task, double s, const char *extra) {
 
 static void wait_safe(void) {
     TRY(orc_wait(session, step, ORC_GLOBAL, 600));
-    together();
-    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL); /* older files are removed */
-    together();
+    settle();
 }
 
 static void checkpoint(bool lent) {

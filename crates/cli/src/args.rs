@@ -138,11 +138,11 @@ pub struct RestoreArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after
-SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed.
-The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --dir or --node-dir, two runs in a row
-without a new checkpoint there end the restarts. With --json each
-event is one JSON line on standard error, because standard output belongs to the command.")]
+The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after \
+SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed. \
+The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --dir or \
+--node-dir, two runs in a row without a new checkpoint there end the restarts. With --json each event is one JSON \
+line on standard error, because standard output belongs to the command.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub place: Where,

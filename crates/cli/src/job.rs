@@ -15,12 +15,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_engine::catalog::{Catalog, Commit};
-use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
+use orcheck_format::{Error, ErrorKind, FileName, JobName, Result};
 use orcheck_io::{Dir, Steps, open_dir};
 
 use crate::args::{Where, Which};
 use crate::exit;
 use crate::output::Failure;
+
+/// The kind of a placed directory.
+const PLACED: &str = "global";
 
 /// A job whose directories are open and whose catalog is read.
 pub struct Job {
@@ -222,21 +225,48 @@ impl Job {
         self.catalog.places()[place].path().display().to_string()
     }
 
-    /// The first place that holds a file of this name.
-    pub fn find_file(&self, name: &str) -> Option<usize> {
-        self.copies.get(name)?.first().map(|(place, _)| *place)
+    /// Whether a place is of the kind that this commit's records lie in. Containers of the levels have the same
+    /// names, each in the directories of its level.
+    fn belongs(&self, commit: &Commit, place: usize) -> bool {
+        let per_node = |place: usize| self.place_kinds[place] != PLACED;
+        commit
+            .copies
+            .iter()
+            .any(|&copy| per_node(copy) == per_node(place))
+    }
+
+    /// The places in which a commit's containers are looked for.
+    pub fn places_of(&self, commit: &Commit) -> Vec<Arc<dyn Dir>> {
+        let places = self.catalog.places().iter().enumerate();
+        places
+            .filter(|(place, _)| self.belongs(commit, *place))
+            .map(|(_, dir)| dir.clone())
+            .collect()
+    }
+
+    /// Place and length of the copies of a file that may belong to a commit.
+    fn copies_for<'a>(
+        &'a self,
+        commit: &'a Commit,
+        name: &str,
+    ) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let copies = self.copies.get(name).into_iter().flatten().copied();
+        copies.filter(|(place, _)| self.belongs(commit, *place))
+    }
+
+    /// The first place that holds a file of this commit.
+    pub fn find_file(&self, commit: &Commit, name: &str) -> Option<usize> {
+        self.copies_for(commit, name).next().map(|(place, _)| place)
     }
 
     /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
-    pub fn missing(&self, record: &CommitRecord) -> Option<String> {
-        let mut missing = record.containers.iter().filter_map(|container| {
-            let Some(copies) = self.copies.get(&container.file) else {
+    pub fn missing(&self, commit: &Commit) -> Option<String> {
+        let mut missing = commit.record.containers.iter().filter_map(|container| {
+            let mut copies = self.copies_for(commit, &container.file).peekable();
+            let Some((_, found)) = copies.peek().copied() else {
                 return Some(format!("container {} is not here", container.file));
             };
-            let (_, found) = copies.first()?;
-            let whole = copies
-                .iter()
-                .any(|(_, len_bytes)| *len_bytes == container.len_bytes);
+            let whole = copies.any(|(_, len_bytes)| len_bytes == container.len_bytes);
             (!whole).then(|| {
                 format!(
                     "container {}: expected {} bytes, found {found}",
@@ -261,7 +291,7 @@ fn add_places(
     let dir = root.dir.child(job.as_str(), false)?;
     if !root.per_node {
         places.push(dir);
-        kinds.push("global".into());
+        kinds.push(PLACED.into());
         return Ok(());
     }
     for entry in dir.list()?.into_iter().filter(|entry| entry.is_dir) {

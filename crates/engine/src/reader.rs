@@ -95,7 +95,8 @@ impl Reader {
                 }
             };
             match Self::prove(places, commit, container, file) {
-                Ok(mut reader) => {
+                Ok(None) => {}
+                Ok(Some(mut reader)) => {
                     if let Some(error) = worst {
                         reader.notes.push(format!(
                             "used the copy in {}, because {error}",
@@ -127,12 +128,13 @@ impl Reader {
         }))
     }
 
+    /// `None` for the container of another level: it has the same name, in the directories of that level.
     fn prove(
         places: &[Arc<dyn Dir>],
         commit: &CommitRecord,
         container: &ContainerRef,
         file: Box<dyn File>,
-    ) -> Result<Reader> {
+    ) -> Result<Option<Reader>> {
         let found_len_bytes = file.len_bytes()?;
         let mut notes = Vec::new();
         if found_len_bytes != container.len_bytes {
@@ -147,6 +149,9 @@ impl Reader {
         let header = ContainerHeader::decode(&block).map_err(|error| {
             error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name()))
         })?;
+        if header.level != commit.level {
+            return Ok(None);
+        }
         check_header(&header, commit, container).map_err(|error| error.at(file.name()))?;
 
         let stored =
@@ -174,7 +179,7 @@ impl Reader {
         for stripe in &manifest.stores[1..] {
             stores.push(find(places, stripe)?);
         }
-        Ok(Reader {
+        Ok(Some(Reader {
             places: places.to_vec(),
             commit: commit.clone(),
             header,
@@ -184,7 +189,7 @@ impl Reader {
             referred: Mutex::default(),
             owners: Mutex::default(),
             notes,
-        })
+        }))
     }
 
     /// What the container holds.
@@ -607,7 +612,6 @@ fn check_header(
     )?;
     agree("step in the header", commit.step, header.step)?;
     agree("epoch in the header", commit.epoch, header.epoch)?;
-    agree("level in the header", commit.level, header.level)?;
     agree("node in the header", container.node, header.node)?;
     agree("writer in the header", container.writer, header.writer)?;
     agree(

@@ -40,7 +40,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let job = Job::open(&args.place)?;
     let mut rows: Vec<Row> = Vec::new();
     for commit in job.catalog.commits() {
-        let missing = job.missing(&commit.record);
+        let missing = job.missing(commit);
         let state = if missing.is_some() {
             "incomplete"
         } else {

@@ -63,8 +63,9 @@ fn one(
     name: &str,
     json_wanted: bool,
 ) -> std::result::Result<Outcome, Failure> {
-    let record = &job.pick(&args.which)?.record;
-    let reader = Reader::open(job.catalog.places(), record, holder_of(record, rank)?)?;
+    let commit = job.pick(&args.which)?;
+    let record = &commit.record;
+    let reader = Reader::open(&job.places_of(commit), record, holder_of(record, rank)?)?;
     let region = reader.region(rank, name).ok_or_else(|| {
         let names: Vec<&str> = reader
             .manifest()
@@ -131,11 +132,13 @@ fn one(
 }
 
 fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
-    let record = &job.pick(&args.which)?.record;
+    let commit = job.pick(&args.which)?;
+    let record = &commit.record;
     if let Some(rank) = args.rank {
         holder_of(record, rank)?;
     }
     let dir = output_dir(args)?;
+    let places = job.places_of(commit);
     let mut warnings = job.notes();
     let mut entries = Vec::new();
     let mut failures: Vec<Error> = Vec::new();
@@ -152,7 +155,7 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
         if args.rank.is_some_and(|rank| !container.holds(rank)) {
             continue;
         }
-        let reader = match Reader::open(job.catalog.places(), record, container) {
+        let reader = match Reader::open(&places, record, container) {
             Ok(reader) => reader,
             Err(error) => {
                 entries.push(json!({ "container": container.file, "error": error.to_string() }));

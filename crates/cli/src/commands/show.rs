@@ -47,6 +47,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "size",
         "flags",
     ]);
+    let places = job.places_of(commit);
     let mut failed = 0u64;
     for container in &record.containers {
         let held: u64 = container
@@ -54,14 +55,14 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             .iter()
             .map(|(_, count)| u64::from(*count))
             .sum();
-        let found = job.find_file(&container.file);
+        let found = job.find_file(commit, &container.file);
         let place = found.map(|place| job.place_path(place));
         let node = record
             .nodes
             .get(container.node as usize)
             .cloned()
             .unwrap_or_default();
-        let opened = Reader::open(job.catalog.places(), record, container);
+        let opened = Reader::open(&places, record, container);
         let error = opened.as_ref().err().map(|error| error.to_string());
         container_table.add_row([
             plain(&container.file),

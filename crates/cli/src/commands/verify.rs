@@ -105,10 +105,14 @@ fn first_code(verdict: &Verdict) -> u8 {
 fn verify_one(job: &Job, commit: &Commit, show_progress: bool) -> Result<Verdict, Failure> {
     let bar = progress_bar(show_progress);
     bar.set_message(format!("step {}", commit.record.step));
-    let verdict = verify_commit(job.catalog.places(), &commit.record, &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
+    let verdict = verify_commit(
+        &job.places_of(commit),
+        &commit.record,
+        &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+    );
     bar.finish_and_clear();
     Ok(verdict?)
 }

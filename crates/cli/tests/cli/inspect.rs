@@ -393,3 +393,33 @@ fn nothing_held_and_newer_versions() {
     assert_eq!(answer.code, 8);
     assert!(answer.stdout.contains("bit 50"), "{}", answer.stdout);
 }
+
+#[test]
+fn levels_are_kept_apart() {
+    let scratch = Scratch::new();
+    let placed = [scratch.dir("a/cavity")];
+    let local = [scratch.dir("n/cavity/node0")];
+    write(&placed, &Spec::new(40, 7));
+    let mut spec = Spec::new(40, 7);
+    spec.level = Level::Node;
+    let node = write(&local, &spec);
+    let (a, n) = (
+        scratch.dir("a").display().to_string(),
+        scratch.dir("n").display().to_string(),
+    );
+    let ask = |arguments: &[&str]| answer(&[arguments, &["--dir", &a, "--node-dir", &n]].concat());
+    assert_eq!(ask(&["verify", "--all"]).code, 0);
+    assert_eq!(
+        ask(&["show", "40", "--level", "node", "--json"]).json()["containers"][0]["place"],
+        local[0].display().to_string()
+    );
+    // Breaks if: places of the other level are looked at; this loss would be hidden.
+    std::fs::remove_file(&node.paths[0]).unwrap();
+    let states = ask(&["ls", "--json"]).json();
+    assert_eq!(states["checkpoints"][0]["state"], "restartable");
+    assert_eq!(states["checkpoints"][1]["state"], "incomplete");
+    assert_eq!(states["checkpoints"][1]["level"], "node");
+    let verified = ask(&["verify", "40", "--level", "node", "--json"]);
+    assert_eq!(verified.code, 6);
+    assert_eq!(verified.json()["older_good_level"], "global");
+}

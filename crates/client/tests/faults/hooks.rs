@@ -37,8 +37,11 @@ impl Key {
     }
 }
 
-/// A target without the trial's directory and without run ids.
+/// A target without the trial's directory, run ids and process numbers.
 fn plain(root: &str, target: &str) -> String {
+    if let Some((_, peer)) = target.strip_prefix("process ").and_then(|rest| rest.split_once(' ')) {
+        return format!("process {}", plain(root, peer));
+    }
     let parts: Vec<&str> = target
         .strip_prefix(root)
         .unwrap_or(target)

@@ -4,7 +4,9 @@
 //! with one thread. Every test runs in a child of its own; names given on the command line choose tests.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod damage;
 mod hooks;
+mod kill_random;
 mod kill_steps;
 mod ledger;
 mod life;
@@ -19,10 +21,11 @@ use orcheck_io::testing::{Child, Ended};
 use std::process::ExitCode;
 use std::time::Duration;
 
-const TESTS: &[(&str, fn())] = &[(
-    "kill_steps::killed_before_every_step",
-    kill_steps::killed_before_every_step,
-)];
+const TESTS: &[(&str, fn())] = &[
+    ("kill_steps::killed_before_every_step", kill_steps::killed_before_every_step),
+    ("kill_random::killed_at_random_moments", kill_random::killed_at_random_moments),
+    ("damage::damaged_structures", damage::damaged_structures),
+];
 
 /// Longest time of one test; campaigns of `make soak` take hours.
 const LIMIT: Duration = Duration::from_secs(48 * 3600);

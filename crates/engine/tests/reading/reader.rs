@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_engine::verify::verify_commit;
-use orcheck_format::{ErrorKind, Features};
+use orcheck_format::{ErrorKind, Features, Level};
 use orcheck_io::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
@@ -252,4 +252,35 @@ fn an_unknown_feature_is_unsupported_not_corrupt() {
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("bit 40"), "{error}");
+}
+
+#[test]
+fn containers_of_two_levels_have_one_name() {
+    // Breaks if: the level in the header is not looked at; the other level's container would count as damage.
+    let scratch = Scratch::new();
+    let global = Spec::new(40, 7);
+    let mut node = Spec::new(40, 7);
+    node.level = Level::Node;
+    node.alignment = 8192;
+    let dirs = [scratch.dir("a"), scratch.dir("n")];
+    let (placed, local) = (write(&dirs[..1], &global), write(&dirs[1..], &node));
+    for places in [
+        open_places(&dirs),
+        open_places(&[dirs[1].clone(), dirs[0].clone()]),
+    ] {
+        for written in [&placed, &local] {
+            let verdict = verify_commit(&places, &written.record, &mut |_, _| {}).unwrap();
+            assert!(
+                verdict.is_good(),
+                "{:?}",
+                verdict.findings().collect::<Vec<_>>()
+            );
+        }
+    }
+    std::fs::remove_file(&local.paths[0]).unwrap();
+    let places = open_places(&dirs);
+    let error = Reader::open(&places, &local.record, &local.record.containers[0])
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
 }

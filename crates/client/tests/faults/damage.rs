@@ -1,0 +1,310 @@
+//! Damage in each structure of the format: the exact bytes from what is redundant, or the older step with a
+//! warning that says what was wrong; never other bytes. With `strict`, an error instead of the older step.
+
+use crate::ledger::Story;
+use crate::life::{Life, PAIR, SPREAD, STRIPED, Workload, copy_tree, names};
+use crate::payload::Origin;
+use crate::trial::{Failure, Outcome, Random, Table, Verdict, apart, seed, share, told, trials};
+use orcheck_format::container::{
+    BLOCK_BYTES, RankHeader, TRAILER_BYTES, Trailer, decode_rank_record,
+};
+use orcheck_format::manifest::Manifest;
+use orcheck_format::names::FileName;
+use orcheck_io::testing::{Ended, Scratch};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The newest step in the damaged directories; the one before is there too.
+const NEWEST: u64 = 3;
+
+/// What must come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// The newest, whatever was damaged: it is redundant, or there is another copy.
+    Newest,
+    /// The step before, with a warning that contains what is wrong; with `strict` an error.
+    Older,
+    /// Either.
+    Any,
+}
+
+/// One place to damage: files relative to the trial's directory, with the bytes of one structure in each.
+#[derive(Debug, Clone)]
+struct Spot {
+    structure: String,
+    files: Vec<(PathBuf, Range<usize>)>,
+    expect: Expect,
+    /// What the warning must name besides the file.
+    named: Vec<String>,
+}
+
+/// What is done to a structure.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    /// One bit, at this fraction of the structure (in 2^-32).
+    Flip(u64),
+    /// The file ends where the structure begins.
+    Truncate,
+    /// The first 4 KiB block of the structure is zero.
+    Zero,
+    /// The block of the structure and the one after it change places.
+    Swap,
+    /// The block that an older checkpoint has at the same offset.
+    Stale,
+}
+
+/// The ranges of one container's structures.
+struct Anatomy {
+    header: Range<usize>,
+    ranks: Vec<(u32, Range<usize>, Range<usize>, Range<usize>)>,
+    manifest: Range<usize>,
+    trailer: Range<usize>,
+    /// Stored bytes of regions: (rank, store, range in that store's file).
+    extents: Vec<(u32, usize, Range<usize>)>,
+}
+
+fn anatomy(bytes: &[u8]) -> Anatomy {
+    let trailer = bytes.len() - TRAILER_BYTES..bytes.len();
+    let found = Trailer::decode(&bytes[trailer.clone()]).unwrap();
+    let at = found.manifest_at as usize;
+    let manifest = at..at + found.manifest_len_bytes as usize;
+    let decoded = Manifest::decode(&bytes[manifest.clone()]).unwrap();
+    let striped = decoded.stores.len() > 1;
+    let mut ranks = Vec::new();
+    let mut at = BLOCK_BYTES;
+    while at < manifest.start {
+        let header = RankHeader::decode(&bytes[at..at + BLOCK_BYTES]).unwrap();
+        let stream = at + BLOCK_BYTES;
+        let record = stream + if striped { 0 } else { header.stream_len_bytes as usize };
+        let (_, used) = decode_rank_record(&bytes[record..]).unwrap();
+        ranks.push((header.rank, at..at + BLOCK_BYTES, stream..record, record..record + used));
+        at = (record + used).next_multiple_of(BLOCK_BYTES);
+    }
+    let mut extents = Vec::new();
+    for rank in &decoded.ranks {
+        for extent in rank.regions.iter().flat_map(|region| &region.extents) {
+            let from = extent.physical as usize;
+            extents.push((rank.rank, usize::from(extent.store), from..from + extent.stored_len_bytes as usize));
+        }
+    }
+    Anatomy { header: 0..BLOCK_BYTES, ranks, manifest, trailer, extents }
+}
+
+/// Files of the newest step that satisfy `which`, relative to `root`.
+fn files(workload: &Workload, root: &Path, which: &dyn Fn(&FileName) -> bool) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for dir in workload.job_dirs(root) {
+        let mut here = names(&dir);
+        here.sort();
+        for name in here {
+            if FileName::parse(&name).is_some_and(|name| which(&name)) {
+                found.push(dir.strip_prefix(root).unwrap().join(name));
+            }
+        }
+    }
+    found
+}
+
+fn whole(root: &Path, path: &Path) -> Range<usize> {
+    0..std::fs::metadata(root.join(path)).unwrap().len() as usize
+}
+
+/// Every structure of the newest checkpoint, with what must come back when it is damaged.
+fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
+    let other_level = workload.node_level;
+    let mut spots = Vec::new();
+    let lost = if other_level { Expect::Newest } else { Expect::Older };
+    for path in files(workload, root, &|name| matches!(name, FileName::Container { step: NEWEST, .. })) {
+        let anatomy = anatomy(&std::fs::read(root.join(&path)).unwrap());
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let mut spot = |structure: &str, range: Range<usize>, expect, named: Vec<String>| {
+            spots.push(Spot { structure: structure.to_owned(), files: vec![(path.clone(), range)], expect, named });
+        };
+        spot("container header", anatomy.header, lost, vec![name.clone()]);
+        for (rank, header, stream, record) in anatomy.ranks {
+            spot("rank header", header, Expect::Newest, vec![]);
+            spot("rank record", record.clone(), Expect::Newest, vec![]);
+            // Between the last byte of the stream's last region and its record: padding.
+            let last = anatomy.extents.iter().filter(|extent| extent.0 == rank && extent.1 == 0).map(|extent| extent.2.end).max();
+            if let Some(last) = last.filter(|&last| last < stream.end) {
+                spot("padding", last..stream.end, Expect::Newest, vec![]);
+            }
+        }
+        spot("manifest", anatomy.manifest, Expect::Newest, vec![]);
+        spot("trailer", anatomy.trailer, Expect::Newest, vec![]);
+        for (rank, store, range) in anatomy.extents.into_iter().step_by(3) {
+            let (file, structure) = if store == 0 {
+                (path.clone(), "stream")
+            } else {
+                let stripe = name.replace(".orc", &format!(".stripe{store:02}"));
+                let found = files(workload, root, &|other| other.to_string() == stripe);
+                (found[0].clone(), "stripe")
+            };
+            let named = vec![
+                file.file_name().unwrap().to_string_lossy().into_owned(),
+                format!("rank {rank}"),
+                format!("bytes {}..{}", range.start, range.end),
+            ];
+            spots.push(Spot { structure: structure.to_owned(), files: vec![(file, range)], expect: lost, named });
+        }
+    }
+    let records = files(workload, root, &|name| matches!(name, FileName::Commit { step: NEWEST, .. }));
+    for path in &records {
+        let files = vec![(path.clone(), whole(root, path))];
+        let structure = "commit record, one copy".to_owned();
+        spots.push(Spot { structure, files, expect: Expect::Newest, named: vec![] });
+    }
+    let all: Vec<(PathBuf, Range<usize>)> = records.iter().map(|path| (path.clone(), whole(root, path))).collect();
+    let named = vec![records[0].file_name().unwrap().to_string_lossy().into_owned()];
+    spots.push(Spot { structure: "commit record, all copies".to_owned(), files: all, expect: Expect::Older, named });
+    for (structure, end) in [("claim", ".claim"), ("resumed", ".resumed")] {
+        let found = files(workload, root, &|name| name.to_string().ends_with(end));
+        let all = found.iter().map(|path| (path.clone(), whole(root, path))).collect();
+        let one = vec![(found[0].clone(), whole(root, &found[0]))];
+        for (structure, files) in [(format!("{structure}, one copy"), one), (format!("{structure}, all copies"), all)] {
+            spots.push(Spot { structure, files, expect: Expect::Newest, named: vec![] });
+        }
+    }
+    spots
+}
+
+/// Does the harm; false when there is nothing to do it to.
+fn harm(root: &Path, spot: &Spot, harm: Harm) -> bool {
+    for (path, range) in &spot.files {
+        let full = root.join(path);
+        let mut bytes = std::fs::read(&full).unwrap();
+        let before = bytes.clone();
+        let block = range.start / BLOCK_BYTES * BLOCK_BYTES;
+        let end = (block + BLOCK_BYTES).min(bytes.len());
+        match harm {
+            Harm::Flip(fraction) => {
+                let bits = (range.len() as u64 * 8).max(1);
+                let bit = (u128::from(fraction) * u128::from(bits) >> 32) as usize;
+                bytes[range.start + bit / 8] ^= 1 << (bit % 8);
+            }
+            Harm::Truncate => bytes.truncate(range.start),
+            Harm::Zero => bytes[block..end].fill(0),
+            Harm::Swap => {
+                if block + 2 * BLOCK_BYTES > bytes.len() {
+                    return false;
+                }
+                let (one, two) = bytes[block..block + 2 * BLOCK_BYTES].split_at_mut(BLOCK_BYTES);
+                one.swap_with_slice(two);
+            }
+            Harm::Stale => {
+                let name = path.file_name().unwrap().to_string_lossy();
+                let older = name.replace(&format!("s{NEWEST:012}"), &format!("s{:012}", NEWEST - 1));
+                if older == name {
+                    return false;
+                }
+                let Some(older) = std::fs::read(full.with_file_name(older)).ok().filter(|older| older.len() >= end) else {
+                    return false;
+                };
+                bytes[block..end].copy_from_slice(&older[block..end]);
+            }
+        }
+        if bytes == before {
+            return false;
+        }
+        std::fs::write(&full, bytes).unwrap();
+    }
+    true
+}
+
+/// Restarts in damaged directories and judges.
+fn restart(workload: &Workload, root: &Path, spot: &Spot, strict: bool) -> Result<Verdict, Failure> {
+    let life = Life::new(*workload, root, 2, 0);
+    let life = if strict { life.with("strict = true") } else { life };
+    match apart(&life) {
+        Ended::Exited(0) => {}
+        Ended::Hung => return Err((Verdict::Hang, told(&Story::read(root)))),
+        ended => return Err((Verdict::HardFail, format!("{ended:?}; {}", told(&Story::read(root))))),
+    }
+    let story = Story::read(root);
+    let mine = story.run(2);
+    if let Some(text) = mine.wrong.first() {
+        return Err((Verdict::SilentWrong, text.clone()));
+    }
+    let said = format!("{} {}", mine.warnings.join(" | "), mine.errors.join(" | "));
+    let unnamed = spot.named.iter().find(|part| !said.contains(part.as_str()));
+    match (spot.expect, mine.resumed.flatten()) {
+        (_, Some(Origin { run: 1, step: NEWEST })) => Ok(Verdict::Pass),
+        (Expect::Newest, found) => Err((Verdict::LostWork, format!("got {found:?}; {}", told(&story)))),
+        (_, Some(Origin { run: 1, step })) if step == NEWEST - 1 && !strict => match unnamed {
+            None => Ok(Verdict::FellBack),
+            Some(part) => Err((Verdict::FellBack, format!("no warning names '{part}'; {}", told(&story)))),
+        },
+        (_, None) if strict && !mine.errors.is_empty() => match unnamed {
+            None => Ok(Verdict::ClearFail),
+            Some(part) => Err((Verdict::ClearFail, format!("the error does not name '{part}'; {}", told(&story)))),
+        },
+        (_, found) => Err((Verdict::HardFail, format!("got {found:?} (strict {strict}); {}", told(&story)))),
+    }
+}
+
+// Breaks if: `Source::compare`, `check_digest` or the CRC of `CommitRecord::decode` in reader and format accept
+// whatever they find.
+pub fn damaged_structures() {
+    let seed = seed();
+    let flips = (trials(8) as u64).min(2000);
+    println!("  seed {seed} (ORCHECK_SEED)");
+    let mut table = Table::default();
+    for workload in [SPREAD, PAIR, STRIPED] {
+        let workload = Workload { keep: 2, ..workload };
+        let base = Scratch::in_memory("whole");
+        assert_eq!(apart(&Life::new(workload, base.path(), 1, NEWEST)), Ended::Exited(0));
+        let spots = spots(&workload, base.path());
+        let mut random = Random::new(seed);
+        let mut list: Vec<(usize, Harm)> = Vec::new();
+        for number in 0..spots.len() {
+            list.extend([Harm::Truncate, Harm::Zero, Harm::Swap, Harm::Stale].map(|harm| (number, harm)));
+            list.extend([0, u64::from(u32::MAX)].map(|edge| (number, Harm::Flip(edge))));
+            list.extend((2..flips).map(|_| (number, Harm::Flip(random.below(1 << 32)))));
+        }
+        let outcomes = share(list.len(), &|n| {
+            let (spot, how) = (&spots[list[n].0], list[n].1);
+            let mut worst = Outcome::of(false, Ok(Verdict::Pass));
+            for strict in [false, true] {
+                let scratch = Scratch::in_memory("damage");
+                copy_tree(base.path(), scratch.path());
+                if !harm(scratch.path(), spot, how) {
+                    return worst;
+                }
+                // What a block swap or a cut does to the neighbours is not what the structure promises.
+                let spot = loosened(&workload, spot, how);
+                let result = restart(&workload, scratch.path(), &spot, strict);
+                let failed = result.is_err();
+                let outcome = Outcome::of(true, result);
+                if failed || !strict {
+                    worst = outcome;
+                }
+                if failed {
+                    break;
+                }
+            }
+            worst
+        });
+        let mut rows: Vec<&str> = spots.iter().map(|spot| spot.structure.as_str()).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        for row in rows {
+            let chosen: Vec<usize> = (0..list.len()).filter(|&n| spots[list[n].0].structure == row).collect();
+            let names: Vec<String> =
+                chosen.iter().map(|&n| format!("{:?} of {:?}", list[n].1, spots[list[n].0].files)).collect();
+            let outcomes: Vec<Outcome> = chosen.iter().map(|&n| outcomes[n].clone()).collect();
+            table.add(&format!("{}: {row}", workload.name), &names, &outcomes, &[Verdict::Pass, Verdict::FellBack]);
+        }
+    }
+    table.finish("damaged structures, each also with strict");
+}
+
+/// A cut, swapped, zeroed or stale block reaches beyond the structure it begins in: without another copy only a
+/// good state and a clear word are promised then.
+fn loosened(workload: &Workload, spot: &Spot, how: Harm) -> Spot {
+    let small = ["commit", "claim", "resumed"].iter().any(|part| spot.structure.starts_with(part));
+    match how {
+        Harm::Flip(_) => spot.clone(),
+        _ if small || workload.node_level => spot.clone(),
+        _ => Spot { expect: Expect::Any, named: vec![], ..spot.clone() },
+    }
+}
