@@ -47,6 +47,7 @@ step test "$cargo" test --workspace --locked --no-fail-fast
 step build tools/install-prefix.sh "$prefix"
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
+step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" bash crates/capi/tests/hosts.sh
 if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources
 fi

@@ -13,7 +13,7 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::epoch::record_resumed;
-use orcheck_engine::restore::{Candidate, RankView, candidates};
+use orcheck_engine::restore::{Candidate, Offer, RankView, candidates};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_io::dir::Dir;
@@ -72,11 +72,19 @@ impl Session {
     /// Rank 0 looks, everybody learns.
     fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let looked = if self.rank == 0 && !self.options.fresh {
-            candidates(&self.job, &self.places)
+            candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
+                // Breaks if: strict looks at the candidates only.
+                Some(error) if self.options.strict => Err(error),
+                _ => Ok(offer),
+            })
         } else {
-            Ok((Vec::new(), Vec::new()))
+            Ok(Offer::default())
         };
-        let (mut list, notes) = agree(self.collective.as_mut(), looked)?;
+        let Offer {
+            candidates: mut list,
+            notes,
+            ..
+        } = agree(self.collective.as_mut(), looked)?;
         list.truncate(MAX_CANDIDATES);
         let mut bytes = Vec::new();
         for Candidate { step, epoch } in &list {
@@ -277,6 +285,7 @@ impl Session {
                 continue;
             }
             self.environment.steps.at("restart.region", &name)?;
+            let of_region = |error: Error| error.at(format!("region '{name}'"));
             match &region.target {
                 Target::Memory(span) => view.read(&name, *span)?,
                 Target::File(file) => {
@@ -285,11 +294,13 @@ impl Session {
                         .ok_or_else(|| Error::internal("no routed directory"))?;
                     let file = create_file(dir.as_ref(), file)?;
                     view.stream(&name, &mut |at, bytes| {
-                        region.take_back(at, bytes, Some(file.as_ref()))
+                        region.take_back(at, bytes, Some(file.as_ref())).map_err(of_region)
                     })?;
                     file.close()?;
                 }
-                _ => view.stream(&name, &mut |at, bytes| region.take_back(at, bytes, None))?,
+                _ => view.stream(&name, &mut |at, bytes| {
+                    region.take_back(at, bytes, None).map_err(of_region)
+                })?,
             }
         }
         Ok(())

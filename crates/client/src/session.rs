@@ -360,7 +360,8 @@ impl Session {
             )));
         }
         if self.route.is_none() {
-            let parent = self.places.all().into_iter().next().ok_or_else(|| {
+            let writable = [Level::Node, Level::Global].map(|level| self.places.of_level(level));
+            let parent = writable.into_iter().flatten().next().ok_or_else(|| {
                 Error::unavailable("no directory of this job is left for routed files")
             })?;
             let child = route_name(self.epoch, self.rank);

@@ -9,7 +9,8 @@
 //! 1. A scan changes nothing on any disk.
 //! 2. A commit is visible only through a record whose checksum, name, job, step, epoch and level all agree.
 //! 3. The resume rule: a commit (s, e) is fenced once an epoch after e has resumed from a step below s, or from
-//!    nothing. An epoch that claimed but has not yet recorded where it resumed from restricts nothing.
+//!    nothing; a commit (s', e') with e' > e and s' <= s proves that, should the record of it be lost. An epoch
+//!    that claimed but has neither recorded where it resumed from nor committed restricts nothing.
 //! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
 //!    names both, never a choice.
 //! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
@@ -140,6 +141,7 @@ fn fenced_by(
     commit: &CommitRecord,
     claims: &BTreeMap<u64, Claim>,
     resumed: &BTreeMap<u64, Resumed>,
+    oldest: &BTreeMap<u64, u64>,
 ) -> Option<String> {
     let counter = commit.epoch.counter;
     if let Some(claim) = claims.get(&counter)
@@ -158,6 +160,13 @@ fn fenced_by(
                 Some(format!("epoch {} resumed from step {step}", later.epoch))
             }
             Some(_) => None,
+        })
+        .or_else(|| {
+            // The same without the record: steps grow, so a later run had resumed from before its own.
+            let (later, step) = oldest
+                .range(counter.saturating_add(1)..)
+                .find(|&(_, &step)| step <= commit.step)?;
+            Some(format!("epoch {later} committed step {step} after it"))
         })
 }
 
@@ -346,6 +355,11 @@ impl<'a> Scan<'a> {
             }
         }
 
+        let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
+        for (step, epoch, _) in self.commits.keys() {
+            let first = oldest.entry(epoch.counter).or_insert(*step);
+            *first = (*first).min(*step);
+        }
         let mut commits = Vec::new();
         let mut fenced = Vec::new();
         for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
@@ -369,7 +383,7 @@ impl<'a> Scan<'a> {
                 );
             }
             let commit = variants.swap_remove(0);
-            match fenced_by(&commit.record, &claims, &self.resumed) {
+            match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
                 None => commits.push(commit),
                 Some(why) => {
                     self.notes.push(format!(

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! 1. A root is never created: a mistyped path is an error, not a new directory.
-//! 2. A placed root that is gone is skipped only when another one remembers the job (it holds a
-//!    claim), and the skip is reported.
+//! 2. A placed root that is gone or cannot be written is left out only when another one remembers
+//!    the job (it holds a claim), and that is reported. One that can be read still is.
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
@@ -23,8 +23,10 @@ use std::sync::Arc;
 pub struct Places {
     /// Level `node`: this node's own directory.
     pub node: Option<Arc<dyn Dir>>,
-    /// Level `global`: the placed directories by server index; `None` for one that is gone.
+    /// Level `global`: the placed directories by server index; `None` for one that takes no files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
+    /// Those of them that take no files but can be read: what they hold may be the newest there is.
+    pub read_only: Vec<Arc<dyn Dir>>,
     /// Paths as configured, by server index.
     pub server_roots: Vec<PathBuf>,
     /// What was skipped and why.
@@ -66,13 +68,17 @@ impl Places {
         };
         let mut notes = Vec::new();
         let mut servers = Vec::new();
+        let mut read_only = Vec::new();
         let mut first_error = None;
         for root in server_roots {
             match open_beneath(root, &[job.as_str()], steps, create) {
                 Ok(dir) => servers.push(Some(dir)),
                 Err(error) => {
                     let error = error.at(format!("level global, directory {}", root.display()));
-                    notes.push(format!("skipped: {}", error.message()));
+                    let readable = open_to_read(root, job, steps).ok();
+                    let what = if readable.is_some() { "read, but not written" } else { "skipped" };
+                    notes.push(format!("{what}: {}", error.message()));
+                    read_only.extend(readable);
                     servers.push(None);
                     first_error.get_or_insert(error);
                 }
@@ -82,7 +88,9 @@ impl Places {
             .iter()
             .flatten()
             .any(|dir| holds_claim(dir.as_ref()));
+        let known_to_readers = read_only.iter().any(|dir| holds_claim(dir.as_ref()));
         match first_error {
+            Some(error) if !known && known_to_readers => Err(error),
             Some(error) if !known => Err(error.at(format!(
                 "job '{}' is new here, and a new job needs all its directories",
                 job.as_str()
@@ -90,13 +98,14 @@ impl Places {
             _ => Ok(Self {
                 node,
                 servers,
+                read_only,
                 server_roots: server_roots.to_vec(),
                 notes,
             }),
         }
     }
 
-    /// Directories that hold commit records of `level`.
+    /// Directories that take the files of `level`.
     #[must_use]
     pub fn of_level(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         match level {
@@ -105,14 +114,23 @@ impl Places {
         }
     }
 
-    /// All directories this node can read, nearest first.
+    /// Directories of `level` that can be read: those of [`Self::of_level`] and the read-only ones.
+    #[must_use]
+    pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
+        let mut dirs = self.of_level(level);
+        if level == Level::Global {
+            dirs.extend(self.read_only.iter().cloned());
+        }
+        dirs
+    }
+
+    /// All directories this node can read: the nearest first, those that can be written before
+    /// those that cannot.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<dyn Dir>> {
-        self.node
-            .iter()
-            .chain(self.servers.iter().flatten())
-            .cloned()
-            .collect()
+        let mut dirs = self.of_level(Level::Node);
+        dirs.extend(self.to_read(Level::Global));
+        dirs
     }
 
     /// Configured levels, weakest first.
@@ -146,6 +164,12 @@ fn open_beneath(root: &Path, names: &[&str], steps: &Steps, create: bool) -> Res
         dir = child;
     }
     Ok(dir)
+}
+
+/// What a directory holds that takes no new files.
+fn open_to_read(root: &Path, job: &JobName, steps: &Steps) -> Result<Arc<dyn Dir>> {
+    let dir = open_dir(root, steps.clone())?.child(job.as_str(), false)?;
+    dir.list().map(|_| dir)
 }
 
 fn holds_claim(dir: &dyn Dir) -> bool {

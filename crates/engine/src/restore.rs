@@ -19,6 +19,7 @@ use crate::reader::{Reader, holder_of};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
+use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
@@ -37,11 +38,22 @@ pub struct Candidate {
     pub epoch: Epoch,
 }
 
+/// What the directories offer to resume from.
+#[derive(Debug, Default)]
+pub struct Offer {
+    /// Newest first.
+    pub candidates: Vec<Candidate>,
+    /// What the scan skipped, for the user.
+    pub notes: Vec<String>,
+    /// A checkpoint newer than all candidates has a commit record, but no copy of it can be read.
+    pub hidden: Option<Error>,
+}
+
 /// Candidates newest first, and what the scan skipped.
 ///
 /// # Errors
 /// What [`Catalog::scan`] says; the first problem it met when no candidate is left.
-pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec<String>)> {
+pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     let catalog = Catalog::scan(job, &places.all())?;
     let mut candidates: Vec<Candidate> = Vec::new();
     for Commit { record, .. } in catalog.commits() {
@@ -67,7 +79,52 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<(Vec<Candidate>, Vec
         )
         .next("run `orcheck verify`; set fresh = true to begin anew"));
     }
-    Ok((candidates, catalog.notes().to_vec()))
+    Ok(Offer {
+        hidden: hidden(&catalog),
+        candidates,
+        notes: catalog.notes().to_vec(),
+    })
+}
+
+/// The newest checkpoint of which there are commit records but none that can be read, if it is
+/// newer than all that can.
+fn hidden(catalog: &Catalog) -> Option<Error> {
+    let known: Vec<&CommitRecord> = catalog
+        .commits()
+        .iter()
+        .chain(catalog.fenced())
+        .map(|commit| &commit.record)
+        .collect();
+    let newest = catalog.commits().first().map(|commit| commit.record.step);
+    let unread = |name: &FileName| match *name {
+        FileName::Commit {
+            step, epoch, run, ..
+        } => {
+            let is = |record: &&CommitRecord| {
+                (record.step, record.epoch.counter) == (step, epoch)
+                    && crate::container::run_prefix(&record.epoch.run.0) == run
+            };
+            (Some(step) > newest && !known.iter().any(is)).then_some(step)
+        }
+        _ => None,
+    };
+    let (step, name) = catalog
+        .files()
+        .iter()
+        .filter_map(|(_, entry, name)| Some((unread(name.as_ref()?)?, &entry.name)))
+        .max()?;
+    let why = catalog
+        .problems()
+        .iter()
+        .filter(|problem| problem.message.contains(name.as_str()));
+    let why: Vec<&str> = why.map(|problem| problem.message.as_str()).collect();
+    Some(
+        Error::corrupt(format!(
+            "no commit record of step {step} can be read: {}",
+            why.join("; ")
+        ))
+        .next("look at the storage; without strict an older step is used"),
+    )
 }
 
 /// One rank's part of a candidate, opened at every level where it can be.
@@ -242,7 +299,7 @@ fn read_from(
 /// Whether every directory of a level that this run uses was there in the candidate's run too: it
 /// then has that run's claim, which is older than any record.
 fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
-    let dirs = places.of_level(level);
+    let dirs = places.to_read(level);
     let all = level != Level::Global || dirs.len() == places.server_roots.len();
     let counter = candidate.epoch.counter;
     let claimed = |dir: &Arc<dyn Dir>| {
@@ -259,7 +316,7 @@ fn open_copy(
     world_size: u32,
     level: Level,
 ) -> Result<Option<Copy>> {
-    let dirs = places.of_level(level);
+    let dirs = places.to_read(level);
     let Some(record) = read_record(&dirs, candidate, level)? else {
         return Ok(None);
     };

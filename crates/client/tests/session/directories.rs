@@ -49,8 +49,16 @@ fn a_new_job_does_not_start_while_a_directory_is_missing() {
         job.run(|session, _| {
             let error = refused(session);
             let path = path.display().to_string();
-            says(&error, ErrorKind::NotFound, &[&path, "No such file or directory", "create the directory"]);
-            let level = if gone == "local" { "level node" } else { "a new job needs all its directories" };
+            says(
+                &error,
+                ErrorKind::NotFound,
+                &[&path, "No such file or directory", "create the directory"],
+            );
+            let level = if gone == "local" {
+                "level node"
+            } else {
+                "a new job needs all its directories"
+            };
             says(&error, ErrorKind::NotFound, &[level]);
         });
         assert!(!path.exists());
@@ -74,11 +82,20 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
         let mut session = session.unwrap();
         let told = warnings(&mut session);
         assert!(
-            told.iter().any(|text| text.contains("skipped: level global") && text.contains("ost1")),
+            told.iter()
+                .any(|text| text.contains("skipped: level global") && text.contains("ost1")),
             "{told:?}"
         );
         let error = refused(session.find());
-        says(&error, ErrorKind::Corrupt, &["no checkpoint of job 'job' can be restored", "step 1 skipped", ".orc"]);
+        says(
+            &error,
+            ErrorKind::Corrupt,
+            &[
+                "no checkpoint of job 'job' can be restored",
+                "step 1 skipped",
+                ".orc",
+            ],
+        );
         let _ = rank;
     });
     job.clone().with("fresh = true").run(|session, rank| {
@@ -86,7 +103,13 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
         save(&mut session, rank, 2, 20);
         session.close(LONG).unwrap();
     });
-    assert_eq!(containers(&scratch.path().join("ost0")).iter().filter(|(step, _)| *step == 2).count(), 2);
+    assert_eq!(
+        containers(&scratch.path().join("ost0"))
+            .iter()
+            .filter(|(step, _)| *step == 2)
+            .count(),
+        2
+    );
     restores(&job, 2, 20);
     // Back again: what it holds of the older life does not count.
     disk::rename(&scratch.path().join("away"), &scratch.path().join("ost1"));
@@ -98,18 +121,41 @@ fn the_same_directory_twice_is_refused_also_under_another_name() {
     let scratch = Scratch::new("twice");
     let job = Job::new(scratch.path(), 1, 1, false);
     let ost = scratch.path().join("ost0").display().to_string();
-    let twice = Job { options: job.options.replace("global = ", &format!("node_dir = '{ost}'\nglobal = ")), ..job.clone() };
+    let twice = Job {
+        options: job
+            .options
+            .replace("global = ", &format!("node_dir = '{ost}'\nglobal = ")),
+        ..job.clone()
+    };
     twice.run(|session, _| {
         let error = refused(session);
-        says(&error, ErrorKind::Invalid, &[&ost, "is configured twice", "its own directory"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[&ost, "is configured twice", "its own directory"],
+        );
     });
     let dotted = format!("['{ost}', '{}/../{}']", ost, "ost0");
-    let dotted = Job { options: job.options.replace(&format!("['{ost}']"), &dotted), ..job };
+    let dotted = Job {
+        options: job.options.replace(&format!("['{ost}']"), &dotted),
+        ..job
+    };
     dotted.run(|session, _| {
         let error = refused(session);
-        says(&error, ErrorKind::Invalid, &["is the same directory as one configured before it", "its own directory"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "is the same directory as one configured before it",
+                "its own directory",
+            ],
+        );
     });
-    assert_eq!(names(&scratch.path().join("ost0/job")), Vec::<String>::new(), "no claim is left");
+    assert_eq!(
+        names(&scratch.path().join("ost0/job")),
+        Vec::<String>::new(),
+        "no claim is left"
+    );
 }
 
 #[test]
@@ -119,7 +165,11 @@ fn a_file_in_place_of_a_directory_is_named() {
     disk::remove_tree(&scratch.path().join("ost0"));
     disk::write(&scratch.path().join("ost0"), b"not a directory");
     job.run(|session, _| {
-        says(&refused(session), ErrorKind::Invalid, &["ost0", "Not a directory", "name a directory"]);
+        says(
+            &refused(session),
+            ErrorKind::Invalid,
+            &["ost0", "Not a directory", "name a directory"],
+        );
     });
 }
 
@@ -135,7 +185,10 @@ impl<'a> ReadOnly<'a> {
     /// Before the test uses the directory.
     fn prepare(path: &'a Path, test: &str) -> Option<Self> {
         if !disk::is_superuser() {
-            return Some(Self { path, mounted: None });
+            return Some(Self {
+                path,
+                mounted: None,
+            });
         }
         let mounted = Mounted::new(path, "size=8m");
         if mounted.is_none() {
@@ -161,13 +214,15 @@ impl Drop for ReadOnly<'_> {
     }
 }
 
-// Breaks if: `open_beneath` does not ask `read_only`.
+// Breaks if: `open_beneath` does not ask `read_only`, or `open_copy` reads only where it may write.
 #[test]
 fn a_read_only_directory_stops_a_new_job_and_is_left_out_by_a_known_one() {
     let scratch = Scratch::new("readonly");
     let path = scratch.path().join("ost1");
     crate::support::make_dir(&path);
-    let Some(read_only) = ReadOnly::prepare(&path, "a_read_only_directory") else { return };
+    let Some(read_only) = ReadOnly::prepare(&path, "a_read_only_directory") else {
+        return;
+    };
     let job = Job::new(scratch.path(), 2, 2, false);
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -177,13 +232,25 @@ fn a_read_only_directory_stops_a_new_job_and_is_left_out_by_a_known_one() {
     read_only.begin();
     let path = path.display().to_string();
     // Another job, which no directory knows.
-    let opened =
-        Session::open_with("new", Box::new(Solo), Options::from_text(&job.options), Environment::default());
-    says(&refused(opened), ErrorKind::Unavailable, &[&path, "is read-only", "mount it writable, or configure another"]);
+    let opened = Session::open_with(
+        "new",
+        Box::new(Solo),
+        Options::from_text(&job.options),
+        Environment::default(),
+    );
+    says(
+        &refused(opened),
+        ErrorKind::Unavailable,
+        &[
+            &path,
+            "is read-only",
+            "mount it writable, or configure another",
+        ],
+    );
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let told = warnings(&mut session);
-        assert!(told.iter().any(|text| text.contains("skipped") && text.contains("is read-only")), "{told:?}");
+        assert!(told.iter().any(|text| text.contains("read, but not written") && text.contains("is read-only")), "{told:?}");
         assert_eq!(session.find().unwrap(), 1);
         let mut state = State::empty(rank, 20);
         state.protect(&mut session).unwrap();
@@ -202,7 +269,10 @@ fn a_full_directory_fails_the_step_names_the_place_and_the_next_step_goes_on() {
     let scratch = Scratch::new("full");
     let full = scratch.path().join("ost0");
     let Some(_mounted) = Mounted::new(&full, "size=1m") else {
-        return skip("a_full_directory", "mounting a file system of 1 MiB needs the superuser");
+        return skip(
+            "a_full_directory",
+            "mounting a file system of 1 MiB needs the superuser",
+        );
     };
     let job = Job::new(scratch.path(), 1, 1, false);
     job.run(|session, rank| {
@@ -212,12 +282,16 @@ fn a_full_directory_fails_the_step_names_the_place_and_the_next_step_goes_on() {
         large.protect(&mut session).unwrap();
         session.checkpoint(2).unwrap();
         let error = refused(session.wait(2, Level::Global, LONG));
-        says(&error, ErrorKind::NoSpace, &[
-            "checkpoint 2 is not safe at level global",
-            "node n0",
-            &full.display().to_string(),
-            "No space left on device (ENOSPC)",
-        ]);
+        says(
+            &error,
+            ErrorKind::NoSpace,
+            &[
+                "checkpoint 2 is not safe at level global",
+                "node n0",
+                &full.display().to_string(),
+                "No space left on device (ENOSPC)",
+            ],
+        );
         assert_eq!(containers(&full), [(1, 0)], "the failed container is gone");
         save(&mut session, rank, 3, 50);
         session.close(LONG).unwrap();
@@ -232,10 +306,17 @@ fn after_a_directory_is_full_the_next_checkpoint_goes_elsewhere() {
         let scratch = Scratch::new("elsewhere");
         let full = scratch.path().join("ost1");
         let Some(_mounted) = Mounted::new(&full, "size=1m") else {
-            return skip("after_a_directory_is_full", "mounting a file system of 1 MiB needs the superuser");
+            return skip(
+                "after_a_directory_is_full",
+                "mounting a file system of 1 MiB needs the superuser",
+            );
         };
         let job = Job::new(scratch.path(), 2, 3, false).with(&format!("mode = '{mode}'"));
-        let job = if mode == "traditional" { job } else { job.nodes(2) };
+        let job = if mode == "traditional" {
+            job
+        } else {
+            job.nodes(2)
+        };
         let results = job.run(|session, rank| {
             let mut session = session.unwrap();
             let mut state = State::new(rank, 1, 3000);
@@ -248,11 +329,20 @@ fn after_a_directory_is_full_the_next_checkpoint_goes_elsewhere() {
             (failed, told)
         });
         for (failed, _) in &results {
-            says(failed.as_ref().unwrap_err(), ErrorKind::NoSpace, &["ost1", "ENOSPC"]);
+            says(
+                failed.as_ref().unwrap_err(),
+                ErrorKind::NoSpace,
+                &["ost1", "ENOSPC"],
+            );
         }
         let told: Vec<&String> = results.iter().flat_map(|(_, told)| told).collect();
-        let expected = |text: &&String| text.contains("ost1") && text.contains("takes no more containers of this run");
-        assert!(!told.is_empty() && told.iter().all(expected), "{mode}: {told:?}");
+        let expected = |text: &&String| {
+            text.contains("ost1") && text.contains("takes no more containers of this run")
+        };
+        assert!(
+            !told.is_empty() && told.iter().all(expected),
+            "{mode}: {told:?}"
+        );
         restores(&job, 2, 3000);
     }
 }
@@ -280,7 +370,9 @@ fn foreign_files_are_reported_and_never_touched() {
         let told = warnings(&mut session);
         let dir = dir.display().to_string();
         assert!(
-            told.iter().any(|text| text.contains("2 files") && text.contains(&dir) && text.contains("notes.txt")),
+            told.iter().any(|text| text.contains("2 files")
+                && text.contains(&dir)
+                && text.contains("notes.txt")),
             "{told:?}"
         );
         let mut state = State::empty(rank, 20);
@@ -291,10 +383,17 @@ fn foreign_files_are_reported_and_never_touched() {
         }
         session.close(LONG).unwrap();
     });
-    assert_eq!(containers(&scratch.path().join("ost0")), [(4, 0)], "prune did its work");
+    assert_eq!(
+        containers(&scratch.path().join("ost0")),
+        [(4, 0)],
+        "prune did its work"
+    );
     assert_eq!(disk::read(&dir.join("notes.txt")), b"mine");
     assert_eq!(disk::read(&dir.join("s000000000001.orc.bak")), b"also mine");
-    assert_eq!(disk::read(&dir.join("plots/route-e000001-aabbccdd-r0")), b"and this");
+    assert_eq!(
+        disk::read(&dir.join("plots/route-e000001-aabbccdd-r0")),
+        b"and this"
+    );
 }
 
 // ---- placement -------------------------------------------------------------------------------
@@ -305,8 +404,15 @@ fn a_mapping_file_decides_where_containers_land() {
     let scratch = Scratch::new("mapping");
     let file = scratch.path().join("map.toml");
     let ost = |i: u32| scratch.path().join(format!("ost{i}"));
-    let job = Job::new(scratch.path(), 3, 3, false).nodes(3).with(&format!("mapping = '{}'", file.display()));
-    let text = format!("[nodes]\nn0 = '{}'\nn1 = '{}'\nn2 = '{}'\n", ost(2).display(), ost(2).display(), ost(0).display());
+    let job = Job::new(scratch.path(), 3, 3, false)
+        .nodes(3)
+        .with(&format!("mapping = '{}'", file.display()));
+    let text = format!(
+        "[nodes]\nn0 = '{}'\nn1 = '{}'\nn2 = '{}'\n",
+        ost(2).display(),
+        ost(2).display(),
+        ost(0).display()
+    );
     disk::write(&file, text.as_bytes());
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -317,21 +423,39 @@ fn a_mapping_file_decides_where_containers_land() {
     assert_eq!(containers(&ost(1)), []);
     assert_eq!(containers(&ost(2)), [(1, 0), (1, 1)]);
     for i in 0..3 {
-        let records = names(&ost(i).join("job")).iter().filter(|name| name.ends_with("global.commit")).count();
+        let records = names(&ost(i).join("job"))
+            .iter()
+            .filter(|name| name.ends_with("global.commit"))
+            .count();
         assert_eq!(records, 1, "every directory holds the record");
     }
     restores(&job, 1, 20);
 
     for (text, parts) in [
-        ("[nodes]\nn0 = '/nowhere'\n", ["map.toml", "/nowhere", "which is not configured"]),
-        ("[nodes]\n", ["map.toml", "node \"n0\" has no entry", "add a line such as"]),
-        ("nodes: n0", ["map.toml", "mapping file", "a file that works"]),
+        (
+            "[nodes]\nn0 = '/nowhere'\n",
+            ["map.toml", "/nowhere", "which is not configured"],
+        ),
+        (
+            "[nodes]\n",
+            ["map.toml", "node \"n0\" has no entry", "add a line such as"],
+        ),
+        (
+            "nodes: n0",
+            ["map.toml", "mapping file", "a file that works"],
+        ),
     ] {
         disk::write(&file, text.as_bytes());
         job.run(|session, _| says(&refused(session), ErrorKind::Invalid, &parts));
     }
     disk::remove_file(&file);
-    job.run(|session, _| says(&refused(session), ErrorKind::NotFound, &["map.toml", "No such file"]));
+    job.run(|session, _| {
+        says(
+            &refused(session),
+            ErrorKind::NotFound,
+            &["map.toml", "No such file"],
+        )
+    });
 }
 
 #[test]
@@ -339,12 +463,23 @@ fn a_mapping_with_more_directories_than_streams_is_told() {
     let scratch = Scratch::new("lanes");
     let file = scratch.path().join("map.toml");
     let both = format!("'{0}/ost0', '{0}/ost1'", scratch.path().display());
-    disk::write(&file, format!("[nodes]\nn0 = [{both}]\nn1 = [{both}]\n").as_bytes());
-    let job = Job::new(scratch.path(), 4, 2, false).nodes(2).with(&format!("mapping = '{}'", file.display()));
-    let told = job.run(|session, _| warnings(&mut session.unwrap())).concat();
+    disk::write(
+        &file,
+        format!("[nodes]\nn0 = [{both}]\nn1 = [{both}]\n").as_bytes(),
+    );
+    let job = Job::new(scratch.path(), 4, 2, false)
+        .nodes(2)
+        .with(&format!("mapping = '{}'", file.display()));
+    let told = job
+        .run(|session, _| warnings(&mut session.unwrap()))
+        .concat();
     for node in ["'n0'", "'n1'"] {
         let what = [node, "2 directories", "1 CP-threads", "set lanes_per_node"];
-        assert!(told.iter().any(|text| what.iter().all(|part| text.contains(part))), "{told:?}");
+        assert!(
+            told.iter()
+                .any(|text| what.iter().all(|part| text.contains(part))),
+            "{told:?}"
+        );
     }
     let job = job.with("lanes_per_node = 2");
     let told = job.run(|session, rank| {
@@ -364,7 +499,9 @@ fn a_mapping_with_more_directories_than_streams_is_told() {
 #[test]
 fn weighted_placement_follows_the_sizes_of_the_last_checkpoint() {
     let scratch = Scratch::new("weighted");
-    let job = Job::new(scratch.path(), 4, 2, false).nodes(4).with("placement = 'weighted'");
+    let job = Job::new(scratch.path(), 4, 2, false)
+        .nodes(4)
+        .with("placement = 'weighted'");
     // Node 1 is as large as all others together.
     let scale = |rank: u32| if rank == 1 { 900 } else { 300 };
     let ost = |i: u32| scratch.path().join(format!("ost{i}"));
@@ -373,7 +510,11 @@ fn weighted_placement_follows_the_sizes_of_the_last_checkpoint() {
         save(&mut session, rank, 1, scale(rank));
         session.close(LONG).unwrap();
     });
-    assert_eq!(containers(&ost(0)), [(1, 0), (1, 2)], "without sizes: balanced");
+    assert_eq!(
+        containers(&ost(0)),
+        [(1, 0), (1, 2)],
+        "without sizes: balanced"
+    );
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 1);
@@ -383,7 +524,12 @@ fn weighted_placement_follows_the_sizes_of_the_last_checkpoint() {
         save(&mut session, rank, 2, scale(rank));
         session.close(LONG).unwrap();
     });
-    let second = |i| containers(&ost(i)).into_iter().filter(|(step, _)| *step == 2).map(|(_, node)| node);
+    let second = |i| {
+        containers(&ost(i))
+            .into_iter()
+            .filter(|(step, _)| *step == 2)
+            .map(|(_, node)| node)
+    };
     let mut nodes: Vec<Vec<u32>> = vec![second(0).collect(), second(1).collect()];
     nodes.sort();
     assert_eq!(nodes, [vec![0, 2, 3], vec![1]]);
@@ -394,12 +540,21 @@ fn weighted_placement_follows_the_sizes_of_the_last_checkpoint() {
 // Breaks if: `LeadState::replace` keeps the old placement, or a healthy directory is blamed for it.
 #[test]
 fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
-    for (mode, site) in [("orchestrated", "file.write"), ("traditional", "file.sync"), ("traditional", "dir.create")] {
+    for (mode, site) in [
+        ("orchestrated", "file.write"),
+        ("traditional", "file.sync"),
+        ("traditional", "dir.create"),
+    ] {
         let scratch = Scratch::new("lost");
         let plan = Arc::new(FaultPlan::new());
         let steps = orcheck_io::Steps::with(Arc::clone(&plan) as Arc<dyn orcheck_io::StepHook>);
         let job = Job::new(scratch.path(), 2, 3, false).with(&format!("mode = '{mode}'"));
-        let job = if mode == "traditional" { job } else { job.nodes(2) }.steps(steps);
+        let job = if mode == "traditional" {
+            job
+        } else {
+            job.nodes(2)
+        }
+        .steps(steps);
         let told = job.run(|session, rank| {
             let mut session = session.unwrap();
             save(&mut session, rank, 1, 300);
@@ -408,7 +563,11 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
             state.protect(&mut session).unwrap();
             session.checkpoint(2).unwrap();
             let error = refused(session.wait(2, Level::Global, LONG));
-            says(&error, ErrorKind::Unavailable, &["checkpoint 2 is not safe at level global", "ost1", "EIO"]);
+            says(
+                &error,
+                ErrorKind::Unavailable,
+                &["checkpoint 2 is not safe at level global", "ost1", "EIO"],
+            );
             save(&mut session, rank, 3, 300);
             let told = warnings(&mut session);
             session.close(LONG).unwrap();
@@ -417,10 +576,18 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
         plan.heal();
         let told = told.concat();
         assert!(
-            told.iter().all(|text| text.contains("ost1") && text.contains("takes no more containers")),
+            told.iter()
+                .all(|text| text.contains("ost1") && text.contains("takes no more containers")),
             "{mode}: {told:?}"
         );
         assert!(!told.is_empty(), "{mode}");
-        restores(&Job { steps: orcheck_io::Steps::none(), ..job }, 3, 300);
+        restores(
+            &Job {
+                steps: orcheck_io::Steps::none(),
+                ..job
+            },
+            3,
+            300,
+        );
     }
 }

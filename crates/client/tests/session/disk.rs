@@ -30,7 +30,11 @@ impl Mounted {
     }
 
     pub fn make_read_only(&self) {
-        let done = Command::new("mount").args(["-o", "remount,ro"]).arg(&self.0).status().unwrap();
+        let done = Command::new("mount")
+            .args(["-o", "remount,ro"])
+            .arg(&self.0)
+            .status()
+            .unwrap();
         assert!(done.success());
     }
 }
@@ -43,9 +47,12 @@ impl Drop for Mounted {
 
 /// Sorted names in a directory; none if it is not there.
 pub fn names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -87,4 +94,20 @@ pub fn set_writable(path: &Path, writable: bool) {
     use std::os::unix::fs::PermissionsExt;
     let mode = if writable { 0o700 } else { 0o500 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+// ---- what a test environment may refuse ------------------------------------------------------
+
+pub fn try_make_dir(path: &Path) -> bool {
+    std::fs::create_dir(path).is_ok()
+}
+
+pub fn try_write(path: &Path, text: &str) -> bool {
+    // Not `write`, which creates: files of the kernel are there or not.
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.is_ok_and(|mut file| file.write_all(text.as_bytes()).is_ok())
+}
+
+pub fn try_remove_dir(path: &Path) -> bool {
+    std::fs::remove_dir(path).is_ok()
 }

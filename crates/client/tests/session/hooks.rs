@@ -30,7 +30,12 @@ struct Held {
 
 impl Hold {
     pub fn at(site: &'static str, part: &str) -> Arc<Self> {
-        Arc::new(Self { site, part: part.to_owned(), state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            site,
+            part: part.to_owned(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     pub fn steps(self: &Arc<Self>) -> Steps {
@@ -43,8 +48,10 @@ impl Hold {
 
     /// Waits until a step is held.
     pub fn wait_until_held(&self) {
-        let (state, timeout) =
-            self.changed.wait_timeout_while(self.state(), PATIENCE, |state| state.arrived == 0).unwrap();
+        let (state, timeout) = self
+            .changed
+            .wait_timeout_while(self.state(), PATIENCE, |state| state.arrived == 0)
+            .unwrap();
         drop(state);
         assert!(!timeout.timed_out(), "no step of {} came", self.site);
     }
@@ -52,7 +59,10 @@ impl Hold {
     /// Whether `site` is seen `count` times within the window.
     pub fn sees(&self, site: &'static str, count: u32) -> bool {
         let missing = |state: &mut Held| state.seen.get(site).copied().unwrap_or(0) < count;
-        let (_state, timeout) = self.changed.wait_timeout_while(self.state(), WINDOW, missing).unwrap();
+        let (_state, timeout) = self
+            .changed
+            .wait_timeout_while(self.state(), WINDOW, missing)
+            .unwrap();
         !timeout.timed_out()
     }
 
@@ -78,7 +88,10 @@ impl StepHook for Hold {
             state.arrived += 1;
             self.changed.notify_all();
             // At the deadline the step goes on: the test fails by what it then finds.
-            let _ = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.released).unwrap();
+            let _ = self
+                .changed
+                .wait_timeout_while(state, PATIENCE, |state| !state.released)
+                .unwrap();
         } else {
             self.changed.notify_all();
         }
@@ -98,7 +111,12 @@ pub struct Crowd {
 impl Crowd {
     /// `wanted` streams at once are looked for.
     pub fn of(site: &'static str, wanted: u32) -> Arc<Self> {
-        Arc::new(Self { site, wanted, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            site,
+            wanted,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     pub fn steps(self: &Arc<Self>) -> Steps {
@@ -108,23 +126,37 @@ impl Crowd {
     /// The most that were at once in a directory whose path contains `part`.
     pub fn most(&self, part: &str) -> u32 {
         let state = self.state.lock().unwrap();
-        state.iter().filter(|(dir, _)| dir.contains(part)).map(|(_, &(_, most))| most).max().unwrap_or(0)
+        state
+            .iter()
+            .filter(|(dir, _)| dir.contains(part))
+            .map(|(_, &(_, most))| most)
+            .max()
+            .unwrap_or(0)
     }
 }
 
 impl StepHook for Crowd {
     fn at(&self, step: &StepInfo) -> Verdict {
-        if step.site != self.site || !step.target.contains(".orc") && !step.target.contains(".stripe") {
+        if step.site != self.site
+            || !step.target.contains(".orc") && !step.target.contains(".stripe")
+        {
             return Verdict::Go;
         }
-        let dir = Path::new(step.target).parent().unwrap().display().to_string();
+        let dir = Path::new(step.target)
+            .parent()
+            .unwrap()
+            .display()
+            .to_string();
         let mut state = self.state.lock().unwrap();
         let entry = state.entry(dir.clone()).or_default();
         entry.0 += 1;
         entry.1 = entry.1.max(entry.0);
         self.changed.notify_all();
         let alone = |state: &mut BTreeMap<String, (u32, u32)>| state[&dir].1 < self.wanted;
-        let (mut state, _) = self.changed.wait_timeout_while(state, WINDOW, alone).unwrap();
+        let (mut state, _) = self
+            .changed
+            .wait_timeout_while(state, WINDOW, alone)
+            .unwrap();
         state.get_mut(&dir).unwrap().0 -= 1;
         Verdict::Go
     }
@@ -148,7 +180,11 @@ struct Counted {
 impl Snapshots {
     /// `wanted` snapshots in memory at once are looked for.
     pub fn of(wanted: u32) -> Arc<Self> {
-        Arc::new(Self { wanted, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            wanted,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     pub fn steps(self: &Arc<Self>) -> Steps {
@@ -174,7 +210,10 @@ impl StepHook for Snapshots {
             // A stream is being written: the flush goes on only when nobody else comes.
             "file.allocate" => {
                 let wanted = self.wanted;
-                let _ = self.changed.wait_timeout_while(state, WINDOW, |state| state.most < wanted).unwrap();
+                let _ = self
+                    .changed
+                    .wait_timeout_while(state, WINDOW, |state| state.most < wanted)
+                    .unwrap();
             }
             _ => {}
         }

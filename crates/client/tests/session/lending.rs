@@ -14,7 +14,9 @@ use std::time::Duration;
 const POLL: Duration = Duration::ZERO;
 
 fn pattern(rank: u32, region: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 7) as u8 ^ region ^ rank as u8 ^ (i >> 12) as u8).collect()
+    (0..len)
+        .map(|i| (i / 7) as u8 ^ region ^ rank as u8 ^ (i >> 12) as u8)
+        .collect()
 }
 
 fn protect(session: &mut Session, name: &str, span: Span) {
@@ -28,7 +30,10 @@ fn restores(job: &Job, step: u64, expected: impl Fn(u32) -> Expected + Sync) {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), step);
-        let mut got: Expected = expected(rank).into_iter().map(|(name, bytes)| (name, vec![0; bytes.len()])).collect();
+        let mut got: Expected = expected(rank)
+            .into_iter()
+            .map(|(name, bytes)| (name, vec![0; bytes.len()]))
+            .collect();
         for (name, bytes) in &mut got {
             protect(&mut session, name, Span::from_mut(bytes));
         }
@@ -58,16 +63,36 @@ fn private_memory_is_streamed_in_the_background_and_given_back_when_read() {
         session.checkpoint(1).unwrap();
         // The staging thread has not come to its end: the memory is not the program's yet.
         hold.wait_until_held();
-        says(&refused(session.lent_done("u", POLL)), ErrorKind::Unavailable, &["region 'u' is still lent", "do not write"]);
-        says(&refused(session.lent_done("u", Duration::from_millis(30))), ErrorKind::Unavailable, &["after 0.030 s"]);
-        says(&refused(session.lend("u")), ErrorKind::Unavailable, &["still lent to the last checkpoint", "lent_done"]);
+        says(
+            &refused(session.lent_done("u", POLL)),
+            ErrorKind::Unavailable,
+            &["region 'u' is still lent", "do not write"],
+        );
+        says(
+            &refused(session.lent_done("u", Duration::from_millis(30))),
+            ErrorKind::Unavailable,
+            &["after 0.030 s"],
+        );
+        says(
+            &refused(session.lend("u")),
+            ErrorKind::Unavailable,
+            &["still lent to the last checkpoint", "lent_done"],
+        );
         says(
             &refused(session.protect("u", span, Dtype::U8, 0)),
             ErrorKind::Unavailable,
             &["region 'u' is still lent", "before moving it"],
         );
-        says(&refused(session.unprotect("u")), ErrorKind::Unavailable, &["still lent", "before unprotecting"]);
-        says(&refused(session.lent_done("v", POLL)), ErrorKind::NotFound, &["no region 'v'"]);
+        says(
+            &refused(session.unprotect("u")),
+            ErrorKind::Unavailable,
+            &["still lent", "before unprotecting"],
+        );
+        says(
+            &refused(session.lent_done("v", POLL)),
+            ErrorKind::NotFound,
+            &["no region 'v'"],
+        );
         hold.release();
         session.lent_done("u", LONG).unwrap();
         fill_span(span, &vec![0xff; 200_000]);
@@ -93,7 +118,11 @@ fn private_memory_comes_back_although_nothing_reached_the_disk() {
         session.checkpoint(1).unwrap();
         session.lent_done("u", LONG).unwrap();
         fill_span(span, &vec![0xff; 300_000]);
-        says(&refused(session.wait(1, Level::Global, POLL)), ErrorKind::Unavailable, &["not yet safe", "goes on in the background"]);
+        says(
+            &refused(session.wait(1, Level::Global, POLL)),
+            ErrorKind::Unavailable,
+            &["not yet safe", "goes on in the background"],
+        );
         hold.release();
         session.close(LONG).unwrap();
     });
@@ -118,11 +147,26 @@ fn pool_memory_is_lent_without_a_copy_until_its_flush_is_over() {
         session.checkpoint(1).unwrap();
         let stats = session.stats();
         assert_eq!(stats.staged_bytes, len as u64);
-        assert!(stats.pool_used_bytes <= (len + (1 << 20)) as u64, "no copy: {stats:?}");
+        assert!(
+            stats.pool_used_bytes <= (len + (1 << 20)) as u64,
+            "no copy: {stats:?}"
+        );
         hold.wait_until_held();
-        says(&refused(session.lent_done("p", POLL)), ErrorKind::Unavailable, &["still lent"]);
-        says(&refused(session.free(span.address())), ErrorKind::Unavailable, &["region 'p' is still lent", "before freeing"]);
-        says(&refused(session.unprotect("p")), ErrorKind::Unavailable, &["still lent"]);
+        says(
+            &refused(session.lent_done("p", POLL)),
+            ErrorKind::Unavailable,
+            &["still lent"],
+        );
+        says(
+            &refused(session.free(span.address())),
+            ErrorKind::Unavailable,
+            &["region 'p' is still lent", "before freeing"],
+        );
+        says(
+            &refused(session.unprotect("p")),
+            ErrorKind::Unavailable,
+            &["still lent"],
+        );
         hold.release();
         session.lent_done("p", LONG).unwrap();
         fill_span(span, &vec![0xff; len]);
@@ -144,12 +188,23 @@ fn pool_memory_is_freed_only_when_no_region_lies_in_it() {
         says(
             &refused(session.free(span.address())),
             ErrorKind::Invalid,
-            &["region 'part' lies in this pool memory", "unprotect it, or protect it elsewhere"],
+            &[
+                "region 'part' lies in this pool memory",
+                "unprotect it, or protect it elsewhere",
+            ],
         );
-        says(&refused(session.free(span.address() + 1)), ErrorKind::Invalid, &["was not given by alloc"]);
+        says(
+            &refused(session.free(span.address() + 1)),
+            ErrorKind::Invalid,
+            &["was not given by alloc"],
+        );
         session.unprotect("part").unwrap();
         session.free(span.address()).unwrap();
-        says(&refused(session.free(span.address())), ErrorKind::Invalid, &["was freed already"]);
+        says(
+            &refused(session.free(span.address())),
+            ErrorKind::Invalid,
+            &["was freed already"],
+        );
         let again = session.alloc(100_000).unwrap();
         assert_eq!(again.address(), span.address());
         session.close(LONG).unwrap();
@@ -164,8 +219,20 @@ fn alloc_leaves_room_for_snapshots_to_pass() {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let chunk = 65536;
-        says(&refused(session.alloc(8 << 20)), ErrorKind::NoSpace, &["128 chunks of 65536 bytes", "2 stay for snapshots", "raise `pool`"]);
-        says(&refused(session.alloc(u64::MAX)), ErrorKind::NoSpace, &["more than any pool holds"]);
+        says(
+            &refused(session.alloc(8 << 20)),
+            ErrorKind::NoSpace,
+            &[
+                "128 chunks of 65536 bytes",
+                "2 stay for snapshots",
+                "raise `pool`",
+            ],
+        );
+        says(
+            &refused(session.alloc(u64::MAX)),
+            ErrorKind::NoSpace,
+            &["more than any pool holds"],
+        );
         // Both ranks together take all but two chunks.
         let span = session.alloc(63 * chunk).unwrap();
         fill_span(span, &pattern(rank, 3, 63 * chunk as usize));
@@ -174,25 +241,50 @@ fn alloc_leaves_room_for_snapshots_to_pass() {
         protect(&mut session, "copied", Span::from_mut(&mut copied));
         session.lend("mine").unwrap();
         session.checkpoint(1).unwrap();
-        says(&refused(session.alloc(1)), ErrorKind::NoSpace, &["no 1 neighbouring ones"]);
+        says(
+            &refused(session.alloc(1)),
+            ErrorKind::NoSpace,
+            &["no 1 neighbouring ones"],
+        );
         session.wait(1, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
-    restores(&job, 1, |rank| vec![("mine", pattern(rank, 3, 63 * 65536)), ("copied", pattern(rank, 4, 500_000))]);
+    restores(&job, 1, |rank| {
+        vec![
+            ("mine", pattern(rank, 3, 63 * 65536)),
+            ("copied", pattern(rank, 4, 500_000)),
+        ]
+    });
 }
 
 /// Lent private memory, lent pool memory and copied memory in one checkpoint, none a multiple of
 /// a block; written over as soon as each may be.
 fn mixed(job: &Job, scale: usize) {
-    let sizes = [("private", 1, 70 * scale + 13), ("pool", 2, 90 * scale + 4097), ("copied", 3, 50 * scale + 1), ("tiny", 4, 3)];
+    let sizes = [
+        ("private", 1, 70 * scale + 13),
+        ("pool", 2, 90 * scale + 4097),
+        ("copied", 3, 50 * scale + 1),
+        ("tiny", 4, 3),
+    ];
     job.run(|session, rank| {
         let mut session = session.unwrap();
         for step in [1, 2] {
-            let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|&(_, region, len)| pattern(rank, region + step as u8, len)).collect();
+            let mut buffers: Vec<Vec<u8>> = sizes
+                .iter()
+                .map(|&(_, region, len)| pattern(rank, region + step as u8, len))
+                .collect();
             let pool = session.alloc(sizes[1].2 as u64).unwrap();
             fill_span(pool, &buffers[1]);
             for ((name, ..), bytes) in sizes.iter().zip(&mut buffers) {
-                protect(&mut session, name, if *name == "pool" { pool } else { Span::from_mut(bytes) });
+                protect(
+                    &mut session,
+                    name,
+                    if *name == "pool" {
+                        pool
+                    } else {
+                        Span::from_mut(bytes)
+                    },
+                );
             }
             for name in ["private", "pool", "tiny"] {
                 session.lend(name).unwrap();
@@ -211,7 +303,12 @@ fn mixed(job: &Job, scale: usize) {
         session.wait(2, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
-    restores(job, 2, |rank| sizes.iter().map(|&(name, region, len)| (name, pattern(rank, region + 2, len))).collect());
+    restores(job, 2, |rank| {
+        sizes
+            .iter()
+            .map(|&(name, region, len)| (name, pattern(rank, region + 2, len)))
+            .collect()
+    });
 }
 
 // Breaks if: a borrowed tail is written as a whole block, or `lent_done` comes early.
@@ -225,7 +322,10 @@ fn lent_and_copied_regions_mix_in_every_mode() {
     ] {
         let scratch = Scratch::new("mixed");
         let job = Job::new(scratch.path(), 3, 2, node_level);
-        mixed(&job.with(&format!("mode = '{mode}'\nscheme = '{scheme}'")), 3000);
+        mixed(
+            &job.with(&format!("mode = '{mode}'\nscheme = '{scheme}'")),
+            3000,
+        );
     }
 }
 
@@ -257,7 +357,11 @@ fn lent_regions_pass_through_a_pool_much_smaller_than_they() {
             session.close(LONG).unwrap();
         });
         restores(&job, 3, |rank| {
-            vec![("u", pattern(rank, 3, len(rank))), ("v", pattern(rank, 43, 300_000)), ("pool", pattern(rank, 83, 100_000))]
+            vec![
+                ("u", pattern(rank, 3, len(rank))),
+                ("v", pattern(rank, 43, 300_000)),
+                ("pool", pattern(rank, 83, 100_000)),
+            ]
         });
     }
 }
@@ -292,7 +396,11 @@ fn a_loan_is_for_one_checkpoint_and_same_regions_cannot_be_lent() {
         let pool = session.alloc(100_000).unwrap();
         fill_span(pool, &pattern(rank, 1, 100_000));
         session.protect("s", pool, Dtype::U8, SAME).unwrap();
-        says(&refused(session.lend("s")), ErrorKind::Unsupported, &["region 's'", "drop the flag SAME"]);
+        says(
+            &refused(session.lend("s")),
+            ErrorKind::Unsupported,
+            &["region 's'", "drop the flag SAME"],
+        );
         session.unprotect("s").unwrap();
         protect(&mut session, "p", pool);
         session.lend("p").unwrap();
@@ -305,7 +413,11 @@ fn a_loan_is_for_one_checkpoint_and_same_regions_cannot_be_lent() {
         session.lent_done("p", POLL).unwrap();
         session.lend("p").unwrap();
         session.checkpoint(2).unwrap();
-        says(&refused(session.lent_done("p", POLL)), ErrorKind::Unavailable, &["still lent"]);
+        says(
+            &refused(session.lent_done("p", POLL)),
+            ErrorKind::Unavailable,
+            &["still lent"],
+        );
         hold.release();
         session.lent_done("p", LONG).unwrap();
         session.checkpoint(3).unwrap();

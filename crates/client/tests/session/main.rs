@@ -1,5 +1,15 @@
 //! The session as a program sees it, on real directories.
 #![allow(clippy::unwrap_used)]
 
+mod directories;
+mod disk;
+mod hooks;
+mod lending;
+mod memory;
+mod mistakes;
+mod overrun;
+mod regions;
+mod runs;
 mod save;
 mod support;
+mod triggers;

@@ -17,7 +17,10 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for part in parts {
-        assert!(error.message().contains(part), "'{part}' is missing in: {error}");
+        assert!(
+            error.message().contains(part),
+            "'{part}' is missing in: {error}"
+        );
     }
 }
 
@@ -39,11 +42,19 @@ fn open_errors(job: &str, texts: &[String]) -> Vec<Error> {
             .map(|(collective, text)| {
                 let options = Options::from_text(text);
                 scope.spawn(move || {
-                    refused(Session::open_with(job, Box::new(collective), options, Environment::default()))
+                    refused(Session::open_with(
+                        job,
+                        Box::new(collective),
+                        options,
+                        Environment::default(),
+                    ))
                 })
             })
             .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap())
+            .collect()
     })
 }
 
@@ -68,31 +79,59 @@ fn options_that_no_rank_may_have_are_refused_on_all_ranks() {
     let good = Job::new(scratch.path(), 2, 1, false).options;
     for (bad, parts) in [
         ("kep = 2", ["unknown option 'kep'", "did you mean 'keep'?"]),
-        ("marshal = 'loud'", ["marshal = \"loud\"", "`auto`, `paper`"]),
-        ("lanes_per_node = 9", ["lanes_per_node = 9", "allowed is 0 to 8"]),
+        (
+            "marshal = 'loud'",
+            ["marshal = \"loud\"", "expected `auto` or `paper`"],
+        ),
+        (
+            "lanes_per_node = 9",
+            ["lanes_per_node = 9", "allowed is 0 to 8"],
+        ),
         ("signal = 'KILL'", ["signal = 'KILL'", "USR1"]),
     ] {
         let errors = open_errors("job", &[good.clone(), format!("{good}{bad}\n")]);
         says(&errors[1], ErrorKind::Invalid, &parts);
-        says(&errors[0], ErrorKind::Invalid, &["rank 1: ", parts[0], parts[1]]);
+        says(
+            &errors[0],
+            ErrorKind::Invalid,
+            &["rank 1: ", parts[0], parts[1]],
+        );
     }
     let nowhere = open_errors("job", &["keep = 3".to_owned()]);
-    says(&nowhere[0], ErrorKind::Invalid, &["no directory is configured", "set `global`", "`node_dir`"]);
-    assert!(crate::disk::names(&scratch.path().join("ost0")).is_empty(), "a refused open leaves nothing");
+    says(
+        &nowhere[0],
+        ErrorKind::Invalid,
+        &["no directory is configured", "set `global`", "`node_dir`"],
+    );
+    assert!(
+        crate::disk::names(&scratch.path().join("ost0")).is_empty(),
+        "a refused open leaves nothing"
+    );
 }
 
 #[test]
 fn ranks_with_different_options_are_told_which_option_differs() {
     let scratch = Scratch::new("differ");
     let good = Job::new(scratch.path(), 3, 1, false).options;
-    let texts = [good.clone(), good.clone(), format!("{good}keep = 3\nnode_name = 'other'\n")];
+    let texts = [
+        good.clone(),
+        good.clone(),
+        format!("{good}keep = 3\nnode_name = 'other'\n"),
+    ];
     for error in open_errors("job", &texts) {
-        says(&error, ErrorKind::Invalid, &[
-            "rank 2 was opened with other options than rank 0",
-            "keep is 3 there and not set on rank 0",
-            "pass the same options",
-        ]);
-        assert!(!error.message().contains("node_name"), "node names may differ: {error}");
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "rank 2 was opened with other options than rank 0",
+                "keep is 3 there and not set on rank 0",
+                "pass the same options",
+            ],
+        );
+        assert!(
+            !error.message().contains("node_name"),
+            "node names may differ: {error}"
+        );
     }
 }
 
@@ -100,13 +139,24 @@ fn ranks_with_different_options_are_told_which_option_differs() {
 fn names_of_jobs_nodes_and_regions_are_checked() {
     let scratch = Scratch::new("names");
     let good = Job::new(scratch.path(), 1, 1, false).options;
-    for name in ["", "../up", "a/b", ".hidden", "white space", &"x".repeat(65)] {
+    for name in [
+        "",
+        "../up",
+        "a/b",
+        ".hidden",
+        "white space",
+        &"x".repeat(65),
+    ] {
         let error = open_errors(name, &[good.clone()]).remove(0);
         says(&error, ErrorKind::Invalid, &["job name"]);
     }
     for name in ["..", "a/b", "a b", &"x".repeat(64)] {
         let text = format!("{good}node_name = '{name}'\n");
-        says(&open_errors("job", &[text])[0], ErrorKind::Invalid, &["node name", name, "set ORCHECK_NODE"]);
+        says(
+            &open_errors("job", &[text])[0],
+            ErrorKind::Invalid,
+            &["node name", name, "set ORCHECK_NODE"],
+        );
     }
     Job::new(scratch.path(), 1, 1, false).run(|session, _| {
         let mut session = session.unwrap();
@@ -114,13 +164,25 @@ fn names_of_jobs_nodes_and_regions_are_checked() {
         let span = Span::from_mut(&mut bytes);
         for name in ["", "line\nbreak", "nul\0", &"x".repeat(256)] {
             let error = refused(session.protect(name, span, Dtype::U8, 0));
-            says(&error, ErrorKind::Invalid, &["region name", "allowed are 1 to 255 bytes"]);
+            says(
+                &error,
+                ErrorKind::Invalid,
+                &["region name", "allowed are 1 to 255 bytes"],
+            );
         }
         session.protect("Größe/α β", span, Dtype::U8, 0).unwrap();
         let error = refused(session.protect("x", span, Dtype::U8, 64));
-        says(&error, ErrorKind::Invalid, &["region 'x'", "unknown flags 0x40"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["region 'x'", "unknown flags 0x40"],
+        );
         let error = refused(session.protect("x", span.sub(0, 7), Dtype::F64, 0));
-        says(&error, ErrorKind::Invalid, &["region 'x'", "7 bytes", "8 bytes"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["region 'x'", "7 bytes", "8 bytes"],
+        );
         let layout = ArrayLayout {
             dtype: Dtype::U8,
             global: vec![8],
@@ -129,15 +191,41 @@ fn names_of_jobs_nodes_and_regions_are_checked() {
             stride: vec![],
         };
         let error = refused(session.protect_array("x", span, layout.clone(), 0));
-        says(&error, ErrorKind::Invalid, &["region 'x'", "dimension 0", "offset 4 + local 8 exceeds global 8"]);
-        let layout = ArrayLayout { offset: vec![0], ..layout };
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "region 'x'",
+                "dimension 0",
+                "offset 4 + local 8 exceeds global 8",
+            ],
+        );
+        let layout = ArrayLayout {
+            offset: vec![0],
+            ..layout
+        };
         let error = refused(session.protect_array("x", span.sub(0, 4), layout, 0));
-        says(&error, ErrorKind::Invalid, &["region 'x'", "spans 8 bytes", "memory 4"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["region 'x'", "spans 8 bytes", "memory 4"],
+        );
         for name in ["", "../up", ".hidden", "a b"] {
-            says(&refused(session.route(name)), ErrorKind::Invalid, &["routed file", "not beginning with '.'"]);
+            says(
+                &refused(session.route(name)),
+                ErrorKind::Invalid,
+                &["routed file", "not beginning with '.'"],
+            );
         }
-        for error in [refused(session.unprotect("nobody")), refused(session.lend("nobody"))] {
-            says(&error, ErrorKind::NotFound, &["no region 'nobody' is protected", "there are: Größe/α β"]);
+        for error in [
+            refused(session.unprotect("nobody")),
+            refused(session.lend("nobody")),
+        ] {
+            says(
+                &error,
+                ErrorKind::NotFound,
+                &["no region 'nobody' is protected", "there are: Größe/α β"],
+            );
         }
     });
 }
@@ -154,17 +242,29 @@ fn a_job_with_checkpoints_is_not_begun_afresh_by_accident() {
         let mut state = State::new(rank, 1, 20);
         state.protect(&mut session).unwrap();
         let error = refused(session.checkpoint(6));
-        says(&error, ErrorKind::Invalid, &[
-            "job 'job' has checkpoints up to step 5",
-            "call find and restart, or set fresh = true",
-        ]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "job 'job' has checkpoints up to step 5",
+                "call find and restart, or set fresh = true",
+            ],
+        );
         assert_eq!(session.find().unwrap(), 5);
         let error = refused(session.checkpoint(6));
-        says(&error, ErrorKind::Invalid, &["checkpoint 5 was found but not restarted", "call restart"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["checkpoint 5 was found but not restarted", "call restart"],
+        );
         assert_eq!(session.restart().unwrap(), 5);
         assert!(state.is(rank, 5, 20));
         let error = refused(session.find());
-        says(&error, ErrorKind::Invalid, &["find after restart", "open it again"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["find after restart", "open it again"],
+        );
         session.checkpoint(6).unwrap();
         session.close(LONG).unwrap();
     });
@@ -176,10 +276,22 @@ fn restart_and_stored_need_a_found_checkpoint() {
     Job::new(scratch.path(), 2, 1, false).run(|session, _| {
         let mut session = session.unwrap();
         for error in [refused(session.restart()), refused(session.stored("u"))] {
-            says(&error, ErrorKind::Invalid, &["without a found checkpoint", "call find first"]);
+            says(
+                &error,
+                ErrorKind::Invalid,
+                &["without a found checkpoint", "call find first"],
+            );
         }
-        says(&refused(session.find()), ErrorKind::NotFound, &["job 'job' has no checkpoint", "start afresh"]);
-        says(&refused(session.restart()), ErrorKind::Invalid, &["without a found checkpoint"]);
+        says(
+            &refused(session.find()),
+            ErrorKind::NotFound,
+            &["job 'job' has no checkpoint", "start afresh"],
+        );
+        says(
+            &refused(session.restart()),
+            ErrorKind::Invalid,
+            &["without a found checkpoint"],
+        );
         session.close(LONG).unwrap();
     });
 }
@@ -189,17 +301,33 @@ fn steps_grow_and_are_the_same_on_all_ranks() {
     let scratch = Scratch::new("steps");
     Job::new(scratch.path(), 2, 1, false).run(|session, rank| {
         let mut session = session.unwrap();
-        says(&refused(session.checkpoint(1)), ErrorKind::Invalid, &["no region is protected", "call protect"]);
+        says(
+            &refused(session.checkpoint(1)),
+            ErrorKind::Invalid,
+            &["no region is protected", "call protect"],
+        );
         let mut state = State::new(rank, 1, 20);
         state.protect(&mut session).unwrap();
         let error = refused(session.checkpoint(7 + u64::from(rank)));
-        says(&error, ErrorKind::Invalid, &["different steps, from 7 to 8"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["different steps, from 7 to 8"],
+        );
         session.checkpoint(9).unwrap();
         for step in [9, 3] {
             let error = refused(session.checkpoint(step));
-            says(&error, ErrorKind::Invalid, &[&format!("step {step} does not grow"), "was of step 9"]);
+            says(
+                &error,
+                ErrorKind::Invalid,
+                &[&format!("step {step} does not grow"), "was of step 9"],
+            );
         }
-        says(&refused(session.checkpoint(u64::MAX)), ErrorKind::Invalid, &["too large"]);
+        says(
+            &refused(session.checkpoint(u64::MAX)),
+            ErrorKind::Invalid,
+            &["too large"],
+        );
         session.checkpoint(10).unwrap();
         session.wait(9, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
@@ -222,7 +350,11 @@ fn waiting_for_what_never_comes_is_refused_at_once() {
     Job::new(scratch.path(), 1, 0, true).run(|session, rank| {
         let mut session = session.unwrap();
         let error = refused(session.wait(1, Level::Node, LONG));
-        says(&error, ErrorKind::NotFound, &["took no checkpoint of step 1", "it took none yet"]);
+        says(
+            &error,
+            ErrorKind::NotFound,
+            &["took no checkpoint of step 1", "it took none yet"],
+        );
         let mut state = State::new(rank, 1, 5);
         state.protect(&mut session).unwrap();
         session.checkpoint(1).unwrap();
@@ -230,12 +362,24 @@ fn waiting_for_what_never_comes_is_refused_at_once() {
         for step in [2, 4] {
             let error = refused(session.wait(step, Level::Node, LONG));
             let what = format!("took no checkpoint of step {step}");
-            says(&error, ErrorKind::NotFound, &[&what, "its last is of step 3"]);
+            says(
+                &error,
+                ErrorKind::NotFound,
+                &[&what, "its last is of step 3"],
+            );
         }
         let error = refused(session.wait(3, Level::Global, LONG));
-        says(&error, ErrorKind::Unsupported, &["level global is not configured", "set `global`"]);
+        says(
+            &error,
+            ErrorKind::Unsupported,
+            &["level global is not configured", "set `global`"],
+        );
         let error = refused(session.wait(3, Level::Peers(1), LONG));
-        says(&error, ErrorKind::Unsupported, &["level peers(1) is not configured"]);
+        says(
+            &error,
+            ErrorKind::Unsupported,
+            &["level peers(1) is not configured"],
+        );
         session.wait(3, Level::Process, LONG).unwrap();
         session.wait(1, Level::Node, LONG).unwrap();
         for step in 4..70 {
@@ -243,7 +387,11 @@ fn waiting_for_what_never_comes_is_refused_at_once() {
         }
         session.wait(69, Level::Node, LONG).unwrap();
         let error = refused(session.wait(1, Level::Node, LONG));
-        says(&error, ErrorKind::NotFound, &["too long ago", "the newest safe at level node is 69"]);
+        says(
+            &error,
+            ErrorKind::NotFound,
+            &["too long ago", "the newest safe at level node is 69"],
+        );
         session.close(LONG).unwrap();
     });
 }
@@ -267,8 +415,12 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
     job.run(|session, _| {
         let (mut a, mut grid) = (a.clone(), grid.clone());
         let mut session = session.unwrap();
-        session.protect("a", Span::from_mut(&mut a), Dtype::F64, 0).unwrap();
-        session.protect_array("grid", Span::from_mut(&mut grid), layout(8), 0).unwrap();
+        session
+            .protect("a", Span::from_mut(&mut a), Dtype::F64, 0)
+            .unwrap();
+        session
+            .protect_array("grid", Span::from_mut(&mut grid), layout(8), 0)
+            .unwrap();
         session.checkpoint(3).unwrap();
         session.close(LONG).unwrap();
     });
@@ -282,43 +434,73 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
         session.protect("a", a, Dtype::I64, 0).unwrap();
         let next = "protect the regions as they were stored";
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &[
-            "step 3 does not fit the program",
-            "region 'a': the type is f64 in the checkpoint, i64 in the program",
-            next,
-        ]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "step 3 does not fit the program",
+                "region 'a': the type is f64 in the checkpoint, i64 in the program",
+                next,
+            ],
+        );
 
         session.protect("a", a.sub(0, 72), Dtype::F64, 0).unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &["region 'a': the size is 80 bytes in the checkpoint, 72 bytes", next]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "region 'a': the size is 80 bytes in the checkpoint, 72 bytes",
+                next,
+            ],
+        );
 
         session.protect("a", a, Dtype::F64, 0).unwrap();
-        session.protect_array("grid", grid.sub(0, 56), layout(7), 0).unwrap();
+        session
+            .protect_array("grid", grid.sub(0, 56), layout(7), 0)
+            .unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &["region 'grid': the shape is [8] of [16] at [4]", "[7] of [16] at [4]"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "region 'grid': the shape is [8] of [16] at [4]",
+                "[7] of [16] at [4]",
+            ],
+        );
 
         session.protect("grid", grid, Dtype::F64, 0).unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &["region 'grid': the kind is array in the checkpoint, bytes"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["region 'grid': the kind is array in the checkpoint, bytes"],
+        );
 
         // Renamed: both names are in the message, and everything that is wrong is in one message.
         session.unprotect("grid").unwrap();
         session.protect("mesh", grid, Dtype::F64, 0).unwrap();
         session.protect("a", a, Dtype::U64, 0).unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &[
-            "region 'mesh' is not in the checkpoint",
-            "the checkpoint has: a, grid",
-            "the type is f64",
-            "or flag new ones OPTIONAL",
-        ]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "region 'mesh' is not in the checkpoint",
+                "the checkpoint has: a, grid",
+                "the type is f64",
+                "or flag new ones OPTIONAL",
+            ],
+        );
 
         session.protect("mesh", grid, Dtype::F64, OPTIONAL).unwrap();
         session.protect("a", a, Dtype::F64, 0).unwrap();
         assert_eq!(session.restart().unwrap(), 3);
         let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
         assert!(
-            warnings.iter().any(|text| text.contains("stored but not protected, left out: grid")),
+            warnings
+                .iter()
+                .any(|text| text.contains("stored but not protected, left out: grid")),
             "{warnings:?}"
         );
         session.close(LONG).unwrap();
@@ -330,17 +512,31 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
 #[test]
 fn another_number_of_ranks_is_refused_with_the_right_number() {
     let scratch = Scratch::new("world");
-    let job = Job { ranks: 3, ranks_per_node: 3, ..saved(&scratch) };
+    let job = Job {
+        ranks: 3,
+        ranks_per_node: 3,
+        ..saved(&scratch)
+    };
     job.run(|session, _| {
         let error = refused(session.unwrap().find());
-        says(&error, ErrorKind::Unsupported, &["step 5 was written by 2 ranks, this run has 3", "restart with 2 ranks"]);
+        says(
+            &error,
+            ErrorKind::Unsupported,
+            &[
+                "step 5 was written by 2 ranks, this run has 3",
+                "restart with 2 ranks",
+            ],
+        );
     });
 }
 
 /// Damages the newest container of the job in `ost0`.
 fn damage_newest(scratch: &Scratch) {
     let dir = scratch.path().join("ost0/job");
-    let newest = crate::disk::names(&dir).into_iter().rfind(|name| name.ends_with(".orc")).unwrap();
+    let newest = crate::disk::names(&dir)
+        .into_iter()
+        .rfind(|name| name.ends_with(".orc"))
+        .unwrap();
     let mut bytes = crate::disk::read(&dir.join(&newest));
     // In the stream of the first rank: after the header and its rank header.
     bytes[3 * 4096] ^= 1;
@@ -369,7 +565,11 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
         let mut state = State::empty(rank, 100);
         state.protect(&mut session).unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::Corrupt, &["s000000000006", "rank", "region"]);
+        says(
+            &error,
+            ErrorKind::Corrupt,
+            &["s000000000006", "rank", "region"],
+        );
     });
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -379,7 +579,10 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
         assert_eq!(session.restart().unwrap(), 5);
         assert!(state.is(rank, 5, 100));
         let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
-        assert!(warnings.iter().any(|text| text.contains("step 6 skipped")), "{warnings:?}");
+        assert!(
+            warnings.iter().any(|text| text.contains("step 6 skipped")),
+            "{warnings:?}"
+        );
         session.close(LONG).unwrap();
     });
 }
@@ -391,13 +594,23 @@ fn fresh_begins_anew_and_fences_what_was_there() {
     let job = saved(&scratch);
     job.clone().with("fresh = true").run(|session, rank| {
         let mut session = session.unwrap();
-        says(&refused(session.find()), ErrorKind::NotFound, &["start afresh"]);
+        says(
+            &refused(session.find()),
+            ErrorKind::NotFound,
+            &["start afresh"],
+        );
         let mut state = State::new(rank, 1, 20);
         state.protect(&mut session).unwrap();
         session.checkpoint(1).unwrap();
         session.close(LONG).unwrap();
     });
-    job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 1, "step 5 is of another life"));
+    job.run(|session, _| {
+        assert_eq!(
+            session.unwrap().find().unwrap(),
+            1,
+            "step 5 is of another life"
+        )
+    });
 }
 
 // Breaks if: `candidates` returns an empty list although the catalog met problems.
@@ -406,16 +619,32 @@ fn records_that_cannot_be_read_are_never_taken_for_a_fresh_start() {
     let scratch = Scratch::new("unreadable");
     let job = saved(&scratch);
     let dir = scratch.path().join("ost0/job");
-    let record = crate::disk::names(&dir).into_iter().find(|name| name.ends_with(".commit")).unwrap();
+    let record = crate::disk::names(&dir)
+        .into_iter()
+        .find(|name| name.ends_with(".commit"))
+        .unwrap();
     let mut bytes = crate::disk::read(&dir.join(&record));
     bytes[40] ^= 1;
     crate::disk::write(&dir.join(&record), &bytes);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let error = refused(session.find());
-        says(&error, ErrorKind::Corrupt, &["none can be read", &record, "orcheck verify", "fresh = true"]);
+        says(
+            &error,
+            ErrorKind::Corrupt,
+            &[
+                "none can be read",
+                &record,
+                "orcheck verify",
+                "fresh = true",
+            ],
+        );
         let mut state = State::new(rank, 1, 20);
         state.protect(&mut session).unwrap();
-        says(&refused(session.checkpoint(1)), ErrorKind::Corrupt, &["none can be read"]);
+        says(
+            &refused(session.checkpoint(1)),
+            ErrorKind::Corrupt,
+            &["none can be read"],
+        );
     });
 }

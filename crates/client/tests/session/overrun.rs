@@ -19,7 +19,9 @@ fn checkpoint(session: &mut Session, rank: u32, step: u64) -> orcheck_format::er
 /// A job of two ranks whose flush is held at the first write.
 fn held(scratch: &Scratch, more: &str) -> (Job, Arc<Hold>) {
     let hold = Hold::at("file.write", ".orc");
-    let job = Job::new(scratch.path(), 2, 1, false).with(more).steps(hold.steps());
+    let job = Job::new(scratch.path(), 2, 1, false)
+        .with(more)
+        .steps(hold.steps());
     (job, hold)
 }
 
@@ -49,9 +51,19 @@ fn skip_leaves_the_checkpoint_out_and_counts_it() {
         assert_eq!(session.stats().skipped, 2);
         assert_eq!(session.stats().step, 1);
         let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
-        assert_eq!(told[0], "checkpoint 2 was left out: 1 is still being flushed");
+        assert_eq!(
+            told[0],
+            "checkpoint 2 was left out: 1 is still being flushed"
+        );
         let error = refused(session.wait(3, Level::Global, LONG));
-        says(&error, ErrorKind::NotFound, &["took no checkpoint of step 3", "checkpointed and not skipped"]);
+        says(
+            &error,
+            ErrorKind::NotFound,
+            &[
+                "took no checkpoint of step 3",
+                "checkpointed and not skipped",
+            ],
+        );
         hold.release();
         session.wait(1, Level::Global, LONG).unwrap();
         checkpoint(&mut session, rank, 4).unwrap();
@@ -69,10 +81,14 @@ fn error_refuses_the_checkpoint_on_all_ranks_and_changes_nothing() {
         checkpoint(&mut session, rank, 1).unwrap();
         hold.wait_until_held();
         let error = refused(checkpoint(&mut session, rank, 2));
-        says(&error, ErrorKind::Unavailable, &[
-            "checkpoint 2 comes while 1 is still being flushed",
-            "checkpoint less often, or set overrun = \"wait\"",
-        ]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &[
+                "checkpoint 2 comes while 1 is still being flushed",
+                "checkpoint less often, or set overrun = \"wait\"",
+            ],
+        );
         hold.release();
         session.wait(1, Level::Global, LONG).unwrap();
         checkpoint(&mut session, rank, 2).unwrap();
@@ -90,7 +106,10 @@ fn wait_begins_the_next_snapshot_when_the_last_has_left_the_pool() {
         scope.spawn(|| {
             hold.wait_until_held();
             // Two snapshots of the first step; nobody else begins while its flush is held.
-            assert!(!hold.sees("stage.begin", 3), "held_steps = 1 allows one step in the pool");
+            assert!(
+                !hold.sees("stage.begin", 3),
+                "held_steps = 1 allows one step in the pool"
+            );
             hold.release();
         });
         job.run(|session, rank| {
@@ -111,23 +130,34 @@ fn wait_begins_the_next_snapshot_when_the_last_has_left_the_pool() {
 fn a_flush_that_hangs_costs_the_waiting_checkpoint_and_not_the_session() {
     let scratch = Scratch::new("hangs");
     let (job, hold) = held(&scratch, "");
-    let job = Job { options: job.options.replace("timeout_s = 20.0", "timeout_s = 0.3"), ..job };
+    let job = Job {
+        options: job.options.replace("timeout_s = 20.0", "timeout_s = 0.3"),
+        ..job
+    };
     let both = Barrier::new(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();
         hold.wait_until_held();
         let error = refused(checkpoint(&mut session, rank, 2));
-        says(&error, ErrorKind::Unavailable, &[
-            "checkpoint 2 waited 0.3 s for the flush of 1",
-            "look for a stalled directory; raise timeout_s",
-        ]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &[
+                "checkpoint 2 waited 0.3 s for the flush of 1",
+                "look for a stalled directory; raise timeout_s",
+            ],
+        );
         // Both have given up before the flush goes on.
         both.wait();
         hold.release();
         session.wait(1, Level::Global, LONG).unwrap();
         let error = refused(session.wait(2, Level::Global, LONG));
-        says(&error, ErrorKind::Unavailable, &["gave its snapshot of step 2 up"]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &["gave its snapshot of step 2 up"],
+        );
         checkpoint(&mut session, rank, 3).unwrap();
         session.close(LONG).unwrap();
     });
@@ -145,11 +175,19 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
         hold.wait_until_held();
         checkpoint(&mut session, rank, 2).unwrap();
         let error = refused(checkpoint(&mut session, rank, 3));
-        says(&error, ErrorKind::Unavailable, &["checkpoint 3 comes while 2 is still being flushed"]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &["checkpoint 3 comes while 2 is still being flushed"],
+        );
         hold.release();
         session.close(LONG).unwrap();
     });
-    assert_eq!(hold.seen_before_release("stage.seal"), 4, "both ranks sealed both steps meanwhile");
+    assert_eq!(
+        hold.seen_before_release("stage.seal"),
+        4,
+        "both ranks sealed both steps meanwhile"
+    );
     restores(&scratch, 2);
 }
 
@@ -159,7 +197,10 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
 fn snapshots(options: &str, pool: &str, wanted: u32) -> u32 {
     let scratch = Scratch::new("snapshots");
     let count = Snapshots::of(wanted);
-    let job = Job::new(scratch.path(), 4, 1, false).with(options).pool(pool).steps(count.steps());
+    let job = Job::new(scratch.path(), 4, 1, false)
+        .with(options)
+        .pool(pool)
+        .steps(count.steps());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();
@@ -174,32 +215,54 @@ fn snapshots(options: &str, pool: &str, wanted: u32) -> u32 {
 #[test]
 fn the_papers_marshaling_keeps_two_snapshots_in_memory() {
     assert_eq!(snapshots("marshal = 'paper'", "8 MiB", 3), 2);
-    assert_eq!(snapshots("marshal = 'paper'\nscheme = 'core'", "8 MiB", 3), 2);
-    assert_eq!(snapshots("", "8 MiB", 4), 4, "with room for all, all stage at once");
-    assert!(snapshots("", "256 KiB", 3) <= 2, "too small a pool marshals by itself");
+    assert_eq!(
+        snapshots("marshal = 'paper'\nscheme = 'core'", "8 MiB", 3),
+        2
+    );
+    assert_eq!(
+        snapshots("", "8 MiB", 4),
+        4,
+        "with room for all, all stage at once"
+    );
+    assert!(
+        snapshots("", "256 KiB", 3) <= 2,
+        "too small a pool marshals by itself"
+    );
 }
 
 /// The most streams at once in one directory while `wanted` are looked for.
 fn streams(options: &str, dirs: u32, site: &'static str, wanted: u32) -> u32 {
     let scratch = Scratch::new("streams");
     let crowd = Crowd::of(site, wanted);
-    let job = Job::new(scratch.path(), 4, dirs, false).with(options).steps(crowd.steps());
+    let job = Job::new(scratch.path(), 4, dirs, false)
+        .with(options)
+        .steps(crowd.steps());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();
         session.wait(1, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
-    (0..dirs).map(|dir| crowd.most(&format!("ost{dir}/"))).max().unwrap_or(0)
+    (0..dirs)
+        .map(|dir| crowd.most(&format!("ost{dir}/")))
+        .max()
+        .unwrap_or(0)
 }
 
 // Breaks if: `lock_gates` takes no gate in mode `orchestrated`, or one in another mode.
 #[test]
 fn one_stream_a_lane_when_orchestrated_and_several_otherwise() {
     let begin = "file.allocate";
-    assert_eq!(streams("marshal = 'paper'\nscheme = 'core'", 1, begin, 2), 1);
+    assert_eq!(
+        streams("marshal = 'paper'\nscheme = 'core'", 1, begin, 2),
+        1
+    );
     assert_eq!(streams("scheme = 'core'", 1, begin, 2), 1);
-    assert_eq!(streams("scheme = 'core'", 2, begin, 2), 1, "one for each of two lanes");
+    assert_eq!(
+        streams("scheme = 'core'", 2, begin, 2),
+        1,
+        "one for each of two lanes"
+    );
     assert_eq!(streams("mode = 'vertical'", 1, begin, 4), 4);
     assert_eq!(streams("mode = 'traditional'", 2, begin, 4), 4);
 }

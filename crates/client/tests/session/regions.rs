@@ -14,12 +14,16 @@ use orcheck_io::testing::Scratch;
 use std::sync::{Arc, Mutex};
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(seed * 2 + 1) >> 3) as u8 ^ seed as u8).collect()
+    (0..len as u64)
+        .map(|i| (i.wrapping_mul(seed * 2 + 1) >> 3) as u8 ^ seed as u8)
+        .collect()
 }
 
 /// Protects flat bytes.
 fn flat(session: &mut Session, name: &str, bytes: &mut [u8], flags: u32) {
-    session.protect(name, Span::from_mut(bytes), Dtype::U8, flags).unwrap();
+    session
+        .protect(name, Span::from_mut(bytes), Dtype::U8, flags)
+        .unwrap();
 }
 
 // ---- sizes -----------------------------------------------------------------------------------
@@ -34,7 +38,9 @@ fn sizes_are_known_before_memory_is_allocated() {
         let mut session = session.unwrap();
         for step in [1, 2] {
             let mut p = pattern(u64::from(rank) + step, 8 * count(rank, step));
-            session.protect("p", Span::from_mut(&mut p), Dtype::F64, 0).unwrap();
+            session
+                .protect("p", Span::from_mut(&mut p), Dtype::F64, 0)
+                .unwrap();
             session.checkpoint(step).unwrap();
             session.wait(step, Level::Global, LONG).unwrap();
         }
@@ -45,11 +51,20 @@ fn sizes_are_known_before_memory_is_allocated() {
         assert_eq!(session.find().unwrap(), 2);
         let stored = session.stored("p").unwrap();
         let expected = count(rank, 2) as u64;
-        assert_eq!((stored.len_bytes, stored.dtype, &stored.local[..]), (8 * expected, Dtype::F64, &[expected][..]));
+        assert_eq!(
+            (stored.len_bytes, stored.dtype, &stored.local[..]),
+            (8 * expected, Dtype::F64, &[expected][..])
+        );
         let error = refused(session.stored("q"));
-        says(&error, ErrorKind::NotFound, &["region 'q' is not in the checkpoint of step 2", "it has: p"]);
+        says(
+            &error,
+            ErrorKind::NotFound,
+            &["region 'q' is not in the checkpoint of step 2", "it has: p"],
+        );
         let mut p = vec![0; stored.len_bytes as usize];
-        session.protect("p", Span::from_mut(&mut p), Dtype::F64, 0).unwrap();
+        session
+            .protect("p", Span::from_mut(&mut p), Dtype::F64, 0)
+            .unwrap();
         session.restart().unwrap();
         assert_eq!(p, pattern(u64::from(rank) + 2, 8 * count(rank, 2)));
         session.close(LONG).unwrap();
@@ -75,7 +90,11 @@ fn a_region_protected_again_is_read_where_it_is_now_and_an_unprotected_one_not_a
         let mut session = session.unwrap();
         session.find().unwrap();
         assert_eq!(session.stored("a").unwrap().len_bytes, 70_000);
-        says(&refused(session.stored("gone")), ErrorKind::NotFound, &["it has: a"]);
+        says(
+            &refused(session.stored("gone")),
+            ErrorKind::NotFound,
+            &["it has: a"],
+        );
         let mut a = vec![0; 70_000];
         flat(&mut session, "a", &mut a, 0);
         session.restart().unwrap();
@@ -125,7 +144,14 @@ fn optional_regions_may_be_absent_and_keep_their_content() {
         let mut tracer = pattern(9, 500);
         flat(&mut session, "tracer", &mut tracer, 0);
         let error = refused(session.restart());
-        says(&error, ErrorKind::Invalid, &["region 'tracer' is not in the checkpoint", "flag new ones OPTIONAL"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &[
+                "region 'tracer' is not in the checkpoint",
+                "flag new ones OPTIONAL",
+            ],
+        );
         flat(&mut session, "tracer", &mut tracer, OPTIONAL);
         session.restart().unwrap();
         assert!(state.is(rank, 1, 10));
@@ -149,7 +175,9 @@ fn optional_regions_may_be_absent_and_keep_their_content() {
 
 /// Bytes of all containers below a directory.
 fn container_bytes(dir: &std::path::Path) -> usize {
-    let ours = disk::names(dir).into_iter().filter(|name| name.ends_with(".orc"));
+    let ours = disk::names(dir)
+        .into_iter()
+        .filter(|name| name.ends_with(".orc"));
     ours.map(|name| disk::read(&dir.join(name)).len()).sum()
 }
 
@@ -158,7 +186,9 @@ fn container_bytes(dir: &std::path::Path) -> usize {
 fn what_is_the_same_everywhere_is_stored_once_a_node_and_restored_on_every_rank() {
     for scheme in ["node", "core"] {
         let scratch = Scratch::new("same");
-        let job = Job::new(scratch.path(), 6, 1, true).nodes(2).with(&format!("scheme = '{scheme}'"));
+        let job = Job::new(scratch.path(), 6, 1, true)
+            .nodes(2)
+            .with(&format!("scheme = '{scheme}'"));
         let table = pattern(5, 300_000);
         job.run(|session, rank| {
             let mut session = session.unwrap();
@@ -172,15 +202,24 @@ fn what_is_the_same_everywhere_is_stored_once_a_node_and_restored_on_every_rank(
             session.close(LONG).unwrap();
         });
         let global = container_bytes(&scratch.path().join("ost0/job"));
-        assert!((2 * table.len()..3 * table.len()).contains(&global), "{global} bytes for two nodes");
+        assert!(
+            (2 * table.len()..3 * table.len()).contains(&global),
+            "{global} bytes for two nodes"
+        );
         for (node, levels) in [("n0", "node and global"), ("n1", "global alone")] {
             let local = scratch.path().join("local/job").join(node);
             let bytes = container_bytes(&local);
-            assert!((table.len()..2 * table.len()).contains(&bytes), "{bytes} bytes on {node}");
+            assert!(
+                (table.len()..2 * table.len()).contains(&bytes),
+                "{bytes} bytes on {node}"
+            );
             job.run(|session, rank| {
                 let mut session = session.unwrap();
                 session.find().unwrap();
-                assert_eq!(session.stored("table").unwrap().len_bytes, table.len() as u64);
+                assert_eq!(
+                    session.stored("table").unwrap().len_bytes,
+                    table.len() as u64
+                );
                 let (mut same, mut own) = (vec![0; table.len()], vec![0; 100]);
                 flat(&mut session, "table", &mut same, SAME);
                 flat(&mut session, "own", &mut own, 0);
@@ -204,11 +243,24 @@ fn regions_that_are_not_the_same_everywhere_are_refused() {
         bytes[99] = rank as u8;
         flat(&mut session, "table", &mut bytes, SAME);
         let error = refused(session.checkpoint(1));
-        says(&error, ErrorKind::Invalid, &["regions flagged SAME differ between ranks", "drop the flag"]);
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["regions flagged SAME differ between ranks", "drop the flag"],
+        );
         // A flag on one rank only is a difference too.
         bytes[99] = 0;
-        flat(&mut session, "table", &mut bytes, if rank == 0 { SAME } else { 0 });
-        says(&refused(session.checkpoint(1)), ErrorKind::Invalid, &["SAME differ"]);
+        flat(
+            &mut session,
+            "table",
+            &mut bytes,
+            if rank == 0 { SAME } else { 0 },
+        );
+        says(
+            &refused(session.checkpoint(1)),
+            ErrorKind::Invalid,
+            &["SAME differ"],
+        );
         flat(&mut session, "table", &mut bytes, SAME);
         session.checkpoint(1).unwrap();
         session.close(LONG).unwrap();
@@ -234,11 +286,22 @@ fn slices_of_a_global_array_keep_shape_and_offset_and_gaps_are_left_alone() {
         let mut session = session.unwrap();
         let mut memory = pattern(u64::from(rank), extent_bytes);
         let mut dense = pattern(40 + u64::from(rank), 4 * 6 * 4);
-        session.protect_array("framed", Span::from_mut(&mut memory), layout(rank), 0).unwrap();
-        let contiguous = ArrayLayout { stride: vec![], ..layout(rank) };
-        session.protect_array("dense", Span::from_mut(&mut dense), contiguous, 0).unwrap();
+        session
+            .protect_array("framed", Span::from_mut(&mut memory), layout(rank), 0)
+            .unwrap();
+        let contiguous = ArrayLayout {
+            stride: vec![],
+            ..layout(rank)
+        };
+        session
+            .protect_array("dense", Span::from_mut(&mut dense), contiguous, 0)
+            .unwrap();
         let error = refused(session.lend("framed"));
-        says(&error, ErrorKind::Unsupported, &["region 'framed'", "only contiguous memory"]);
+        says(
+            &error,
+            ErrorKind::Unsupported,
+            &["region 'framed'", "only contiguous memory"],
+        );
         session.lend("dense").unwrap();
         session.checkpoint(1).unwrap();
         session.lent_done("dense", LONG).unwrap();
@@ -249,11 +312,21 @@ fn slices_of_a_global_array_keep_shape_and_offset_and_gaps_are_left_alone() {
         session.find().unwrap();
         let stored = session.stored("framed").unwrap();
         assert_eq!(stored.len_bytes, 4 * 6 * 4, "gaps are not stored");
-        assert_eq!((stored.global, stored.offset, stored.local), (vec![8, 6], vec![4 * u64::from(rank), 0], vec![4, 6]));
+        assert_eq!(
+            (stored.global, stored.offset, stored.local),
+            (vec![8, 6], vec![4 * u64::from(rank), 0], vec![4, 6])
+        );
         let (mut memory, mut dense) = (vec![0xabu8; extent_bytes], vec![0; 96]);
-        session.protect_array("framed", Span::from_mut(&mut memory), layout(rank), 0).unwrap();
-        let contiguous = ArrayLayout { stride: vec![], ..layout(rank) };
-        session.protect_array("dense", Span::from_mut(&mut dense), contiguous, 0).unwrap();
+        session
+            .protect_array("framed", Span::from_mut(&mut memory), layout(rank), 0)
+            .unwrap();
+        let contiguous = ArrayLayout {
+            stride: vec![],
+            ..layout(rank)
+        };
+        session
+            .protect_array("dense", Span::from_mut(&mut dense), contiguous, 0)
+            .unwrap();
         session.restart().unwrap();
         assert_eq!(dense, pattern(40 + u64::from(rank), 96));
         let was = pattern(u64::from(rank), extent_bytes);
@@ -306,7 +379,11 @@ impl Codec for Packed {
 }
 
 fn packed(bytes: &Arc<Mutex<Vec<u8>>>, fails: Option<&'static str>) -> Box<Packed> {
-    Box::new(Packed { bytes: Arc::clone(bytes), expected_at: 0, fails })
+    Box::new(Packed {
+        bytes: Arc::clone(bytes),
+        expected_at: 0,
+        fails,
+    })
 }
 
 // Breaks if: a snapshot that was given up is sealed, or its directory is taken for lost.
@@ -321,27 +398,50 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
         let bytes = Arc::new(Mutex::new(content(rank)));
         let mut other = pattern(8, 3000);
         flat(&mut session, "flat", &mut other, 0);
-        session.protect_codec("gpu", packed(&bytes, None), 0).unwrap();
+        session
+            .protect_codec("gpu", packed(&bytes, None), 0)
+            .unwrap();
         session.checkpoint(1).unwrap();
         session.wait(1, Level::Global, LONG).unwrap();
 
         let on_rank_1 = |what: &'static str| if rank == 1 { Some(what) } else { None };
-        session.protect_codec("gpu", packed(&bytes, on_rank_1("size")), 0).unwrap();
+        session
+            .protect_codec("gpu", packed(&bytes, on_rank_1("size")), 0)
+            .unwrap();
         let error = refused(session.checkpoint(2));
-        says(&error, ErrorKind::Unavailable, &["region 'gpu'", "the device does not answer"]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &["region 'gpu'", "the device does not answer"],
+        );
 
-        session.protect_codec("gpu", packed(&bytes, on_rank_1("pack")), 0).unwrap();
+        session
+            .protect_codec("gpu", packed(&bytes, on_rank_1("pack")), 0)
+            .unwrap();
         let staged = session.checkpoint(3);
         assert_eq!(staged.is_err(), rank == 1);
         if let Err(error) = staged {
-            says(&error, ErrorKind::Unavailable, &["region 'gpu'", "fell off the bus"]);
+            says(
+                &error,
+                ErrorKind::Unavailable,
+                &["region 'gpu'", "fell off the bus"],
+            );
         }
         for level in [Level::Node, Level::Global] {
             let error = refused(session.wait(3, level, LONG));
-            says(&error, ErrorKind::Unavailable, &["checkpoint 3 is not safe", "rank 1 gave its snapshot of step 3 up"]);
+            says(
+                &error,
+                ErrorKind::Unavailable,
+                &[
+                    "checkpoint 3 is not safe",
+                    "rank 1 gave its snapshot of step 3 up",
+                ],
+            );
         }
         bytes.lock().unwrap().truncate(100_000);
-        session.protect_codec("gpu", packed(&bytes, None), 0).unwrap();
+        session
+            .protect_codec("gpu", packed(&bytes, None), 0)
+            .unwrap();
         session.checkpoint(4).unwrap();
         session.wait(4, Level::Global, LONG).unwrap();
         let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
@@ -360,10 +460,18 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
         let bytes = Arc::new(Mutex::new(vec![0xee; 17]));
         let mut other = vec![0; 3000];
         flat(&mut session, "flat", &mut other, 0);
-        session.protect_codec("gpu", packed(&bytes, Some("unpack")), 0).unwrap();
+        session
+            .protect_codec("gpu", packed(&bytes, Some("unpack")), 0)
+            .unwrap();
         let error = refused(session.restart());
-        says(&error, ErrorKind::NoSpace, &["region 'gpu'", "the device is full"]);
-        session.protect_codec("gpu", packed(&bytes, None), 0).unwrap();
+        says(
+            &error,
+            ErrorKind::NoSpace,
+            &["region 'gpu'", "the device is full"],
+        );
+        session
+            .protect_codec("gpu", packed(&bytes, None), 0)
+            .unwrap();
         session.restart().unwrap();
         assert_eq!(*bytes.lock().unwrap(), content(rank)[..100_000]);
         assert_eq!(other, pattern(8, 3000));
@@ -378,12 +486,21 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
 fn a_routed_file_is_part_of_the_checkpoint_and_gone_after_close() {
     let scratch = Scratch::new("route");
     let job = Job::new(scratch.path(), 2, 1, true);
-    let content = |rank: u32, step: u64| pattern(u64::from(rank) * 10 + step, 9000 * step as usize + 5);
+    let content =
+        |rank: u32, step: u64| pattern(u64::from(rank) * 10 + step, 9000 * step as usize + 5);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let path = session.route("mesh.h5").unwrap();
         let error = refused(session.checkpoint(1));
-        says(&error, ErrorKind::NotFound, &["region 'mesh.h5'", "No such file", "write the routed file before the checkpoint"]);
+        says(
+            &error,
+            ErrorKind::NotFound,
+            &[
+                "region 'mesh.h5'",
+                "No such file",
+                "write the routed file before the checkpoint",
+            ],
+        );
         for step in [1, 2] {
             disk::write(&path, &content(rank, step));
             session.checkpoint(step).unwrap();

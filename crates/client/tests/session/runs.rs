@@ -23,16 +23,28 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
         let job = Job::new(scratch.path(), 1, levels.0, levels.1).with("node_name = 'n'");
         let first = second(&job, "").unwrap();
         let error = refused(second(&job, ""));
-        says(&error, ErrorKind::Unavailable, &[
-            "job 'job' is held by another run",
-            &format!("process {} of user {}", std::process::id(), orcheck_io::net::effective_uid()),
-            "on host",
-            "wait for it or end it; set take_over = true",
-        ]);
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &[
+                "job 'job' is held by another run",
+                &format!(
+                    "process {} of user {}",
+                    std::process::id(),
+                    orcheck_io::net::effective_uid()
+                ),
+                "on host",
+                "wait for it or end it; set take_over = true",
+            ],
+        );
         let counter = first.epoch().counter;
         first.abandon();
         let next = second(&job, "").unwrap();
-        assert_eq!(next.epoch().counter, counter + 1, "the refused run claimed nothing");
+        assert_eq!(
+            next.epoch().counter,
+            counter + 1,
+            "the refused run claimed nothing"
+        );
         next.close(LONG).unwrap();
     }
 }
@@ -42,15 +54,29 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
 fn a_run_that_is_just_ending_is_waited_for() {
     let scratch = Scratch::new("ending");
     let job = Job::new(scratch.path(), 1, 1, false);
-    let job = Job { options: job.options.replace("take_over_wait_s = 0.0", "take_over_wait_s = 20.0"), ..job };
+    let job = Job {
+        options: job
+            .options
+            .replace("take_over_wait_s = 0.0", "take_over_wait_s = 20.0"),
+        ..job
+    };
     // The second run lists the directory before it looks at the holder: then the first one ends.
     let hold = Hold::at("file.lock", "epoch-000001.claim");
     hold.release();
     let first = second(&job, "").unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let environment = Environment { steps: hold.steps(), ..Environment::default() };
-            Session::open_with("job", Box::new(Solo), Options::from_text(&job.options), environment).map(|s| s.epoch())
+            let environment = Environment {
+                steps: hold.steps(),
+                ..Environment::default()
+            };
+            Session::open_with(
+                "job",
+                Box::new(Solo),
+                Options::from_text(&job.options),
+                environment,
+            )
+            .map(|s| s.epoch())
         });
         hold.wait_until_held();
         first.abandon();
@@ -82,16 +108,34 @@ fn a_run_that_was_taken_over_commits_nothing_any_more() {
     old.checkpoint(2).unwrap();
     for level in [Level::Node, Level::Global] {
         let error = refused(old.wait(2, level, LONG));
-        says(&error, ErrorKind::Fenced, &["checkpoint 2 is not safe", "is superseded", "epoch 2 was claimed", "must end"]);
+        says(
+            &error,
+            ErrorKind::Fenced,
+            &[
+                "checkpoint 2 is not safe",
+                "is superseded",
+                "epoch 2 was claimed",
+                "must end",
+            ],
+        );
     }
-    says(&refused(old.close(LONG)), ErrorKind::Fenced, &["superseded"]);
+    says(
+        &refused(old.close(LONG)),
+        ErrorKind::Fenced,
+        &["superseded"],
+    );
     new.close(LONG).unwrap();
 
     let mut third = second(&job, "").unwrap();
     assert_eq!(third.find().unwrap(), 1);
     third.close(LONG).unwrap();
     let records = names(&scratch.path().join("ost0/job"));
-    assert!(!records.iter().any(|name| name.contains("s000000000002") && name.ends_with(".commit")), "{records:?}");
+    assert!(
+        !records
+            .iter()
+            .any(|name| name.contains("s000000000002") && name.ends_with(".commit")),
+        "{records:?}"
+    );
 }
 
 #[test]
@@ -99,7 +143,13 @@ fn two_jobs_in_one_program_do_not_meet() {
     let scratch = Scratch::new("two");
     let job = Job::new(scratch.path(), 1, 1, false);
     let open = |name: &str| {
-        Session::open_with(name, Box::new(Solo), Options::from_text(&job.options), Environment::default()).unwrap()
+        Session::open_with(
+            name,
+            Box::new(Solo),
+            Options::from_text(&job.options),
+            Environment::default(),
+        )
+        .unwrap()
     };
     let (mut a, mut b) = (open("a"), open("b"));
     let (mut x, mut y) = (State::new(0, 1, 10), State::new(7, 1, 10));

@@ -179,6 +179,12 @@ impl Job {
         self
     }
 
+    /// Another size of the pool than 8 MiB.
+    pub fn pool(mut self, size: &str) -> Self {
+        self.options = self.options.replace("'8 MiB'", &format!("'{size}'"));
+        self
+    }
+
     pub fn nodes(mut self, nodes: u32) -> Self {
         self.ranks_per_node = self.ranks.div_ceil(nodes);
         self

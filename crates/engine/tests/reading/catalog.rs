@@ -24,14 +24,14 @@ fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::Result<Catalog> {
 fn newest_first_and_copies_merged() {
     let scratch = Scratch::new();
     let dirs = [scratch.dir("a"), scratch.dir("b")];
-    for (step, counter) in [(9, 1), (10, 1), (10, 2), (2, 2)] {
+    for (step, counter) in [(9, 1), (12, 2), (10, 1), (11, 2)] {
         write(&dirs, &Spec::new(step, counter));
     }
-    let mut node = Spec::new(10, 2);
+    let mut node = Spec::new(12, 2);
     node.level = Level::Node;
     write(&dirs[..1], &node);
     let catalog = scan(&scratch, &["a", "b"]).unwrap();
-    assert_eq!(steps(&catalog), [(10, 2), (10, 2), (10, 1), (9, 1), (2, 2)]);
+    assert_eq!(steps(&catalog), [(12, 2), (12, 2), (11, 2), (10, 1), (9, 1)]);
     let copies: Vec<&[usize]> = catalog
         .commits()
         .iter()
@@ -62,15 +62,23 @@ fn the_resume_rule() {
     // Breaks if: `fenced_by` compares with `>=` or ignores a fresh start; a zombie's step would come back.
     let scratch = Scratch::new();
     let dirs = [scratch.dir("a")];
-    for (step, counter) in [(10, 1), (20, 1), (30, 1), (25, 2), (26, 2)] {
-        write(&dirs, &Spec::new(step, counter));
+    for step in [10, 20, 30] {
+        write(&dirs, &Spec::new(step, 1));
     }
     // Epoch 2 has claimed but not said from where: nothing is restricted.
     claim(&dirs[0], epoch(1), Some(None));
     claim(&dirs[0], epoch(2), None);
     assert_eq!(
         steps(&scan(&scratch, &["a"]).unwrap()),
-        [(30, 1), (26, 2), (25, 2), (20, 1), (10, 1)]
+        [(30, 1), (20, 1), (10, 1)]
+    );
+    // Its own commits say from where, even if nothing else does.
+    for step in [25, 26] {
+        write(&dirs, &Spec::new(step, 2));
+    }
+    assert_eq!(
+        steps(&scan(&scratch, &["a"]).unwrap()),
+        [(26, 2), (25, 2), (20, 1), (10, 1)]
     );
     // Epoch 2 resumed from step 20: step 30 of epoch 1 is a zombie's.
     claim(&dirs[0], epoch(2), Some(Some(20)));

@@ -1,0 +1,177 @@
+//! The pool's budget: too small, too large for the machine, too large for the control group.
+
+use crate::disk::{self, skip};
+use crate::mistakes::{LONG, refused, says};
+use crate::support::{Job, State};
+use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_format::error::ErrorKind;
+use orcheck_io::environment::env_var;
+use orcheck_io::testing::Scratch;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
+    let scratch = Scratch::new("pools");
+    let job = Job::new(scratch.path(), 2, 1, false);
+    job.clone().pool("192 KiB").run(|session, _| {
+        says(
+            &refused(session),
+            ErrorKind::Invalid,
+            &[
+                "a pool of 196608 bytes holds 3 chunks of 65536 bytes; it needs at least 4",
+                "set `pool` to 262144 bytes or more, or lower `chunk`",
+            ],
+        );
+    });
+    job.clone().pool("900 TiB").run(|session, _| {
+        says(
+            &refused(session),
+            ErrorKind::NoSpace,
+            &[
+                "a pool of 989560464998400 bytes does not fit",
+                "lower `pool`, or raise the limit named here",
+                "a pool smaller than the snapshots works",
+            ],
+        );
+    });
+    job.clone().pool("many").run(|session, _| {
+        says(
+            &refused(session),
+            ErrorKind::Invalid,
+            &["pool = 'many' is not a size", "write 64 MiB"],
+        );
+    });
+    assert_eq!(
+        disk::names(&scratch.path().join("ost0/job")),
+        Vec::<String>::new(),
+        "no claim is left"
+    );
+}
+
+// Breaks if: a failed staging or flush keeps a chunk.
+#[test]
+fn all_memory_is_free_again_after_every_checkpoint() {
+    for options in [
+        "",
+        "mode = 'traditional'",
+        "marshal = 'paper'",
+        "scheme = 'core'",
+    ] {
+        let scratch = Scratch::new("memory");
+        Job::new(scratch.path(), 2, 2, true)
+            .with(options)
+            .with("copy_threads = 2")
+            .run(|session, rank| {
+                let mut session = session.unwrap();
+                for step in 1..4 {
+                    let mut state = State::new(rank, step, 500);
+                    state.protect(&mut session).unwrap();
+                    session.checkpoint(step).unwrap();
+                    session
+                        .wait(step, orcheck_format::ids::Level::Global, LONG)
+                        .unwrap();
+                }
+                // Nothing but what the two ranks take now is in use.
+                if rank == 0 {
+                    let pool = session.alloc(126 * 65536).unwrap();
+                    session.free(pool.address()).unwrap();
+                }
+                session.close(LONG).unwrap();
+            });
+    }
+}
+
+/// A control group below this process's own with a memory limit, removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Version 1 or 2, whichever has the memory controller and lets itself be written.
+    fn with_limit(limit_bytes: u64) -> Option<Self> {
+        let own = String::from_utf8(disk::read(Path::new("/proc/self/cgroup"))).ok()?;
+        for line in own.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            let (mount, limit) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                other if other.split(',').any(|one| one == "memory") => {
+                    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+                }
+                _ => continue,
+            };
+            for parent in [format!("{mount}{path}"), mount.to_owned()] {
+                let dir = Path::new(&parent).join(format!("orcheck-test-{}", std::process::id()));
+                let group = Self(dir);
+                if disk::try_make_dir(&group.0)
+                    && disk::try_write(&group.0.join(limit), &limit_bytes.to_string())
+                {
+                    return Some(group);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        disk::try_remove_dir(&self.0);
+    }
+}
+
+/// Where the process that joins the group finds its name.
+const GROUP_VARIABLE: &str = "ORCHECK_TEST_GROUP";
+
+// Breaks if: `usable_bytes` looks at the machine's memory only.
+#[test]
+fn a_pool_beyond_the_control_groups_limit_is_refused_by_its_name() {
+    let name = "a_pool_beyond_the_control_groups_limit_is_refused_by_its_name";
+    if let Some(group) = env_var(GROUP_VARIABLE) {
+        return open_in_group(Path::new(&group));
+    }
+    let Some(group) = Group::with_limit(256 << 20) else {
+        return skip(name, "needs a writable memory control group");
+    };
+    // A process of its own: the group's limit is for whole processes.
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("memory::{name}"), "--nocapture"])
+        .env(GROUP_VARIABLE, &group.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    if said.contains(NOT_JOINED) {
+        return skip(name, NOT_JOINED);
+    }
+    let name = group.0.display().to_string();
+    for part in [
+        "no_space",
+        "a pool of 1073741824 bytes does not fit",
+        &name,
+        "limit 268435456",
+        "lower `pool`",
+    ] {
+        assert!(said.contains(part), "'{part}' is missing in: {said}");
+    }
+}
+
+const NOT_JOINED: &str = "the group takes no process";
+
+/// What the process in the group does: prints the kind and the text of the error.
+fn open_in_group(group: &Path) {
+    if !disk::try_write(&group.join("cgroup.procs"), &std::process::id().to_string()) {
+        return println!("{NOT_JOINED}");
+    }
+    let scratch = Scratch::new("cgroup");
+    let job = Job::new(scratch.path(), 1, 1, false)
+        .pool("1 GiB")
+        .with("node_name = 'n0'");
+    let options = Options::from_text(&job.options);
+    let error = refused(Session::open_with(
+        "job",
+        Box::new(Solo),
+        options,
+        Environment::default(),
+    ));
+    println!("{}: {error}", error.kind().name());
+}

@@ -1,0 +1,454 @@
+//! When checkpoints are due, that all ranks agree on it, and what agreeing costs.
+
+use crate::mistakes::LONG;
+use crate::support::{Job, State, Threads};
+use orcheck_client::trigger::Trigger;
+use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_format::error::Result;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::testing::Scratch;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A clock that moves when told to.
+#[derive(Default)]
+struct Hand(Mutex<Duration>);
+
+/// Wall-clock time at the start of every such clock.
+const START_UNIX_S: u64 = 1_800_000_000;
+
+impl Hand {
+    fn at(start_s: f64) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Duration::from_secs_f64(start_s))))
+    }
+
+    fn forward(&self, seconds: f64) {
+        *self.0.lock().unwrap() += Duration::from_secs_f64(seconds);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        START_UNIX_S * 1000 + self.now().as_millis() as u64
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+}
+
+/// Counts the calls of another collective; each takes some time on a clock.
+struct Counted<C> {
+    inner: C,
+    calls: Arc<AtomicU64>,
+    clock: Arc<Hand>,
+    cost_s: f64,
+}
+
+impl<C: Collective> Counted<C> {
+    fn new(inner: C, clock: &Arc<Hand>, cost_s: f64) -> Self {
+        Self {
+            inner,
+            calls: Arc::default(),
+            clock: Arc::clone(clock),
+            cost_s,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn note(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.clock.forward(self.cost_s);
+    }
+}
+
+impl<C: Collective> Collective for Counted<C> {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    fn bcast(&mut self, buf: &mut [u8], root: u32) -> Result<()> {
+        self.note();
+        self.inner.bcast(buf, root)
+    }
+
+    fn gather(&mut self, mine: &[u8], root: u32) -> Result<Option<Vec<u8>>> {
+        self.note();
+        self.inner.gather(mine, root)
+    }
+
+    fn allreduce_min(&mut self, values: &mut [i64]) -> Result<()> {
+        self.note();
+        self.inner.allreduce_min(values)
+    }
+}
+
+fn trigger(options: &str, clock: &Arc<Hand>) -> Trigger {
+    let options = Options::from_text(&format!("global = '/unused'\n{options}")).unwrap();
+    Trigger::new(&options, Arc::clone(clock) as Arc<dyn Clock>).unwrap()
+}
+
+/// Runs `work` on the ranks of a world, each with a clock of its own; results in rank order.
+fn world<T: Send>(
+    ranks: u32,
+    work: impl Fn(Counted<Threads>, Arc<Hand>, u32) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = Threads::world(ranks)
+            .into_iter()
+            .map(|threads| {
+                let work = &work;
+                scope.spawn(move || {
+                    let rank = threads.rank();
+                    let clock = Hand::at(1000.0 + f64::from(rank) * 0.37);
+                    work(Counted::new(threads, &clock, 1e-5), clock, rank)
+                })
+            })
+            .collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap())
+            .collect()
+    })
+}
+
+#[track_caller]
+fn all_equal<T: PartialEq + std::fmt::Debug>(results: &[T]) {
+    assert!(
+        results.windows(2).all(|pair| pair[0] == pair[1]),
+        "{results:?}"
+    );
+}
+
+// ---- steps -----------------------------------------------------------------------------------
+
+// Breaks if: `agreed` is true although only `every_steps` is set.
+#[test]
+fn a_step_trigger_sends_no_message() {
+    let sent = world(3, |mut collective, clock, _| {
+        let mut trigger = trigger("every_steps = 7", &clock);
+        let due: Vec<u64> = (0..30)
+            .filter(|&step| trigger.due(&mut collective, step).unwrap())
+            .collect();
+        assert_eq!(due, [7, 14, 21, 28]);
+        collective.count()
+    });
+    assert_eq!(sent, [0, 0, 0]);
+}
+
+// Breaks if: `checkpoint` agrees twice, or the wish to stop does not travel in its message.
+#[test]
+fn a_checkpoint_costs_one_message_which_also_carries_the_wish_to_stop() {
+    let scratch = Scratch::new("message");
+    let job = Job::new(scratch.path(), 2, 1, false).with("every_steps = 5");
+    world(2, |collective, _, rank| {
+        let calls = Arc::clone(&collective.calls);
+        let mut session = Session::open_with(
+            "job",
+            Box::new(collective),
+            Options::from_text(&job.options),
+            Environment::default(),
+        )
+        .unwrap();
+        let mut state = State::new(rank, 1, 10);
+        state.protect(&mut session).unwrap();
+        session.find().unwrap_err();
+        for step in 1..=20 {
+            let before = calls.load(Ordering::Relaxed);
+            let due = session.due(step).unwrap();
+            assert_eq!(calls.load(Ordering::Relaxed), before, "due sends nothing");
+            assert_eq!(due, step % 5 == 0);
+            if step == 12 && rank == 1 {
+                session.requester().request(true);
+            }
+            if due {
+                session.checkpoint(step).unwrap();
+                assert_eq!(calls.load(Ordering::Relaxed), before + 1);
+            }
+            assert_eq!(
+                session.should_stop(),
+                step >= 15,
+                "rank {rank} at step {step}"
+            );
+        }
+        session.close(LONG).unwrap();
+    });
+}
+
+// ---- time ------------------------------------------------------------------------------------
+
+// Breaks if: a rank decides by its own clock.
+#[test]
+fn a_time_trigger_fires_at_the_same_steps_on_all_ranks_and_on_time() {
+    let due = world(3, |mut collective, clock, rank| {
+        let mut trigger = trigger("every_s = 10.0", &clock);
+        let mut due = Vec::new();
+        for step in 1..=3000 {
+            // Steps of about 20 ms, of another length on each rank.
+            clock.forward(0.02 + 0.001 * f64::from(rank));
+            if trigger.due(&mut collective, step).unwrap() {
+                due.push(step);
+                clock.forward(0.1);
+                trigger.taken(0.1);
+            }
+        }
+        due
+    });
+    all_equal(&due);
+    // The fastest clock sees 10 s after 455 steps of 22 ms; lateness is bounded by 5 %.
+    let gaps: Vec<u64> = due[0].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| (440..=490).contains(gap)), "{gaps:?}");
+}
+
+// Breaks if: the end time makes every later step due, or no rank is told to stop.
+#[test]
+fn before_the_jobs_end_one_checkpoint_is_due_and_all_ranks_stop() {
+    let end_s = START_UNIX_S + 1000 + 60;
+    let seen = world(3, |mut collective, clock, rank| {
+        let mut trigger = trigger(
+            &format!("end_time_unix_s = {end_s}\nend_margin_s = 20.0"),
+            &clock,
+        );
+        let mut seen = (Vec::new(), None);
+        for step in 1..=100 {
+            clock.forward(if rank == 2 { 1.0 } else { 0.9 });
+            if trigger.due(&mut collective, step).unwrap() {
+                seen.0.push(step);
+                trigger.taken(0.0);
+            }
+            if trigger.should_stop() && seen.1.is_none() {
+                seen.1 = Some(step);
+            }
+        }
+        seen
+    });
+    all_equal(&seen);
+    // Rank 2's clock began at 1000.74: 20 s before the end come after 40 of its steps.
+    assert_eq!(seen[0], (vec![40], Some(40)));
+}
+
+// Breaks if: `taken` does not count what the program was blocked.
+#[test]
+fn the_overhead_budget_is_used_and_kept() {
+    for percent in [2.0, 10.0] {
+        let clock = Hand::at(0.0);
+        let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
+        let mut trigger = trigger(&format!("overhead_percent = {percent}"), &clock);
+        let mut blocked_s = 0.0;
+        for step in 1..=5000 {
+            clock.forward(0.5);
+            if trigger.due(&mut collective, step).unwrap() {
+                clock.forward(0.8);
+                trigger.taken(0.8);
+                blocked_s += 0.8;
+            }
+        }
+        let share = 100.0 * blocked_s / clock.now().as_secs_f64();
+        assert!(
+            share <= percent * 1.01 && share > percent * 0.95,
+            "{share} % of {percent} %"
+        );
+    }
+}
+
+// ---- requests --------------------------------------------------------------------------------
+
+// Breaks if: `due` asks only its own rank, or forgets to clear what was heard.
+#[test]
+fn a_request_on_one_rank_is_one_checkpoint_on_all() {
+    let seen = world(4, |mut collective, clock, rank| {
+        let mut trigger = trigger("", &clock);
+        let mut due = Vec::new();
+        for step in 1..=200 {
+            clock.forward(1.0);
+            if (step == 50 && rank == 3) || (step == 120 && rank < 2) {
+                trigger.request().request(false);
+            }
+            if trigger.due(&mut collective, step).unwrap() {
+                due.push(step);
+                trigger.taken(0.0);
+            }
+            assert!(!trigger.should_stop());
+        }
+        due
+    });
+    all_equal(&seen);
+    assert_eq!(seen[0], [50, 120]);
+}
+
+// Breaks if: `should_stop` shows this rank's own wish before it is agreed.
+#[test]
+fn a_request_to_stop_reaches_all_ranks_at_the_same_step() {
+    let seen = world(4, |mut collective, clock, rank| {
+        let mut trigger = trigger("every_steps = 1000", &clock);
+        assert!(!trigger.due(&mut collective, 1).unwrap());
+        let mut agreed = self::trigger("every_s = 1e6", &clock);
+        let mut stopped = None;
+        let mut due = Vec::new();
+        for step in 1..=100 {
+            clock.forward(1.0);
+            if step == 33 && rank == 2 {
+                agreed.request().request(true);
+                assert!(!agreed.should_stop(), "not before all ranks know");
+            }
+            if agreed.due(&mut collective, step).unwrap() {
+                due.push(step);
+                agreed.taken(0.0);
+            }
+            if agreed.should_stop() && stopped.is_none() {
+                stopped = Some(step);
+            }
+        }
+        (due, stopped)
+    });
+    all_equal(&seen);
+    assert_eq!(seen[0], (vec![33], Some(33)));
+}
+
+/// Sends the signal that the tests watch to this process.
+fn raise_user_signal() {
+    let sent = Command::new("kill")
+        .arg("-USR1")
+        .arg(std::process::id().to_string())
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+// Breaks if: every session asks for a handler of its own (the second is refused), or a signal is
+// heard twice.
+#[test]
+fn a_signal_is_one_checkpoint_on_all_ranks_of_every_session_that_watches_it() {
+    let scratch = Scratch::new("signal");
+    let job = Job::new(scratch.path(), 2, 1, false).with("signal = 'SIGUSR1'");
+    let until = SystemClock.now() + LONG;
+    for round in 0..2 {
+        let all_open = std::sync::Barrier::new(2);
+        let due = job.run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut due = Vec::new();
+            assert!(
+                !session.due(1).unwrap(),
+                "what came before the session opened is not its"
+            );
+            all_open.wait();
+            if rank == 0 {
+                raise_user_signal();
+            }
+            let mut step = 1;
+            // The agreement keeps both ranks in step; the signal is delivered when the system likes.
+            while due.is_empty() && SystemClock.now() < until {
+                step += 1;
+                if session.due(step).unwrap() {
+                    due.push(step);
+                }
+            }
+            for step in step + 1..step + 2000 {
+                if session.due(step).unwrap() {
+                    due.push(step);
+                }
+            }
+            assert!(!session.should_stop());
+            session.close(LONG).unwrap();
+            due
+        });
+        all_equal(&due);
+        assert_eq!(due[0].len(), 1, "round {round}: {due:?}");
+    }
+}
+
+#[test]
+fn two_sessions_of_one_program_both_hear_a_signal() {
+    let clock = Hand::at(0.0);
+    let mut solo = orcheck_client::Solo;
+    let mut all: Vec<Trigger> = (0..3).map(|_| trigger("signal = 'USR2'", &clock)).collect();
+    let sent = Command::new("kill")
+        .arg("-USR2")
+        .arg(std::process::id().to_string())
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    let until = SystemClock.now() + LONG;
+    for trigger in &mut all {
+        let mut step = 1;
+        clock.forward(1.0);
+        while !trigger.due(&mut solo, step).unwrap() {
+            assert!(SystemClock.now() < until, "the signal did not come");
+            step += 1;
+            clock.forward(1.0);
+        }
+        assert!(!trigger.due(&mut solo, step + 1).unwrap(), "heard once");
+    }
+}
+
+// ---- what agreeing costs ---------------------------------------------------------------------
+
+// Breaks if: `stride_wish` returns 1.
+#[test]
+fn agreeing_costs_less_than_a_thousandth_of_the_run_time() {
+    let clock = Hand::at(0.0);
+    let cost_s = 20e-6;
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, cost_s);
+    let mut trigger = trigger("every_s = 3600.0", &clock);
+    for (step_s, steps) in [(1e-3, 100_000), (1e-4, 200_000), (10.0, 1000)] {
+        // A while to learn the new step time.
+        let learn = steps / 4;
+        let mut step = 0;
+        let mut run = |steps: u64, collective: &mut Counted<orcheck_client::Solo>| {
+            for _ in 0..steps {
+                step += 1;
+                clock.forward(step_s);
+                if trigger.due(collective, step).unwrap() {
+                    trigger.taken(0.0);
+                }
+            }
+        };
+        run(learn, &mut collective);
+        let (calls, begun) = (collective.count(), clock.now());
+        run(steps, &mut collective);
+        let calls = collective.count() - calls;
+        let share = calls as f64 * cost_s / (clock.now() - begun).as_secs_f64();
+        assert!(
+            share < 0.001,
+            "{step_s} s a step: {calls} messages, {share} of the time"
+        );
+        assert!(calls > 0);
+        if step_s > 1.0 {
+            assert_eq!(calls, steps, "long steps agree at each one");
+        }
+    }
+}
+
+// Breaks if: the strides of the ranks are not agreed with the wishes.
+#[test]
+fn ranks_with_different_ideas_of_the_cost_agree_on_one_stride() {
+    let stopped = AtomicBool::new(false);
+    let calls = world(3, |mut collective, clock, rank| {
+        let mut trigger = trigger("every_s = 3600.0", &clock);
+        collective.cost_s = [1e-5, 1e-4, 1e-6][rank as usize];
+        for step in 1..=20_000 {
+            clock.forward([1e-3, 2e-3, 5e-4][rank as usize]);
+            trigger.due(&mut collective, step).unwrap();
+        }
+        stopped.store(true, Ordering::Relaxed);
+        collective.count()
+    });
+    all_equal(&calls);
+    assert!(
+        (100..=500).contains(&calls[0]),
+        "{calls:?} messages in 20000 steps"
+    );
+}
