@@ -31,6 +31,7 @@ typedef struct {
 static int rank, ranks;
 static Shared *shared;
 
+#ifndef TRY /* a program that brings its own */
 static _Noreturn void die(const char *format, ...) {
     char text[2048];
     va_list list;
@@ -42,6 +43,7 @@ static _Noreturn void die(const char *format, ...) {
     abort();
 }
 #define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
+#endif
 #define MPI_TRY(call) do { if ((call) != MPI_SUCCESS) die("%s failed", #call); } while (0)
 
 static double now_s(void) {

@@ -1,0 +1,173 @@
+/* What checkpoints cost examples/lbm: its own code, driven window by window.
+ *
+ *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 21] [--runs 3] [--most 4]
+ *                      [--threads 2] [--options TOML]
+ *
+ * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
+ * clock. So the solver is started once, and computes windows of the same number of steps in turn:
+ * without a checkpoint ("none"), and with one at the beginning that is synchronous, asynchronous, or
+ * lent. A window is longer than a flush with all that follows it, so what it takes longer than a
+ * window without a checkpoint next to it is the whole cost. In addition, --runs times, whole runs of
+ * some windows' length with 1 to --most checkpoints. */
+#define _GNU_SOURCE
+#define main lbm_main
+#include "../../examples/lbm/lbm.c"
+#undef main
+#include "ranks.h"
+
+enum { NONE, SYNC, ASYNC, LENT, MODES };
+static const char *const MODE[] = {"none", "sync", "async", "lent"};
+
+static Block block;
+static Settings settings;
+static Run run;
+static uint64_t at_step;
+static FILE *report;
+static int measured;
+
+/* Processor time of Orcheck's threads in this process, by the kernel's own count. */
+static double orcheck_cpu_s(void) {
+    char path[64], name[32];
+    double sum_s = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) die("no /proc");
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        const int tid = atoi(entry->d_name);
+        struct timespec ran;
+        snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);
+        FILE *file = fopen(path, "r");
+        if (!file) continue;
+        bool ours = fgets(name, sizeof name, file) && strncmp(name, "orcheck-", 8) == 0;
+        fclose(file);
+        const clockid_t clock = (clockid_t)(~(unsigned)tid << 3 | 6); /* as pthread_getcpuclockid */
+        if (ours && clock_gettime(clock, &ran) == 0) sum_s += (double)ran.tv_sec + 1e-9 * (double)ran.tv_nsec;
+    }
+    closedir(tasks);
+    return sum_s;
+}
+
+static double sum(double mine) { /* over all ranks */
+    double all = 0;
+    MPI_TRY(MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_SUM, block.comm));
+    return all;
+}
+
+static void advance_one(void) {
+    int due = 0;
+    advance(&block, run.src, run.dst);
+    toggle(&run);
+    at_step++;
+    TRY(orc_due(run.s, at_step, &due)); /* no trigger is set; a program asks all the same */
+}
+
+static void take(int mode) {
+    settings.checkpoint = MODE[mode];
+    checkpoint(&block, &settings, &run, at_step);
+}
+
+/* Until everything taken is safe, lent memory is back, older files are gone. */
+static void drain(void) {
+    if (run.taken) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
+    if (run.lent) TRY(orc_lent_done(run.s, "f", 600));
+    run.lent = NULL;
+    settle();
+}
+
+/* Computes steps with so many checkpoints, evenly spaced from the first step on. */
+static void measure(const char *kind, int round, int mode, int count, int steps) {
+    double stage_s = 0, call_s = 0;
+    drain();
+    for (int i = 0; i < 2; i++) advance_one(); /* threads awake, caches as in a run */
+    double cpu_s = orcheck_cpu_s();
+    together();
+    double begin = now_s();
+    for (int i = 0, taken = 0; i < steps; i++) {
+        if (taken < count && (int64_t)i * count >= (int64_t)taken * steps) {
+            take(mode), taken++;
+            stage_s += run.times[run.taken - 1].stage_s, call_s += run.times[run.taken - 1].call_s;
+        }
+        advance_one();
+    }
+    double end = now_s(), s = span_s(begin, end);
+    if (count) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
+    double late_s = largest(now_s() - end); /* to be nothing: all was safe within the window */
+    drain();
+    cpu_s = sum(orcheck_cpu_s() - cpu_s);
+    stage_s = largest(stage_s), call_s = largest(call_s);
+    if (rank == 0)
+        fprintf(report, "%s\n {\"kind\": \"%s\", \"round\": %d, \"mode\": \"%s\", \"checkpoints\": %d, "
+                "\"s\": %.9f, \"call_s\": %.9f, \"stage_s\": %.9f, \"cpu_s\": %.9f, \"late_s\": %.6f}",
+                measured++ ? "," : "", kind, round, MODE[mode], count, s, call_s, stage_s, cpu_s,
+                count ? late_s : 0);
+}
+
+/* Steps of a window: half as long again as a checkpoint takes until nothing of it is left. */
+static int window_steps(double *step_s) {
+    double quiet_s = 0.25;
+    *step_s = 1e9;
+    for (int i = 0; i < 24; i++) {
+        double begin = now_s();
+        advance_one();
+        double s = largest(now_s() - begin);
+        if (i >= 4 && s < *step_s) *step_s = s;
+    }
+    for (int i = 0; i < 4; i++) { /* the first ones fill the pool and remove nothing */
+        drain();
+        at_step++;
+        double begin = now_s();
+        take(ASYNC);
+        drain();
+        double s = largest(now_s() - begin);
+        if (i > 1 && s > quiet_s) quiet_s = s;
+    }
+    return (int)(1.5 * quiet_s / *step_s) + 1;
+}
+
+int main(int argc, char **argv) {
+    start_ranks(&argc, &argv);
+    char options[8192];
+    int64_t edge = number(argc, argv, "--cells", "128");
+    int rounds = (int)number(argc, argv, "--rounds", "21"), runs = (int)number(argc, argv, "--runs", "3");
+    int most = (int)number(argc, argv, "--most", "4"), threads = (int)number(argc, argv, "--threads", "2");
+    if (edge < 8 || edge > 2048 || rounds < 1 || most < 1) die("a value out of range");
+    settings = (Settings){.checkpoint = "lent", .memory = "heap", .level = "global", .job = "solver",
+                          .options = options, .nx = edge, .ny = edge, .nz = edge, .re = 1000,
+                          .lid_velocity = 0.1, .die = -1};
+    run.level = ORC_GLOBAL;
+    cut(&block, &settings);
+    double bytes = sum((double)(block.count * sizeof(double)));
+    double room = bytes + (double)(24u << 20) * ranks;
+    if (snprintf(options, sizeof options, "global = [\"%s\"]\npool = %.0f\ncopy_threads = %d\nkeep = 1\n%s",
+                 option(argc, argv, "--dir", NULL), room, threads, option(argc, argv, "--options", "")) >=
+        (int)sizeof options)
+        die("--options: too long");
+    open_and_resume(&block, &settings, &run); /* with three grids, so that every mode can be used */
+    if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("no report");
+
+    double step_s;
+    int steps = window_steps(&step_s), length = (most + 1) * steps;
+    MPI_TRY(MPI_Bcast(&steps, 1, MPI_INT, 0, MPI_COMM_WORLD));
+    MPI_TRY(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
+    if (rank == 0)
+        fprintf(report, "{\"checkpoint_bytes\": %.0f, \"window_steps\": %d, \"run_steps\": %d, \"step_s\": %.6f, "
+                "\"samples\": [", bytes, steps, length, step_s);
+    for (int round = 0; round < rounds; round++) {
+        /* none and the modes take turns, beginning with another one each round; none once more at the end */
+        for (int i = 0; i <= MODES; i++) {
+            int mode = i < MODES ? (round + i) % MODES : NONE;
+            measure("window", round, mode, mode != NONE, steps);
+        }
+        for (int turn = round * runs / rounds; turn < (round + 1) * runs / rounds; turn++)
+            for (int n = 0; n < most; n++) {
+                int count = (turn + n) % most + 1;
+                for (int i = 0; i < MODES; i++) {
+                    int mode = (turn + i) % MODES;
+                    measure("run", turn * most + n, mode, mode == NONE ? 0 : count, length);
+                }
+            }
+    }
+    if (rank == 0 && (fputs("]}\n", report) < 0 || fclose(report))) die("cannot write the report");
+    TRY(orc_close(run.s, 600));
+    MPI_Finalize();
+    return 0;
+}
