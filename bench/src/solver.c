@@ -1,14 +1,14 @@
 /* What checkpoints cost examples/lbm: its own code, driven window by window.
  *
- *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 21] [--runs 3] [--most 4]
+ *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 41] [--runs 3] [--most 4]
  *                      [--threads 2] [--options TOML]
  *
  * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
- * clock. So the solver is started once, and computes windows of the same number of steps in turn:
- * without a checkpoint ("none"), and with one at the beginning that is synchronous, asynchronous, or
- * lent. A window is longer than a flush with all that follows it, so what it takes longer than a
- * window without a checkpoint next to it is the whole cost. In addition, --runs times, whole runs of
- * some windows' length with 1 to --most checkpoints. */
+ * clock. So the solver is started once, and computes windows of the same number of steps: one with
+ * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
+ * one without ("none"). A window is twice as long as a flush, so what it takes longer than its two
+ * neighbours is the whole cost. In addition, --runs times, whole runs of some windows' length with
+ * 1 to --most checkpoints, and without. */
 #define _GNU_SOURCE
 #define main lbm_main
 #include "../../examples/lbm/lbm.c"
@@ -101,9 +101,9 @@ static void measure(const char *kind, int round, int mode, int count, int steps)
                 count ? late_s : 0);
 }
 
-/* Steps of a window: half as long again as a checkpoint takes until nothing of it is left. */
+/* Steps of a window: twice as long as a checkpoint takes until it is safe. */
 static int window_steps(double *step_s) {
-    double quiet_s = 0.25;
+    double safe_s = 0.08;
     *step_s = 1e9;
     for (int i = 0; i < 24; i++) {
         double begin = now_s();
@@ -111,23 +111,23 @@ static int window_steps(double *step_s) {
         double s = largest(now_s() - begin);
         if (i >= 4 && s < *step_s) *step_s = s;
     }
-    for (int i = 0; i < 4; i++) { /* the first ones fill the pool and remove nothing */
+    for (int i = 0; i < 5; i++) { /* the first ones fill the pool */
         drain();
         at_step++;
         double begin = now_s();
         take(ASYNC);
-        drain();
+        TRY(orc_wait(run.s, at_step, ORC_GLOBAL, 600));
         double s = largest(now_s() - begin);
-        if (i > 1 && s > quiet_s) quiet_s = s;
+        if (i > 1 && s > safe_s) safe_s = s;
     }
-    return (int)(1.5 * quiet_s / *step_s) + 1;
+    return (int)(2 * safe_s / *step_s) + 1;
 }
 
 int main(int argc, char **argv) {
     start_ranks(&argc, &argv);
     char options[8192];
     int64_t edge = number(argc, argv, "--cells", "128");
-    int rounds = (int)number(argc, argv, "--rounds", "21"), runs = (int)number(argc, argv, "--runs", "3");
+    int rounds = (int)number(argc, argv, "--rounds", "41"), runs = (int)number(argc, argv, "--runs", "3");
     int most = (int)number(argc, argv, "--most", "4"), threads = (int)number(argc, argv, "--threads", "2");
     if (edge < 8 || edge > 2048 || rounds < 1 || most < 1) die("a value out of range");
     settings = (Settings){.checkpoint = "lent", .memory = "heap", .level = "global", .job = "solver",
@@ -152,10 +152,10 @@ int main(int argc, char **argv) {
         fprintf(report, "{\"checkpoint_bytes\": %.0f, \"window_steps\": %d, \"run_steps\": %d, \"step_s\": %.6f, "
                 "\"samples\": [", bytes, steps, length, step_s);
     for (int round = 0; round < rounds; round++) {
-        /* none and the modes take turns, beginning with another one each round; none once more at the end */
-        for (int i = 0; i <= MODES; i++) {
-            int mode = i < MODES ? (round + i) % MODES : NONE;
-            measure("window", round, mode, mode != NONE, steps);
+        measure("window", round, NONE, 0, steps);
+        for (int i = 0; i < MODES - 1; i++) {
+            measure("window", round, (round + i) % (MODES - 1) + 1, 1, steps);
+            measure("window", round, NONE, 0, steps);
         }
         for (int turn = round * runs / rounds; turn < (round + 1) * runs / rounds; turn++)
             for (int n = 0; n < most; n++) {

@@ -76,7 +76,10 @@ impl Session {
                 .next("drop the flag, or make them equal before the checkpoint"));
         }
         self.trigger.agree_stop(values[5] != 0);
-        if values[4] != 0 && !self.overrun(step)? {
+        // The last checkpoint before the end is never left out.
+        let last = self.trigger.should_stop();
+        if values[4] != 0 && !last && !self.overrun(step)? {
+            self.trigger.left_out();
             return Ok(());
         }
         self.turn += 1;
@@ -218,15 +221,18 @@ impl Session {
             Ok(())
         };
         let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
-        let slot = match room {
-            Err(error) => Some(Err(error)),
-            Ok(()) if fits && self.options.marshal == Marshal::Auto => None,
-            Ok(()) => Some(
-                self.gates
-                    .lock(STAGE_SLOT, timeout)
-                    .map_err(|error| error.at("stage slot of the node")),
-            ),
-        };
+        let pipelined = !fits || self.options.marshal == Marshal::Paper;
+        let slot = room.and_then(|()| {
+            if !pipelined {
+                return Ok(None);
+            }
+            let locked = self
+                .patience
+                .wait(timeout, |slice| self.gates.lock(STAGE_SLOT, slice));
+            locked
+                .map(Some)
+                .map_err(|error| error.at("stage slot of the node"))
+        });
         let stage_from = clock.now();
         let context = StageContext {
             pool: Arc::clone(&self.pool),
@@ -235,10 +241,11 @@ impl Session {
             rank: self.rank,
             writer: self.writer,
             timeout,
+            patience: self.patience.clone(),
             steps: self.environment.steps.clone(),
         };
         let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
-        let (slot, refused) = match slot.transpose() {
+        let (slot, refused) = match slot {
             Ok(slot) => (slot, None),
             Err(error) => (None, Some(error)),
         };
@@ -248,7 +255,7 @@ impl Session {
             step,
             prepared.plan,
             parts,
-            slot,
+            (slot, pipelined),
             self.cut_bytes() as u32,
         );
         staging.begin()?;

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Longest wait for a connection inside `open`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest stay at one listener while others may be ready.
+const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 
 /// What a node's lowest rank holds while the others connect.
 pub(crate) struct NodeSide {
@@ -145,7 +147,9 @@ fn accept_all(
         }
         let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
         for ready in poller.wait(&fds, left)? {
-            if let Some(mut conn) = listeners[ready].accept(key, &environment.steps, left)?
+            // A silent stranger at one door must not keep the others closed.
+            let patience = left.min(ACCEPT_SLICE);
+            if let Some(mut conn) = listeners[ready].accept(key, &environment.steps, patience)?
                 && let Message::Hello { rank, node } = conn.receive(left)?
             {
                 accepted.push((rank, node, conn));

@@ -44,10 +44,10 @@ impl Session {
         };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
-        for level in self.places.levels() {
-            self.wait(step, level, until.saturating_sub(clock.now()))?;
-        }
-        Ok(())
+        // A level that is lost must not end the session while another one is still being written.
+        self.places.levels().into_iter().fold(Ok(()), |all, level| {
+            all.and(self.wait_for_any(step, &[level], until.saturating_sub(clock.now())))
+        })
     }
 
     fn end(&mut self) -> Result<()> {

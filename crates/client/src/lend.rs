@@ -157,7 +157,12 @@ impl Session {
             // When the engine is gone nobody will read it any more.
             Some(Lent::Borrowed(step)) => {
                 let index = self.index();
-                Ok(index.wait_done(self.local, *step, timeout) || index.is_gone())
+                match &self.stager {
+                    // Staging failed: the CP-thread reads nothing more of it.
+                    Some(stager) => stager.wait(*step, Duration::ZERO),
+                    None => Ok(true),
+                }
+                .map(|_| index.wait_done(self.local, *step, timeout) || index.is_gone())
             }
         };
         if !matches!(back, Ok(false)) {

@@ -55,7 +55,7 @@ pub(crate) struct Opened {
     pub threads: Threads,
     pub held: Option<Held>,
     pub notes: Vec<String>,
-    pub gates: Gates,
+    pub gates: Arc<Gates>,
     pub trigger: Trigger,
 }
 
@@ -100,9 +100,17 @@ pub(crate) fn open(
     let counter = agree_on_counter(collective, &claimed_in, &options, clock)?;
 
     let nodes = layout.node_names();
+    // A directory that one node does not see takes no containers of any.
+    let mut seen: Vec<i64> = places
+        .servers
+        .iter()
+        .map(|dir| i64::from(dir.is_some()))
+        .collect();
+    agree_min(collective, Ok(()), &mut seen)?;
+    let seen: Vec<bool> = seen.into_iter().map(|seen| seen != 0).collect();
     let (listeners, start) = {
         let prepared = if leads_job {
-            prepare_start(&job, &options, &layout, &places, &mut notes).map(Some)
+            prepare_start(&job, &options, &layout, (&places, &seen), &mut notes).map(Some)
         } else {
             Ok(None)
         };
@@ -155,6 +163,7 @@ pub(crate) fn open(
     let connected = connect(rank, &layout, side.as_ref(), listeners, &start, environment);
     let (pool, own, links) = agree(collective, connected)?;
 
+    let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
     let shared = Arc::new(ControlShared::default());
     let context = ThreadContext {
         job: &job,
@@ -168,13 +177,17 @@ pub(crate) fn open(
         environment,
         shared: &shared,
         placement: start.placement,
+        gates: &gates,
     };
     let rest = context.start(own, links).and_then(|threads| {
         let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
-        Ok((threads, Gates::open(&pool)?, trigger))
+        Ok((threads, trigger))
     });
-    let (threads, gates, trigger) = agree(collective, rest)?;
-    let held = side.map(|side| side.held);
+    let (threads, trigger) = agree(collective, rest)?;
+    let mut held = side.map(|side| side.held);
+    if let Some(held) = &mut held {
+        held.confirm();
+    }
     let opened = Opened {
         job,
         layout,

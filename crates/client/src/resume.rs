@@ -13,14 +13,12 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::epoch::record_resumed;
-use orcheck_engine::restore::{Candidate, Offer, RankView, candidates};
+use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_io::dir::Dir;
 use std::sync::Arc;
 
-/// Candidates that travel to all ranks.
-const MAX_CANDIDATES: usize = 32;
 const CANDIDATE_BYTES: usize = 32;
 
 /// What is known of the job's past.
@@ -32,6 +30,10 @@ pub(crate) struct Resume {
     found: Option<(Candidate, RankView)>,
     /// Why newer ones were skipped.
     skipped: Vec<String>,
+    /// Checkpoints that this node's own directory knows to be superseded.
+    fenced: Vec<Candidate>,
+    /// What this run resumed from, not yet recorded.
+    from: Option<(u64, Epoch)>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,8 @@ enum Past {
     #[default]
     Unknown,
     Found,
+    /// Decided, but recorded only with the first checkpoint: until then this run supersedes nothing.
+    Decided,
     Settled,
 }
 
@@ -60,7 +64,7 @@ impl Session {
         self.resume.skipped.clear();
         self.resume.left = list;
         if self.resume.left.is_empty() {
-            self.settle(None)?;
+            self.decide(None);
             return Err(
                 Error::not_found(format!("job '{}' has no checkpoint", self.job.as_str()))
                     .next("start afresh"),
@@ -69,46 +73,47 @@ impl Session {
         self.open_next(None)
     }
 
-    /// Rank 0 looks, everybody learns.
+    /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
     fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let looked = if self.rank == 0 && !self.options.fresh {
             candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
-                Some(error) if self.options.strict => Err(error),
+                Some(error) if self.options.strict || error.kind() == ErrorKind::Unsupported => {
+                    Err(error)
+                }
                 _ => Ok(offer),
             })
         } else {
             Ok(Offer::default())
         };
-        let Offer {
-            candidates: mut list,
-            notes,
-            ..
-        } = agree(self.collective.as_mut(), looked)?;
-        list.truncate(MAX_CANDIDATES);
-        let mut bytes = Vec::new();
-        for Candidate { step, epoch } in &list {
-            bytes.extend_from_slice(&step.to_le_bytes());
-            bytes.extend_from_slice(&epoch.counter.to_le_bytes());
-            bytes.extend_from_slice(&epoch.run.0);
+        let offer = agree(self.collective.as_mut(), looked)?;
+        let mut notes = offer.notes;
+        let bytes = encode(&offer.candidates);
+        let list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
+
+        let own = if self.options.fresh {
+            Ok(NodeView::default())
+        } else {
+            node_view(&self.job, &self.places)
+        };
+        // Steps begin at 0: one more, so that nothing is 0.
+        let newest = |step: Option<u64>| step.map_or(0, |step| step as i64 + 1);
+        let mut known = [-newest(own.as_ref().ok().and_then(|own| own.newest))];
+        let own = agree_min(self.collective.as_mut(), own, &mut known)?;
+        self.resume.fenced = own.fenced;
+        if -known[0] > newest(list.first().map(|candidate| candidate.step)) {
+            let step = -known[0] - 1;
+            let text = format!(
+                "some node holds a checkpoint of step {step} at level node that rank 0's node does not hold"
+            );
+            // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
+            if list.is_empty() || self.options.strict {
+                return Err(Error::corrupt(text).next(
+                    "start the job on the nodes that wrote it, or set fresh = true to begin anew",
+                ));
+            }
+            notes.push(format!("skipped: {text}"));
         }
-        let bytes = bcast_bytes(self.collective.as_mut(), bytes, 0)?;
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-        let list = bytes
-            .chunks_exact(CANDIDATE_BYTES)
-            .map(|one| {
-                let mut run = [0; 16];
-                run.copy_from_slice(&one[16..]);
-                let epoch = Epoch {
-                    counter: number(&one[8..16]),
-                    run: RunId(run),
-                };
-                Candidate {
-                    step: number(&one[..8]),
-                    epoch,
-                }
-            })
-            .collect();
         Ok((list, notes))
     }
 
@@ -119,7 +124,14 @@ impl Session {
         while !self.resume.left.is_empty() {
             let candidate = self.resume.left.remove(0);
             let world_size = self.layout.world_size();
-            let view = RankView::open(&self.places, candidate, self.rank, world_size);
+            let view = if self.resume.fenced.contains(&candidate) {
+                Err(Error::not_found(format!(
+                    "node '{}' knows a later run that superseded it",
+                    self.layout.nodes[self.layout.node_of(self.rank) as usize].name
+                )))
+            } else {
+                RankView::open(&self.places, candidate, self.rank, world_size)
+            };
             match agree(self.collective.as_mut(), view) {
                 Ok(mut view) => {
                     self.warnings.append(&mut self.resume.skipped);
@@ -149,7 +161,7 @@ impl Session {
         }
         let Some(damaged) = damaged else {
             self.warnings.append(&mut self.resume.skipped);
-            self.settle(None)?;
+            self.decide(None);
             return Err(Error::not_found(format!(
                 "job '{}' has no completely committed checkpoint",
                 self.job.as_str()
@@ -225,7 +237,7 @@ impl Session {
             return Err(Error::internal("the restored checkpoint vanished"));
         };
         self.warnings.extend(view.take_notes());
-        self.settle(Some((candidate.step, candidate.epoch)))?;
+        self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);
         Ok(candidate.step)
     }
@@ -292,11 +304,15 @@ impl Session {
                     let dir = route
                         .as_ref()
                         .ok_or_else(|| Error::internal("no routed directory"))?;
-                    let file = create_file(dir.as_ref(), file)?;
+                    // A file that cannot be written is no damage of the checkpoint.
+                    let ours = |error: Error| Error::invalid(error.message()).at("routed file");
+                    let file = create_file(dir.as_ref(), file).map_err(ours)?;
                     view.stream(&name, &mut |at, bytes| {
-                        region.take_back(at, bytes, Some(file.as_ref())).map_err(of_region)
+                        region
+                            .take_back(at, bytes, Some(file.as_ref()))
+                            .map_err(|error| of_region(ours(error)))
                     })?;
-                    file.close()?;
+                    file.close().map_err(ours)?;
                 }
                 _ => view.stream(&name, &mut |at, bytes| {
                     region.take_back(at, bytes, None).map_err(of_region)
@@ -310,6 +326,7 @@ impl Session {
     pub(crate) fn make_sure_of_the_past(&mut self) -> Result<()> {
         match self.resume.state {
             Past::Settled => return Ok(()),
+            Past::Decided => return self.settle(),
             Past::Found if !self.options.fresh => {
                 let local = Err(Error::invalid(format!(
                     "checkpoint {} was found but not restarted",
@@ -332,11 +349,18 @@ impl Session {
             ))
             .next("call find and restart, or set fresh = true to begin anew"));
         }
-        self.settle(None)
+        self.decide(None);
+        self.settle()
+    }
+
+    fn decide(&mut self, from: Option<(u64, Epoch)>) {
+        self.resume.from = from;
+        self.resume.state = Past::Decided;
     }
 
     /// Records what this run resumed from, in every directory.
-    fn settle(&mut self, from: Option<(u64, Epoch)>) -> Result<()> {
+    fn settle(&mut self) -> Result<()> {
+        let from = self.resume.from;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
         if self.rank == 0 {
             dirs.extend(self.places.of_level(Level::Global));
@@ -355,4 +379,33 @@ impl Session {
         self.resume.state = Past::Settled;
         Ok(())
     }
+}
+
+fn encode(list: &[Candidate]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(list.len() * CANDIDATE_BYTES);
+    for Candidate { step, epoch } in list {
+        bytes.extend_from_slice(&step.to_le_bytes());
+        bytes.extend_from_slice(&epoch.counter.to_le_bytes());
+        bytes.extend_from_slice(&epoch.run.0);
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Vec<Candidate> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+    bytes
+        .chunks_exact(CANDIDATE_BYTES)
+        .map(|one| {
+            let mut run = [0; 16];
+            run.copy_from_slice(&one[16..]);
+            let epoch = Epoch {
+                counter: number(&one[8..16]),
+                run: RunId(run),
+            };
+            Candidate {
+                step: number(&one[..8]),
+                epoch,
+            }
+        })
+        .collect()
 }

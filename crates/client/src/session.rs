@@ -24,6 +24,7 @@ use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
 use orcheck_engine::layout::Layout;
+use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
 use orcheck_engine::prune::route_name;
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -109,7 +110,8 @@ pub struct Session {
     pub(crate) shared: Arc<ControlShared>,
     pub(crate) threads: Option<Threads>,
     pub(crate) held: Option<Held>,
-    pub(crate) gates: Gates,
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) patience: Patience,
     pub(crate) regions: Regions,
     pub(crate) trigger: Trigger,
     pub(crate) stager: Option<Stager>,
@@ -167,7 +169,14 @@ impl Session {
             gates,
             trigger,
         } = opened;
+        let patience = Patience {
+            pool: Arc::clone(&pool),
+            shape,
+            gates: Arc::clone(&gates),
+            stop: Arc::clone(&threads.flush_stop),
+        };
         Ok(Self {
+            patience,
             local: layout.local_index(rank),
             writer: layout.writer_of(rank),
             collective,
@@ -439,35 +448,50 @@ impl Session {
     /// Why it was lost; Unavailable at the deadline; Unsupported for a level that no configured one
     /// covers; NotFound for a step that this session never took.
     pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
-        let Some(level) = self
-            .places
-            .levels()
-            .into_iter()
-            .find(|&configured| configured >= level)
-        else {
+        let enough: Vec<Level> = self.places.levels();
+        let enough: Vec<Level> = enough.into_iter().filter(|&l| l >= level).collect();
+        let Some(&weakest) = enough.first() else {
             return Err(Error::unsupported(format!("level {level} is not configured"))
                 .next("set `global` for level global; level peers needs node agents, which this version has not"));
         };
-        self.check_taken(step, level)?;
+        self.check_taken(step, weakest)?;
+        self.wait_for_any(step, &enough, timeout)
+    }
+
+    /// Waits until `step` is committed at one of `levels`, or lost at all of them.
+    pub(crate) fn wait_for_any(
+        &self,
+        step: u64,
+        levels: &[Level],
+        timeout: Duration,
+    ) -> Result<()> {
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         loop {
             let index = self.index();
             let news = index.news();
-            match index.outcome(step, level) {
-                Outcome::Committed => return Ok(()),
-                Outcome::Lost(error) => {
-                    return Err(error.at(format!("checkpoint {step} is not safe at level {level}")));
+            let mut lost = None;
+            let mut pending = None;
+            for &level in levels {
+                match index.outcome(step, level) {
+                    Outcome::Committed => return Ok(()),
+                    Outcome::Lost(error) => {
+                        let what = format!("checkpoint {step} is not safe at level {level}");
+                        lost = lost.or(Some(error.at(what)));
+                    }
+                    Outcome::Pending => pending = pending.or(Some(level)),
                 }
-                Outcome::Pending => {}
             }
-            if index.is_gone() {
+            let Some(pending) = pending else {
+                return Err(lost.unwrap_or_else(|| Error::internal("no level to wait for")));
+            };
+            if self.patience.check().is_err() {
                 return Err(self.engine_gone());
             }
             let left = until.saturating_sub(clock.now());
             if left.is_zero() {
                 return Err(Error::unavailable(format!(
-                    "checkpoint {step} is not yet safe at level {level} after {:.3} s",
+                    "checkpoint {step} is not yet safe at level {pending} after {:.3} s",
                     timeout.as_secs_f64()
                 ))
                 .next("wait longer; it goes on in the background"));

@@ -45,7 +45,7 @@ pub(crate) fn prepare_start(
     job: &JobName,
     options: &Options,
     layout: &Layout,
-    places: &Places,
+    (places, seen_by_all): (&Places, &[bool]),
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Listener>, Start)> {
     let run = RunId(random_bytes());
@@ -70,7 +70,9 @@ pub(crate) fn prepare_start(
                 if hosts.len() > 1 {
                     let all = local_addresses()?;
                     addresses.extend(
+                        // The listener speaks IPv4.
                         all.into_iter()
+                            .filter(std::net::IpAddr::is_ipv4)
                             .map(|ip| Address::Tcp(SocketAddr::new(ip, bound.port()))),
                     );
                 } else {
@@ -80,7 +82,7 @@ pub(crate) fn prepare_start(
             listeners.push(listener);
         }
     }
-    let placement = first_placement(job, options, layout, places)?;
+    let placement = first_placement(job, options, layout, places, seen_by_all)?;
     if let (Some(path), Some(placement)) = (&options.mapping, &placement) {
         for (node, lanes) in layout.nodes.iter().zip(&placement.lanes) {
             if lanes.len() > node.writers.len() {
@@ -109,6 +111,7 @@ fn first_placement(
     options: &Options,
     layout: &Layout,
     places: &Places,
+    seen_by_all: &[bool],
 ) -> Result<Option<Placement>> {
     if options.global.is_empty() {
         return Ok(None);
@@ -118,8 +121,7 @@ fn first_placement(
     let lanes = Some(lanes_per_node(options, nodes.len()));
     let mut placement = if let Some(path) = &options.mapping {
         let text = read_text(path, MAPPING_LIMIT_BYTES)?;
-        Placement::from_toml(&text, &nodes, &servers)
-            .map_err(|error| error.at(path.display()))?
+        Placement::from_toml(&text, &nodes, &servers).map_err(|error| error.at(path.display()))?
     } else {
         match options.placement {
             Balance::Balanced => Placement::balanced(&nodes, &servers, lanes)?,
@@ -129,8 +131,8 @@ fn first_placement(
             },
         }
     };
-    for (number, server) in places.servers.iter().enumerate() {
-        if server.is_none() {
+    for (number, &seen) in seen_by_all.iter().enumerate() {
+        if !seen {
             placement = placement.without(number as u32, &nodes)?;
         }
     }

@@ -11,7 +11,7 @@ use crate::session::Environment;
 use crate::start::server_names;
 use orcheck_engine::control::{Control, ControlContext, ControlShared, Links};
 use orcheck_engine::flush::{FlushContext, Flusher};
-use orcheck_engine::index::{Index, IndexShape};
+use orcheck_engine::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_engine::layout::{Layout, Mode};
 use orcheck_engine::places::Places;
 use orcheck_engine::protocol::JobFacts;
@@ -19,6 +19,7 @@ use orcheck_format::error::Result;
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::wire::Message;
 use orcheck_io::conn::Conn;
+use orcheck_io::gate::Gates;
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::pool::Pool;
@@ -64,6 +65,7 @@ pub(crate) struct ThreadContext<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) shared: &'a Arc<ControlShared>,
     pub(crate) placement: Option<Placement>,
+    pub(crate) gates: &'a Gates,
 }
 
 impl ThreadContext<'_> {
@@ -111,6 +113,7 @@ impl ThreadContext<'_> {
                     .map(|dir| dir.display().to_string())
                     .unwrap_or_default(),
             },
+            ranks: self.layout.nodes[node as usize].ranks.clone(),
             writer_hosts: writers
                 .iter()
                 .filter_map(|ranks| ranks.first().copied())
@@ -123,6 +126,7 @@ impl ThreadContext<'_> {
             clock: Arc::clone(&self.environment.clock),
             steps: self.environment.steps.clone(),
             shared: Arc::clone(self.shared),
+            alive: self.gates.lock(ENGINE_ALIVE, Duration::from_secs(1))?,
         };
         let poller = Poller::new()?;
         let waker = poller.waker();

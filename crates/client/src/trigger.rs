@@ -124,6 +124,8 @@ pub struct Trigger {
     blocked_s: f64,
     last_blocked_s: f64,
     stop: bool,
+    /// The last answer of `due` came from a wish, not from the step.
+    answered: bool,
 }
 
 impl Trigger {
@@ -163,6 +165,7 @@ impl Trigger {
             blocked_s: 0.0,
             last_blocked_s: 0.0,
             stop: false,
+            answered: false,
         })
     }
 
@@ -195,6 +198,7 @@ impl Trigger {
     /// What the collective says.
     pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
         let by_steps = self.every_steps > 0 && step > 0 && step.is_multiple_of(self.every_steps);
+        self.answered = false;
         if !self.agreed {
             return Ok(by_steps);
         }
@@ -228,13 +232,15 @@ impl Trigger {
         } else {
             self.cost_s.min(cost_s)
         };
-        self.stride = (-values[2]).clamp(1, MAX_STRIDE);
+        // Grows slowly: quick steps while a program warms up must not make it deaf afterwards.
+        self.stride = (-values[2]).clamp(1, MAX_STRIDE.min(2 * self.stride));
         // The wish to stop makes one checkpoint due, not one at every step until the program ends.
         let stops_now = values[1] != 0 && !self.stop;
         self.stop |= stops_now;
         let due = values[0] != 0 || stops_now;
         if due {
             // Whoever wished has been heard.
+            self.answered = true;
             self.request.checkpoint.store(false, Ordering::Release);
             if let Some(signal) = &mut self.signal {
                 signal.clear();
@@ -271,6 +277,13 @@ impl Trigger {
             .end_unix_ms
             .is_some_and(|end| self.clock.unix_ms() >= end);
         (asked || by_time || by_budget, ending)
+    }
+
+    /// A checkpoint that was due was left out: whoever wished for it still does.
+    pub fn left_out(&mut self) {
+        if self.answered {
+            self.request.checkpoint.store(true, Ordering::Release);
+        }
     }
 
     /// A checkpoint was taken and blocked the program so long.

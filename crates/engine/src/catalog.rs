@@ -25,6 +25,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::commit::name_of;
 use orcheck_format::{
     Claim, CommitRecord, Epoch, Error, ErrorKind, FileName, JobName, Level, Result, Resumed,
 };
@@ -272,7 +273,7 @@ impl<'a> Scan<'a> {
     fn take_commit(&mut self, place: usize, name: &str, bytes: &[u8]) -> Result<()> {
         let record = CommitRecord::decode(bytes)?;
         self.check_job(&record.job)?;
-        let expected = commit_name(&record);
+        let expected = name_of(record.step, record.epoch, record.level);
         if name != expected {
             // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
             return Err(Error::corrupt(format!(
@@ -336,6 +337,28 @@ impl<'a> Scan<'a> {
     fn finish(mut self) -> Result<Catalog> {
         let mut claims = BTreeMap::new();
         for (counter, mut found) in std::mem::take(&mut self.claims) {
+            // A run whose start failed may have left its claim; only runs that got further count.
+            let wrote = |run| {
+                self.resumed
+                    .get(&counter)
+                    .is_some_and(|resumed| resumed.epoch.run == run)
+                    || self
+                        .commits
+                        .keys()
+                        .any(|(_, epoch, _)| epoch.counter == counter && epoch.run == run)
+            };
+            if found.len() > 1
+                && found
+                    .iter()
+                    .filter(|(claim, _)| wrote(claim.epoch.run))
+                    .count()
+                    < 2
+            {
+                found.sort_by_key(|(claim, _)| wrote(claim.epoch.run));
+                if let Some(last) = found.pop() {
+                    found = vec![last];
+                }
+            }
             if let [(first, first_path), (second, second_path), ..] = found.as_slice() {
                 // Breaks if: the first claim is taken instead; two runs would then write under one epoch.
                 return Err(Error::fenced(format!(
@@ -386,10 +409,17 @@ impl<'a> Scan<'a> {
             match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
                 None => commits.push(commit),
                 Some(why) => {
-                    self.notes.push(format!(
+                    let note = format!(
                         "step {} of epoch {} (level {}) does not count: {why}",
                         key.0, key.1, key.2
-                    ));
+                    );
+                    let claimed = claims.get(&key.1.counter);
+                    if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
+                        // Files of two runs under one counter: somebody mixed directories.
+                        self.skip(ErrorKind::Fenced, note);
+                    } else {
+                        self.notes.push(note);
+                    }
                     fenced.push(commit);
                 }
             }
@@ -421,15 +451,4 @@ impl<'a> Scan<'a> {
             files: self.files,
         })
     }
-}
-
-/// The file name that this record must have.
-fn commit_name(record: &CommitRecord) -> String {
-    FileName::Commit {
-        step: record.step,
-        epoch: record.epoch.counter,
-        run: record.epoch.run.short_bytes(),
-        level: record.level,
-    }
-    .to_string()
 }

@@ -14,7 +14,6 @@
 //! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable,
 //! which is harmless). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
-use crate::container::run_prefix;
 use crate::epoch::check_not_fenced;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, Level};
@@ -37,6 +36,8 @@ pub fn make_visible(
     // A superseded run stops here in the common case, before it leaves a record behind.
     check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))?;
     let bytes = record.encode();
+    // What readers would refuse must not be acknowledged.
+    CommitRecord::decode(&bytes).map_err(|error| (None, error))?;
     for (number, dir) in dirs.iter().enumerate() {
         write_small(dir.as_ref(), &name, &bytes).map_err(|error| {
             (
@@ -66,7 +67,7 @@ pub fn name_of(step: u64, epoch: Epoch, level: Level) -> String {
     FileName::Commit {
         step,
         epoch: epoch.counter,
-        run: run_prefix(&epoch.run.0),
+        run: epoch.run.short_bytes(),
         level,
     }
     .to_string()

@@ -60,7 +60,13 @@ impl Store {
         } else {
             Create::Buffered
         };
-        let file = dir.create(&name, how)?;
+        let mut file = dir.create(&name, how)?;
+        if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
+            // Our blocks are smaller than this device's: through the page cache, then.
+            file.close()?;
+            dir.remove(&name)?;
+            file = dir.create(&name, Create::Buffered)?;
+        }
         Ok(Self {
             server,
             file,
@@ -122,7 +128,7 @@ impl ContainerWriter {
         target: &Target,
     ) -> std::result::Result<Self, (u32, Error)> {
         let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
-        let run = run_prefix(&epoch.run.0);
+        let run = epoch.run.short_bytes();
         let name = FileName::Container {
             step,
             epoch: epoch.counter,
@@ -425,10 +431,4 @@ fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
                     .is_err_and(|e| e.kind() != ErrorKind::Invalid)
         );
     }
-}
-
-/// First four bytes of a run id, as file names carry them.
-#[must_use]
-pub fn run_prefix(run: &[u8; 16]) -> [u8; 4] {
-    [run[0], run[1], run[2], run[3]]
 }

@@ -22,11 +22,13 @@ use crate::protocol::{
 };
 use crate::prune::{KeepRule, prune};
 use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::{Epoch, Level};
+use orcheck_format::ids::Level;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
+use orcheck_io::dir::Dir;
+use orcheck_io::gate::Gate;
 use orcheck_io::poll::Poller;
 use orcheck_io::pool::Pool;
 use orcheck_io::steps::Steps;
@@ -76,6 +78,8 @@ pub struct ControlContext {
     pub node: u32,
     /// The job.
     pub facts: JobFacts,
+    /// The ranks of this node, in order.
+    pub ranks: Vec<u32>,
     /// Ranks of this node that host a writer.
     pub writer_hosts: BTreeSet<u32>,
     /// Writers of this node.
@@ -94,6 +98,9 @@ pub struct ControlContext {
     pub steps: Steps,
     /// Shared with the session.
     pub shared: Arc<ControlShared>,
+    /// Held for as long as this thread lives: whoever can lock it knows that the thread is gone,
+    /// however it ended.
+    pub alive: Gate,
 }
 
 /// The connections of a control thread.
@@ -119,10 +126,8 @@ pub struct Control {
     node: NodeState,
     lead: Option<LeadState>,
     work: VecDeque<Work>,
-    levels: Vec<Level>,
-    /// Levels at which a step of this run is committed.
-    committed: BTreeMap<u64, BTreeSet<Level>>,
-    rule: KeepRule,
+    /// Steps of this run committed at each level, the newest few.
+    committed: BTreeMap<Level, BTreeSet<u64>>,
     inactive: BTreeSet<u32>,
 }
 
@@ -131,17 +136,10 @@ impl Control {
     #[must_use]
     pub fn new(context: ControlContext, links: Links, poller: Poller) -> Self {
         let levels = context.places.levels();
-        let node = NodeState::new(context.node, context.writers, levels.clone());
+        let node = NodeState::new(context.node, context.writers, levels);
         let lead = context
             .is_lead
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
-        let epoch: Epoch = context.facts.epoch;
-        let rule = KeepRule {
-            keep: context.keep,
-            epoch,
-            resumed: None,
-            committed: BTreeSet::new(),
-        };
         let mut this = Self {
             context,
             links,
@@ -149,9 +147,7 @@ impl Control {
             node,
             lead,
             work: VecDeque::new(),
-            levels,
             committed: BTreeMap::new(),
-            rule,
             inactive: BTreeSet::new(),
         };
         if let Some(placement) = this.context.placement.clone() {
@@ -213,6 +209,11 @@ impl Control {
             }) {
                 Ok(()) => true,
                 Err(error) => {
+                    // Its CP-thread must not wait for the rest of a snapshot that will not come.
+                    if let Some(local) = self.context.ranks.iter().position(|r| r == rank) {
+                        Index::new(&self.context.pool, self.context.shape)
+                            .set_rank_gone(local as u32);
+                    }
                     if hosts.contains(rank) {
                         let error =
                             error.at(format!("rank {rank}, which flushes for its node, is gone"));
@@ -341,16 +342,7 @@ impl Control {
 
     /// The record goes into every placed directory that still takes part.
     fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), (Option<u32>, Error)> {
-        let (numbers, dirs): (Vec<u32>, Vec<_>) = self
-            .context
-            .places
-            .servers
-            .iter()
-            .enumerate()
-            .map(|(server, dir)| (server as u32, dir))
-            .filter(|(server, _)| !self.inactive.contains(server))
-            .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
-            .unzip();
+        let (numbers, dirs) = self.active_servers();
         commit::make_visible(&dirs, record).map_err(|(at, error)| (at.map(|at| numbers[at]), error))
     }
 
@@ -376,34 +368,39 @@ impl Control {
         }
     }
 
-    /// Keeps count, and prunes once a step is committed at every configured level.
+    /// Keeps count, and prunes the level.
     fn after_commit(&mut self, step: u64, level: Level) {
-        let levels = self.committed.entry(step).or_default();
-        levels.insert(level);
-        if levels.len() < self.levels.len() {
-            return;
+        let dirs = match level {
+            Level::Global if self.lead.is_none() => return,
+            Level::Global => self.active_servers().1,
+            _ => self.context.places.of_level(level),
+        };
+        let committed = self.committed.entry(level).or_default();
+        committed.insert(step);
+        while committed.len() > self.context.keep.max(1) {
+            committed.pop_first();
         }
-        self.committed.retain(|&other, _| other > step);
-        self.rule.committed.insert(step);
-        while self.rule.committed.len() > self.rule.keep.max(1) {
-            self.rule.committed.pop_first();
+        let resumed = self.context.shared.resumed.lock();
+        let rule = KeepRule {
+            keep: self.context.keep,
+            epoch: self.context.facts.epoch,
+            resumed: *resumed.unwrap_or_else(std::sync::PoisonError::into_inner),
+            committed: committed.clone(),
+        };
+        if let Err(error) = prune(&dirs, level, &rule) {
+            // Nothing is lost by keeping too much; the next commit tries again.
+            self.context.shared.note(format!("prune: {error}"));
         }
-        self.rule.resumed = *self
-            .context
-            .shared
-            .resumed
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut dirs = self.context.places.of_level(Level::Node);
-        if self.lead.is_some() {
-            dirs.extend(self.context.places.of_level(Level::Global));
-        }
-        for dir in dirs {
-            if let Err(error) = prune(dir.as_ref(), &self.rule) {
-                // Nothing is lost by keeping too much; the next commit tries again.
-                self.context.shared.note(format!("prune: {error}"));
-            }
-        }
+    }
+
+    /// The placed directories that still take part: their numbers and themselves.
+    fn active_servers(&self) -> (Vec<u32>, Vec<Arc<dyn Dir>>) {
+        let servers = self.context.places.servers.iter().enumerate();
+        servers
+            .map(|(server, dir)| (server as u32, dir))
+            .filter(|(server, _)| !self.inactive.contains(server))
+            .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
+            .unzip()
     }
 }
 

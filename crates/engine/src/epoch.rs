@@ -6,10 +6,11 @@
 //! reports `Fenced`; readers ignore steps of older epochs beyond the resumed one.
 //!
 //! Invariants:
-//! 1. A claim file is created with O_EXCL and made durable, with its directory, before anything
-//!    is listed: either the zombie sees the claim or the new run sees the zombie's record.
-//! 2. One run per counter: the directories are claimed in order, the loser of the first withdraws
-//!    and names the winner.
+//! 1. A claim appears whole and locked, never over another one, and is durable, with its
+//!    directory, before anything is listed: either the zombie sees the claim or the new run sees
+//!    the zombie's record.
+//! 2. One run per counter: the directories are claimed in order, the loser withdraws its own claims
+//!    and names the winner. No counter that any file name holds is given again.
 //! 3. A run that still holds the lock of its claim is alive: a second one is refused, not fenced,
 //!    unless it asks to take over.
 //!
@@ -48,17 +49,42 @@ pub struct Claimant {
     pub nodes: Vec<String>,
 }
 
-/// A held epoch; dropping it lets the next run in at once.
+/// A held epoch. Dropping it lets the next run in at once; a claim that was not [`Held::confirm`]ed
+/// is withdrawn.
 pub struct Held {
     /// The epoch.
     pub epoch: Epoch,
     /// What the user should know.
     pub notes: Vec<String>,
     /// Claims by directory, locked for as long as this lives.
-    _locks: Vec<Box<dyn File>>,
+    locks: Vec<(Arc<dyn Dir>, Box<dyn File>)>,
+    confirmed: bool,
 }
 
-/// Highest claimed counter in `dirs`, 0 if none.
+impl Held {
+    /// The session is open: the claim stays when it ends.
+    pub fn confirm(&mut self) {
+        self.confirmed = true;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.confirmed {
+            let name = FileName::Claim {
+                epoch: self.epoch.counter,
+            }
+            .to_string();
+            for (dir, _) in &self.locks {
+                // Best effort: a claim without `resumed` restricts nobody.
+                let _ = dir.remove(&name);
+            }
+        }
+    }
+}
+
+/// Highest epoch counter in any name in `dirs`, 0 if none. Names of checkpoints count as well: a
+/// counter is never given twice, even if claims were lost.
 ///
 /// # Errors
 /// When a directory cannot be listed.
@@ -66,8 +92,13 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     let mut highest = 0;
     for dir in dirs {
         for entry in dir.list()? {
-            if let Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) =
-                FileName::parse(&entry.name)
+            if let Some(
+                FileName::Claim { epoch }
+                | FileName::Resumed { epoch }
+                | FileName::Commit { epoch, .. }
+                | FileName::Container { epoch, .. }
+                | FileName::Stripe { epoch, .. },
+            ) = FileName::parse(&entry.name)
             {
                 highest = highest.max(epoch);
             }
@@ -100,74 +131,88 @@ pub fn claim(
         world_size: claimant.world_size,
         nodes: claimant.nodes.clone(),
     };
-    let name = FileName::Claim { epoch: counter }.to_string();
+    // What was claimed before an error is withdrawn when this is dropped.
     let mut held = Held {
         epoch,
         notes: Vec::new(),
-        _locks: Vec::new(),
+        locks: Vec::new(),
+        confirmed: false,
     };
-    for (number, dir) in dirs.iter().enumerate() {
-        let Err(error) = claim_one(dir.as_ref(), &name, &claim.encode(), &mut held) else {
-            continue;
-        };
-        let present = read_claim(dir.as_ref(), counter).ok();
-        let again = error.kind() == ErrorKind::Invalid
-            && present
-                .as_ref()
-                .is_some_and(|present| present.epoch.run == claimant.run);
-        let other = present.filter(|other| other.epoch.run != claimant.run);
-        // What was claimed before this directory is ours alone: give it back, best effort, since
-        // a claim without `resumed` restricts nobody.
-        let mine = if other.is_some() { number } else { number + 1 };
-        for dir in &dirs[..mine] {
-            let _ = dir.remove(&name);
+    for dir in dirs {
+        if let Err(error) = claim_one(dir, &claim, &mut held) {
+            return Err(explain(error, dir.as_ref(), claimant, counter));
         }
-        return Err(match other {
-            Some(other) => Error::fenced(format!(
-                "epoch {counter} of job '{}' was claimed at the same moment by run {} ({})",
-                claimant.job.as_str(),
-                other.epoch.run,
-                describe(&other)
-            ))
-            .next("start the job once; if that run is gone, start again"),
-            None if again => Error::invalid(format!(
-                "{} is the same directory as one configured before it",
-                dir.path().display()
-            ))
-            .next("give every level and every I/O server its own directory"),
-            None => {
-                let error = error.at(format!(
-                    "claiming epoch {counter} in {}",
-                    dir.path().display()
-                ));
-                match error.kind() {
-                    ErrorKind::NoSpace => {
-                        error.next("free space there, or configure another directory")
-                    }
-                    _ => error,
-                }
-            }
-        });
     }
     Ok(held)
 }
 
-fn claim_one(dir: &dyn Dir, name: &str, bytes: &[u8], held: &mut Held) -> Result<()> {
-    let file = dir.create(name, Create::Buffered)?;
-    // Locked before it has content: whoever can read it finds it held.
-    match file.try_lock() {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::Unsupported => held.notes.push(format!(
-            "{} has no locks: a second run of this job would fence this one instead of being refused",
-            dir.path().display()
-        )),
-        Err(error) => return Err(error),
+/// A claim appears under its name locked and whole, or not at all, and never over another one.
+fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held) -> Result<()> {
+    let name = FileName::Claim {
+        epoch: claim.epoch.counter,
     }
-    file.write_at(bytes, 0)?;
-    file.sync()?;
-    dir.sync()?;
-    held._locks.push(file);
-    Ok(())
+    .to_string();
+    let temporary = format!("{name}-{}.tmp", claim.epoch.run.short());
+    let file = dir.create(&temporary, Create::Buffered)?;
+    let appeared = lock(file.as_ref(), dir.as_ref(), held)
+        .and_then(|()| file.write_at(&claim.encode(), 0))
+        .and_then(|()| file.sync())
+        .and_then(|()| dir.rename_new(&temporary, &name));
+    if let Err(error) = appeared {
+        let _ = dir.remove(&temporary);
+        return Err(error);
+    }
+    held.locks.push((Arc::clone(dir), file));
+    dir.sync()
+}
+
+fn lock(file: &dyn File, dir: &dyn Dir, held: &mut Held) -> Result<()> {
+    match file.try_lock() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::internal(format!(
+            "{}, which only this run knows, is locked by another",
+            file.name()
+        ))),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            held.notes.push(format!(
+                "{} has no locks: a second run of this job would fence this one instead of being refused",
+                dir.path().display()
+            ));
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Why a directory could not be claimed, in the user's words.
+fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Error {
+    let present = read_claim(dir, counter).ok();
+    match present {
+        Some(other) if other.epoch.run != claimant.run => Error::fenced(format!(
+            "epoch {counter} of job '{}' was claimed at the same moment by run {} ({})",
+            claimant.job.as_str(),
+            other.epoch.run,
+            describe(&other)
+        ))
+        .next("start the job once; if that run is gone, start again"),
+        Some(_) if error.kind() == ErrorKind::Invalid => Error::invalid(format!(
+            "{} is the same directory as one configured before it",
+            dir.path().display()
+        ))
+        .next("give every level and every I/O server its own directory"),
+        _ => {
+            let error = error.at(format!(
+                "claiming epoch {counter} in {}",
+                dir.path().display()
+            ));
+            match error.kind() {
+                ErrorKind::NoSpace => {
+                    error.next("free space there, or configure another directory")
+                }
+                _ => error,
+            }
+        }
+    }
 }
 
 /// Waits up to `patience` until no older claim is locked: a run that died a moment ago may still be
@@ -194,7 +239,7 @@ pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Cl
 }
 
 fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
-    let counter = highest_counter(dirs)?;
+    let counter = highest_claim(dirs)?;
     let name = FileName::Claim { epoch: counter }.to_string();
     for dir in dirs {
         let file = match dir.open(&name) {
@@ -211,6 +256,21 @@ fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
         }
     }
     Ok(None)
+}
+
+/// Highest counter that a run claimed, 0 if none.
+fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
+    let mut highest = 0;
+    for dir in dirs {
+        for entry in dir.list()? {
+            if let Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) =
+                FileName::parse(&entry.name)
+            {
+                highest = highest.max(epoch);
+            }
+        }
+    }
+    Ok(highest)
 }
 
 fn describe(claim: &Claim) -> String {

@@ -88,6 +88,8 @@ pub struct Flusher {
     report: Report,
     /// Chunks made ready per rank.
     populated: Vec<u32>,
+    /// Per rank: a snapshot whose begin was read but whose turn has not come.
+    begun: Vec<Option<Begin>>,
 }
 
 /// One container of the step being flushed, or why there is none.
@@ -115,11 +117,13 @@ impl Flusher {
     pub fn new(context: FlushContext, report: Report) -> Result<Self> {
         let gates = Gates::open(&context.pool)?;
         let populated = vec![0; context.ranks.len()];
+        let begun = context.ranks.iter().map(|_| None).collect();
         Ok(Self {
             context,
             gates,
             report,
             populated,
+            begun,
         })
     }
 
@@ -130,10 +134,11 @@ impl Flusher {
     pub fn run(&mut self) -> Result<()> {
         loop {
             let all: Vec<usize> = (0..self.context.ranks.len()).collect();
-            let Some((first, begin)) = self.next_begin(&all, None)? else {
-                return Ok(());
-            };
-            self.flush_step(first, begin)?;
+            match self.next_begin(&all, None)? {
+                Some((first, Some(begin))) => self.flush_step(first, begin)?,
+                Some((_, None)) => {}
+                None => return Ok(()),
+            }
         }
     }
 
@@ -145,43 +150,38 @@ impl Flusher {
         self.context.stop.load(Ordering::Acquire)
     }
 
-    /// The next snapshot of `step` (any step if `None`) among the ranks `waiting`; `None` when the
-    /// session ends first.
+    /// The next rank among `waiting` that begins its snapshot of `step`, or says by a later begin
+    /// that it gave this one up (`None`); without `step`: the oldest snapshot that has begun. `None`
+    /// when the session ends first.
     fn next_begin(
         &mut self,
         waiting: &[usize],
         step: Option<u64>,
-    ) -> Result<Option<(usize, Begin)>> {
+    ) -> Result<Option<(usize, Option<Begin>)>> {
         loop {
-            let index = self.index();
-            let news = index.writer_news(self.context.writer);
+            let news = self.index().writer_news(self.context.writer);
             for &which in waiting {
-                let (local, rank) = self.context.ranks[which];
-                match index.pop(local)? {
-                    None => {}
-                    Some(Descriptor::Begin {
-                        step: begun,
-                        stream_len_bytes,
-                        cut_bytes,
-                        pipelined,
-                    }) if step.is_none_or(|step| step == begun) => {
-                        return Ok(Some((
-                            which,
-                            Begin {
-                                step: begun,
-                                stream_len_bytes,
-                                cut_bytes,
-                                pipelined,
-                            },
-                        )));
-                    }
-                    Some(other) => {
-                        return Err(Error::corrupt(format!(
-                            "rank {rank} sent {other:?} where the begin of a snapshot{} was expected",
-                            step.map(|s| format!(" of step {s}")).unwrap_or_default()
-                        )));
-                    }
+                self.look_for_begin(which)?;
+            }
+            let begun = |which: &usize| self.begun[*which].as_ref().map(|begin| begin.step);
+            let ready = waiting
+                .iter()
+                .copied()
+                .filter(|which| begun(which).is_some());
+            if let Some(which) = ready.min_by_key(begun) {
+                let later = step.is_some_and(|step| begun(&which) > Some(step));
+                if !later {
+                    return Ok(self.begun[which].take().map(|begin| (which, Some(begin))));
                 }
+                // All that have begun are past this step; the others may still come.
+                return Ok(Some((which, None)));
+            }
+            let gone = |which: &&usize| self.index().is_rank_gone(self.context.ranks[**which].0);
+            if step.is_some()
+                && let Some(&which) = waiting.iter().find(gone)
+            {
+                // What its process had sent has been looked at above: nothing more will come.
+                return Ok(Some((which, None)));
             }
             if self.stopping() {
                 return Ok(None);
@@ -190,6 +190,34 @@ impl Flusher {
                 self.index()
                     .wait_for_entries(self.context.writer, news, SLICE);
             }
+        }
+    }
+
+    /// Takes the begin of a rank's next snapshot off its ring, if it is there.
+    fn look_for_begin(&mut self, which: usize) -> Result<()> {
+        let (local, rank) = self.context.ranks[which];
+        if self.begun[which].is_some() {
+            return Ok(());
+        }
+        match self.index().pop(local)? {
+            None => Ok(()),
+            Some(Descriptor::Begin {
+                step,
+                stream_len_bytes,
+                cut_bytes,
+                pipelined,
+            }) => {
+                self.begun[which] = Some(Begin {
+                    step,
+                    stream_len_bytes,
+                    cut_bytes,
+                    pipelined,
+                });
+                Ok(())
+            }
+            Some(other) => Err(Error::corrupt(format!(
+                "rank {rank} sent {other:?} where the begin of a snapshot was expected"
+            ))),
         }
     }
 
@@ -220,8 +248,12 @@ impl Flusher {
         loop {
             let index = self.index();
             let news = index.writer_news(self.context.writer);
+            let gone = index.is_rank_gone(local);
             if let Some(descriptor) = index.pop(local)? {
                 return Ok(Some(descriptor));
+            }
+            if gone {
+                return Ok(Some(Descriptor::Fail));
             }
             if self.stopping() {
                 return Ok(None);
@@ -240,11 +272,14 @@ impl Flusher {
             sinks.push(self.open_sink(step, level)?);
         }
         let mut waiting: Vec<usize> = (0..self.context.ranks.len()).collect();
-        let mut next = Some((first, begin));
+        let mut next = Some((first, Some(begin)));
         let mut held = Vec::new();
         while let Some((which, begin)) = next {
             waiting.retain(|&other| other != which);
-            let snapshot = self.stream_snapshot(step, which, &begin, &mut sinks, together)?;
+            let snapshot = match begin {
+                Some(begin) => self.stream_snapshot(step, which, &begin, &mut sinks, together)?,
+                None => self.missing_snapshot(step, which, &mut sinks)?,
+            };
             let complete = snapshot.record.is_some();
             if together {
                 self.finish_rank(snapshot.local, step);
@@ -276,20 +311,39 @@ impl Flusher {
         Ok(())
     }
 
+    /// What stands for the snapshot of a rank that never began it: nothing, and the step is lost.
+    fn missing_snapshot(&mut self, step: u64, which: usize, sinks: &mut [Sink]) -> Result<Held> {
+        let (local, rank) = self.context.ranks[which];
+        for sink in sinks.iter_mut() {
+            self.lose(step, sink, given_up(rank, step))?;
+        }
+        Ok(Held {
+            local,
+            rank,
+            stream_len_bytes: 0,
+            cut_bytes: BLOCK_BYTES as u32,
+            segments: Vec::new(),
+            record: None,
+        })
+    }
+
     fn finish_rank(&self, local: u32, step: u64) {
         self.index()
             .set_done(local, step, thread_cpu_time().as_nanos() as u64);
     }
 
     /// Where a container of `level` goes now.
-    fn target(&self, level: Level) -> Result<(Target, Option<u32>)> {
+    fn target(
+        &self,
+        level: Level,
+    ) -> std::result::Result<(Target, Option<u32>), (Option<u32>, Error)> {
         let places = &self.context.places;
         let direct = self.context.direct;
         if level == Level::Node {
             let dir = places
                 .node
                 .clone()
-                .ok_or_else(|| Error::internal("level node has no directory"))?;
+                .ok_or_else(|| (None, Error::internal("level node has no directory")))?;
             return Ok((
                 Target {
                     dir,
@@ -303,8 +357,9 @@ impl Flusher {
         let lane = self.context.writer;
         let index = self.index();
         let server = index.lane_server(lane).ok_or_else(|| {
-            Error::unavailable("no placed directory is left")
-                .next("mend or replace the directories of `global`")
+            let error = Error::unavailable("no placed directory is left")
+                .next("mend or replace the directories of `global`");
+            (None, error)
         })?;
         let dir = places
             .servers
@@ -312,7 +367,10 @@ impl Flusher {
             .cloned()
             .flatten()
             .ok_or_else(|| {
-                Error::unavailable(format!("placed directory number {server} is not there"))
+                // The lead must learn which one, to place this node elsewhere.
+                let root = &places.server_roots[server as usize];
+                let error = format!("directory {} is not there on this node", root.display());
+                (Some(server), Error::unavailable(error))
             })?;
         let stripes = if self.context.mode == Mode::Traditional {
             let all = (0u32..)
@@ -337,30 +395,28 @@ impl Flusher {
     fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
         let context = &self.context;
         let mut server = None;
-        let container =
-            self.target(level)
-                .map_err(|error| (0, error))
-                .and_then(|(target, placed)| {
-                    server = placed;
-                    let striped = !target.stripes.is_empty();
-                    let header = ContainerHeader {
-                        features: if striped {
-                            Features::striped()
-                        } else {
-                            Features::default()
-                        },
-                        job: context.job.clone(),
-                        step,
-                        epoch: context.epoch,
-                        level,
-                        node: context.node.0,
-                        writer: context.writer,
-                        world_size: context.world_size,
-                        alignment_bytes: BLOCK_BYTES as u32,
-                        created_unix_ms: context.clock.unix_ms(),
-                    };
-                    ContainerWriter::create(header, &context.node.1, &target)
-                });
+        let container = self.target(level).and_then(|(target, placed)| {
+            server = placed;
+            let striped = !target.stripes.is_empty();
+            let header = ContainerHeader {
+                features: if striped {
+                    Features::striped()
+                } else {
+                    Features::default()
+                },
+                job: context.job.clone(),
+                step,
+                epoch: context.epoch,
+                level,
+                node: context.node.0,
+                writer: context.writer,
+                world_size: context.world_size,
+                alignment_bytes: BLOCK_BYTES as u32,
+                created_unix_ms: context.clock.unix_ms(),
+            };
+            ContainerWriter::create(header, &context.node.1, &target)
+                .map_err(|(failed, error)| (server.map(|_| failed), error))
+        });
         match container {
             Ok(container) => Ok(Sink {
                 level,
@@ -368,7 +424,7 @@ impl Flusher {
                 container: Some(container),
             }),
             Err((failed, error)) => {
-                self.report_loss(step, level, server.map(|_| failed), error)?;
+                self.report_loss(step, level, failed, error)?;
                 Ok(Sink {
                     level,
                     server,

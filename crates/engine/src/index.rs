@@ -216,6 +216,10 @@ const POPPED: u32 = 2;
 const DECLARED: u32 = 3;
 const FLUSH_CPU_NS: u32 = 5;
 const WANTED: u32 = 6;
+const RANK_GONE: u32 = 7;
+
+/// Lock byte that the control thread of a node holds while it lives.
+pub const ENGINE_ALIVE: u64 = 8;
 
 impl<'p> Index<'p> {
     /// The index inside `pool`.
@@ -396,6 +400,20 @@ impl<'p> Index<'p> {
     }
 
     // ---- control thread to all ---------------------------------------------------------------
+
+    /// The process of a rank ended; its CP-thread gets nothing more from it.
+    pub fn set_rank_gone(&self, local: u32) {
+        self.set(self.rank_word(local, RANK_GONE), 1);
+        for writer in 0..self.shape.writers {
+            self.nudge(writer);
+        }
+    }
+
+    /// Whether the process of a rank ended.
+    #[must_use]
+    pub fn is_rank_gone(&self, local: u32) -> bool {
+        self.get(self.rank_word(local, RANK_GONE)) != 0
+    }
 
     /// The engine of this node ended; nothing will be committed any more.
     pub fn set_gone(&self) {

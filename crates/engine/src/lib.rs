@@ -27,6 +27,7 @@ pub mod epoch;
 pub mod flush;
 pub mod index;
 pub mod layout;
+pub mod patience;
 pub mod places;
 pub mod protocol;
 pub mod prune;

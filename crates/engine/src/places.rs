@@ -76,7 +76,11 @@ impl Places {
                 Err(error) => {
                     let error = error.at(format!("level global, directory {}", root.display()));
                     let readable = open_to_read(root, job, steps).ok();
-                    let what = if readable.is_some() { "read, but not written" } else { "skipped" };
+                    let what = if readable.is_some() {
+                        "read, but not written"
+                    } else {
+                        "skipped"
+                    };
                     notes.push(format!("{what}: {}", error.message()));
                     read_only.extend(readable);
                     servers.push(None);

@@ -153,10 +153,20 @@ impl NodeState {
             }
             NodeEvent::WriterGone(error) => {
                 let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
-                let actions = waiting
+                let mut actions: Vec<NodeAction> = waiting
                     .into_iter()
                     .map(|(step, level)| self.refuse(step, level, &error))
                     .collect();
+                // Steps that no writer reported yet would be waited for until the deadline: the lead
+                // must know that no vote of this node will come, its ranks that nothing will.
+                actions.push(NodeAction::ToLead(Message::NotDurable {
+                    step: 0,
+                    level: None,
+                    server: None,
+                    kind: error.kind(),
+                    text: error.message().to_owned(),
+                }));
+                actions.push(NodeAction::Gone(error.clone()));
                 self.broken.get_or_insert(error);
                 actions
             }
@@ -268,6 +278,8 @@ pub struct LeadState {
     ballots: BTreeMap<(u64, Level), Ballot>,
     decided: BTreeSet<(u64, Level)>,
     gone: BTreeMap<u32, Error>,
+    /// Directories that failed, other than by being full: what lies there may be gone.
+    lost_servers: BTreeSet<u32>,
 }
 
 impl LeadState {
@@ -280,6 +292,7 @@ impl LeadState {
             ballots: BTreeMap::new(),
             decided: BTreeSet::new(),
             gone: BTreeMap::new(),
+            lost_servers: BTreeSet::new(),
         }
     }
 
@@ -296,7 +309,7 @@ impl LeadState {
                 },
             ) => self.vote(node, step, level, containers, now_unix_ms),
             LeadEvent::FromNode(
-                _,
+                node,
                 Message::NotDurable {
                     step,
                     level,
@@ -306,11 +319,12 @@ impl LeadState {
                 },
             ) => {
                 let error = Error::new(kind, text);
+                let Some(level) = level else {
+                    return self.lose_node(node, &error, "flushes no more");
+                };
                 // The new map first: who learns of the loss and goes on at once finds it in use.
                 let mut actions: Vec<LeadAction> = self.replace(server, kind).into_iter().collect();
-                if let Some(level) = level {
-                    actions.extend(self.abort(step, level, &error));
-                }
+                actions.extend(self.abort(step, level, &error));
                 actions
             }
             LeadEvent::FromNode(
@@ -343,30 +357,31 @@ impl LeadState {
                 actions.extend(self.abort(step, Level::Global, &error));
                 actions
             }
-            LeadEvent::NodeGone(node, error) => {
-                let name = self
-                    .facts
-                    .nodes
-                    .get(node as usize)
-                    .cloned()
-                    .unwrap_or_default();
-                let error = error.at(format!("node {name} is gone"));
-                let waiting: Vec<(u64, Level)> = self
-                    .ballots
-                    .iter()
-                    .filter(|(_, ballot)| {
-                        !ballot.writing || ballot.recorded.len() < self.facts.nodes.len()
-                    })
-                    .filter(|((_, level), ballot)| !(ballot.writing && *level == Level::Global))
-                    .map(|(&key, _)| key)
-                    .collect();
-                self.gone.insert(node, error.clone());
-                waiting
-                    .into_iter()
-                    .filter_map(|(step, level)| self.abort(step, level, &error))
-                    .collect()
-            }
+            LeadEvent::NodeGone(node, error) => self.lose_node(node, &error, "is gone"),
         }
+    }
+
+    /// Nothing that still waits for this node can be committed, nor anything later.
+    fn lose_node(&mut self, node: u32, error: &Error, what: &str) -> Vec<LeadAction> {
+        let name = self
+            .facts
+            .nodes
+            .get(node as usize)
+            .cloned()
+            .unwrap_or_default();
+        let error = error.clone().at(format!("node {name} {what}"));
+        let waiting: Vec<(u64, Level)> = self
+            .ballots
+            .iter()
+            .filter(|(_, ballot)| !ballot.writing || ballot.recorded.len() < self.facts.nodes.len())
+            .filter(|((_, level), ballot)| !(ballot.writing && *level == Level::Global))
+            .map(|(&key, _)| key)
+            .collect();
+        self.gone.insert(node, error.clone());
+        waiting
+            .into_iter()
+            .filter_map(|(step, level)| self.abort(step, level, &error))
+            .collect()
     }
 
     fn vote(
@@ -381,6 +396,18 @@ impl LeadState {
             return Vec::new();
         }
         if let Some(error) = self.gone.values().next().cloned() {
+            return self.abort(step, level, &error).into_iter().collect();
+        }
+        let lost = |container: &&ContainerRef| {
+            level == Level::Global && self.lost_servers.contains(&container.server)
+        };
+        if let Some(container) = containers.iter().find(lost) {
+            let server = self.facts.servers.get(container.server as usize);
+            let error = Error::unavailable(format!(
+                "container {} lies in {}, which failed since",
+                container.file,
+                server.map_or("a directory", String::as_str)
+            ));
             return self.abort(step, level, &error).into_iter().collect();
         }
         let ballot = self.ballots.entry((step, level)).or_default();
@@ -444,7 +471,13 @@ impl LeadState {
             .servers
             .get(server as usize)
             .is_some_and(|server| server.active);
-        if !active || !is_directory_loss(kind) {
+        if !is_directory_loss(kind) {
+            return None;
+        }
+        if kind != ErrorKind::NoSpace {
+            self.lost_servers.insert(server);
+        }
+        if !active {
             return None;
         }
         let replaced = placement.without(server, &self.facts.nodes).ok()?;

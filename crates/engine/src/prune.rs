@@ -1,12 +1,13 @@
 //! Prune: older checkpoints go, by the keep rule, in an order that no crash can turn into a loss.
 //!
 //! Works on names only and removes only files whose name Orcheck could have given: foreign files
-//! stay. For each directory: the commit records of what goes, fsync of the directory, then the
-//! containers.
+//! stay. Each level is pruned by itself, so that one that fails again and again cannot fill the
+//! directories of the other: the commit records of what goes in all its directories, fsync of
+//! these, then the containers.
 //!
 //! Invariants:
-//! 1. Nothing goes before `keep` newer checkpoints are committed at every configured level by this
-//!    run (the one it resumed from counts).
+//! 1. Nothing goes from a level before `keep` newer checkpoints are committed at that level by this
+//!    run (the one it resumed from counts where that level has it).
 //! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
 //! 3. After a crash anywhere, a record never names a container that prune removed before it.
 //!
@@ -16,10 +17,11 @@
 //! Not here: when to prune (`control.rs`).
 
 use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::Epoch;
+use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
 use orcheck_io::dir::Dir;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 const ROUTE_PREFIX: &str = "route-e";
 
@@ -32,20 +34,25 @@ pub struct KeepRule {
     pub epoch: Epoch,
     /// The checkpoint this run resumed from (step, epoch counter).
     pub resumed: Option<(u64, u64)>,
-    /// Steps committed by this run at every configured level.
+    /// Steps committed by this run at the level in question.
     pub committed: BTreeSet<u64>,
 }
 
 impl KeepRule {
-    /// The kept (step, epoch counter), newest first; empty while nothing may go.
+    /// The kept (step, epoch counter), newest first; empty while nothing may go. Only checkpoints
+    /// that are `there`, with a record of this level, count.
     #[must_use]
-    pub fn kept(&self) -> Vec<(u64, u64)> {
+    pub fn kept(&self, there: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
         let own = self
             .committed
             .iter()
             .rev()
             .map(|&step| (step, self.epoch.counter));
-        let kept: Vec<(u64, u64)> = own.chain(self.resumed).take(self.keep.max(1)).collect();
+        let kept: Vec<(u64, u64)> = own
+            .chain(self.resumed)
+            .filter(|&(step, epoch)| there(step, epoch))
+            .take(self.keep.max(1))
+            .collect();
         if kept.len() < self.keep.max(1) || self.committed.is_empty() {
             Vec::new()
         } else {
@@ -62,64 +69,87 @@ impl KeepRule {
     }
 }
 
-/// Removes from one directory what the rule lets go; returns how many files went.
+/// What is in one directory of a level.
+struct Listed<'d> {
+    dir: &'d dyn Dir,
+    names: Vec<(String, bool)>,
+}
+
+/// Removes from the directories of one level what the rule lets go; returns how many files went.
 ///
 /// # Errors
-/// What the directory says; whatever went before stays gone, the rest is tried again next time.
-pub fn prune(dir: &dyn Dir, rule: &KeepRule) -> Result<usize> {
-    let kept = rule.kept();
+/// What a directory says; whatever went before stays gone, the rest is tried again next time.
+pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usize> {
+    let mut listed = Vec::new();
+    for dir in dirs {
+        let entries = dir.list()?.into_iter();
+        let names = entries.map(|entry| (entry.name, entry.is_dir)).collect();
+        let dir = dir.as_ref();
+        listed.push(Listed { dir, names });
+    }
+    let kept = rule.kept(|step, epoch| has_record(&listed, level, step, epoch));
     if kept.is_empty() {
         return Ok(0);
     }
-    let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
-    let mut records = Vec::new();
-    let mut others = Vec::new();
-    let mut routes = Vec::new();
-    for entry in dir.list()? {
-        if entry.is_dir {
-            if route_epoch(&entry.name).is_some_and(|epoch| epoch < rule.epoch.counter) {
-                routes.push(entry.name);
-            }
-            continue;
-        }
-        match FileName::parse(&entry.name) {
-            Some(FileName::Commit { step, epoch, .. }) if rule.may_go(&kept, step, epoch) => {
-                records.push(entry.name);
-            }
-            Some(
-                FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
-            ) if rule.may_go(&kept, step, epoch) => {
-                others.push(entry.name);
-            }
-            Some(FileName::Claim { epoch } | FileName::Resumed { epoch })
-                if epoch < oldest_epoch =>
+    let mut gone = 0;
+    // Records first, everywhere, and durably: no record may name a container that went before it.
+    for Listed { dir, names } in &listed {
+        let before = gone;
+        for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
+            if let Some(FileName::Commit { step, epoch, .. }) = FileName::parse(name)
+                && rule.may_go(&kept, step, epoch)
             {
-                others.push(entry.name);
+                remove(*dir, name)?;
+                gone += 1;
             }
-            Some(FileName::Temporary(target)) if is_of_older_epoch(&target, rule.epoch.counter) => {
-                others.push(entry.name);
-            }
-            _ => {}
+        }
+        if gone > before {
+            dir.sync()?;
         }
     }
-    for name in &records {
-        remove(dir, name)?;
+    let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
+    for Listed { dir, names } in &listed {
+        for (name, is_dir) in names {
+            if *is_dir {
+                if route_epoch(name).is_some_and(|epoch| epoch < rule.epoch.counter) {
+                    remove_route(*dir, name)?;
+                }
+                continue;
+            }
+            let goes = match FileName::parse(name) {
+                Some(
+                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
+                ) => rule.may_go(&kept, step, epoch),
+                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
+                    epoch < oldest_epoch
+                }
+                Some(FileName::Temporary(target)) => is_of_older_epoch(&target, rule.epoch.counter),
+                _ => false,
+            };
+            if goes {
+                remove(*dir, name)?;
+                gone += 1;
+            }
+        }
     }
-    if !records.is_empty() {
-        dir.sync()?;
-    }
-    for name in &others {
-        remove(dir, name)?;
-    }
-    for name in &routes {
-        remove_route(dir, name)?;
-    }
-    Ok(records.len() + others.len())
+    Ok(gone)
+}
+
+/// Whether any directory holds a commit record of this checkpoint at this level.
+fn has_record(listed: &[Listed], level: Level, step: u64, epoch: u64) -> bool {
+    listed.iter().flat_map(|listed| &listed.names).any(|(name, _)| {
+        matches!(FileName::parse(name), Some(FileName::Commit { step: s, epoch: e, level: l, .. })
+            if (s, e, l) == (step, epoch, level))
+    })
 }
 
 /// Whether a temporary file's intended name belongs to an older epoch.
 fn is_of_older_epoch(target: &str, counter: u64) -> bool {
-    match FileName::parse(target) {
+    // A claim is written under its name and the run's id.
+    let claim = target
+        .rsplit_once(".claim-")
+        .map(|(name, _)| format!("{name}.claim"));
+    match FileName::parse(claim.as_deref().unwrap_or(target)) {
         Some(
             FileName::Commit { epoch, .. }
             | FileName::Container { epoch, .. }
@@ -196,22 +226,29 @@ mod tests {
 
     #[test]
     fn nothing_goes_before_enough_newer_ones_are_committed() {
-        assert!(rule(2, None, &[]).kept().is_empty());
-        assert!(rule(2, None, &[10]).kept().is_empty());
-        assert!(rule(2, Some((8, 4)), &[]).kept().is_empty());
-        assert!(rule(1, Some((8, 4)), &[]).kept().is_empty());
-        assert_eq!(rule(2, Some((8, 4)), &[10]).kept(), vec![(10, 5), (8, 4)]);
+        let kept = |rule: KeepRule| rule.kept(|_, _| true);
+        assert!(kept(rule(2, None, &[])).is_empty());
+        assert!(kept(rule(2, None, &[10])).is_empty());
+        assert!(kept(rule(2, Some((8, 4)), &[])).is_empty());
+        assert!(kept(rule(1, Some((8, 4)), &[])).is_empty());
+        assert_eq!(kept(rule(2, Some((8, 4)), &[10])), vec![(10, 5), (8, 4)]);
         assert_eq!(
-            rule(2, Some((8, 4)), &[10, 12]).kept(),
+            kept(rule(2, Some((8, 4)), &[10, 12])),
             vec![(12, 5), (10, 5)]
         );
-        assert_eq!(rule(1, None, &[10]).kept(), vec![(10, 5)]);
+        assert_eq!(kept(rule(1, None, &[10])), vec![(10, 5)]);
+        // Resumed from the other level: this one has no record of it, so it counts for nothing here.
+        assert!(
+            rule(2, Some((8, 4)), &[10])
+                .kept(|step, _| step != 8)
+                .is_empty()
+        );
     }
 
     #[test]
     fn what_is_newer_or_being_written_stays() {
         let rule = rule(2, Some((8, 4)), &[10]);
-        let kept = rule.kept();
+        let kept = rule.kept(|_, _| true);
         assert!(!rule.may_go(&kept, 10, 5) && !rule.may_go(&kept, 8, 4));
         assert!(!rule.may_go(&kept, 11, 5), "being written");
         assert!(!rule.may_go(&kept, 11, 6), "of a newer run");

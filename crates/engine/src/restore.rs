@@ -12,7 +12,7 @@
 //! Survives: damaged, missing or foreign files in any copy (another copy, or an error that names
 //! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
 
-use crate::catalog::{Catalog, Commit};
+use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of};
@@ -25,9 +25,6 @@ use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use orcheck_io::memory::Span;
 use std::sync::Arc;
-
-/// Largest commit record that is read.
-const RECORD_LIMIT_BYTES: u64 = 256 << 20;
 
 /// One checkpoint that may be restartable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +83,35 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     })
 }
 
+/// What one node's own directory knows.
+#[derive(Debug, Default)]
+pub struct NodeView {
+    /// Newest checkpoint of level `node` that counts, as far as it knows.
+    pub newest: Option<u64>,
+    /// Checkpoints that a later run superseded.
+    pub fenced: Vec<Candidate>,
+}
+
+/// Looks into the directory of level `node`; nothing without one.
+///
+/// # Errors
+/// What [`Catalog::scan`] says.
+pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
+    let dirs = places.to_read(Level::Node);
+    if dirs.is_empty() {
+        return Ok(NodeView::default());
+    }
+    let catalog = Catalog::scan(job, &dirs)?;
+    let candidate = |commit: &Commit| Candidate {
+        step: commit.record.step,
+        epoch: commit.record.epoch,
+    };
+    Ok(NodeView {
+        newest: catalog.commits().first().map(|commit| commit.record.step),
+        fenced: catalog.fenced().iter().map(candidate).collect(),
+    })
+}
+
 /// The newest checkpoint of which there are commit records but none that can be read, if it is
 /// newer than all that can.
 fn hidden(catalog: &Catalog) -> Option<Error> {
@@ -102,7 +128,7 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
         } => {
             let is = |record: &&CommitRecord| {
                 (record.step, record.epoch.counter) == (step, epoch)
-                    && crate::container::run_prefix(&record.epoch.run.0) == run
+                    && record.epoch.run.short_bytes() == run
             };
             (Some(step) > newest && !known.iter().any(is)).then_some(step)
         }
@@ -117,12 +143,25 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
         .problems()
         .iter()
         .filter(|problem| problem.message.contains(name.as_str()));
-    let why: Vec<&str> = why.map(|problem| problem.message.as_str()).collect();
+    let why: Vec<&Problem> = why.collect();
+    // Written by a newer version: damage is no reason to supersede it.
+    let newer = why
+        .iter()
+        .any(|problem| problem.kind == ErrorKind::Unsupported);
+    let kind = if newer {
+        ErrorKind::Unsupported
+    } else {
+        ErrorKind::Corrupt
+    };
+    let why: Vec<&str> = why.iter().map(|problem| problem.message.as_str()).collect();
     Some(
-        Error::corrupt(format!(
-            "no commit record of step {step} can be read: {}",
-            why.join("; ")
-        ))
+        Error::new(
+            kind,
+            format!(
+                "no commit record of step {step} can be read: {}",
+                why.join("; ")
+            ),
+        )
         .next("look at the storage; without strict an older step is used"),
     )
 }
@@ -136,8 +175,6 @@ pub struct RankView {
 
 struct Copy {
     level: Level,
-    places: Vec<Arc<dyn Dir>>,
-    record: CommitRecord,
     own: Reader,
 }
 
@@ -159,7 +196,11 @@ impl RankView {
                 Ok(None) => {
                     let known = was_there(places, candidate, level);
                     never += usize::from(known);
-                    let why = if known { "it was not committed here" } else { "nor anything else of that run" };
+                    let why = if known {
+                        "it was not committed here"
+                    } else {
+                        "nor anything else of that run"
+                    };
                     let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
                     errors.push(Error::not_found(format!("level {level}: no {name}, {why}")));
                 }
@@ -257,7 +298,13 @@ impl RankView {
         let mut last = Error::not_found(format!("region '{name}' is in no copy"));
         let mut notes = Vec::new();
         for copy in &self.copies {
-            match read_from(copy, self.rank, name, work) {
+            let region = copy.own.region(self.rank, name).ok_or_else(|| {
+                Error::not_found(format!(
+                    "region '{name}' of rank {} is not stored",
+                    self.rank
+                ))
+            });
+            match region.and_then(|region| work(&copy.own, self.rank, region)) {
                 Ok(()) => {
                     self.notes.extend(notes);
                     return Ok(());
@@ -271,29 +318,6 @@ impl RankView {
         }
         Err(last)
     }
-}
-
-fn read_from(
-    copy: &Copy,
-    rank: u32,
-    name: &str,
-    work: &mut dyn FnMut(&Reader, u32, &RegionRecord) -> Result<()>,
-) -> Result<()> {
-    let region = copy
-        .own
-        .region(rank, name)
-        .ok_or_else(|| Error::not_found(format!("region '{name}' of rank {rank} is not stored")))?;
-    let Some(holder) = region.same_as else {
-        return work(&copy.own, rank, region);
-    };
-    if let Some(shared) = copy.own.region(holder, name) {
-        return work(&copy.own, holder, shared);
-    }
-    let other = Reader::open(&copy.places, &copy.record, holder_of(&copy.record, holder)?)?;
-    let shared = other.region(holder, name).ok_or_else(|| {
-        Error::not_found(format!("region '{name}' of rank {holder} is not stored"))
-    })?;
-    work(&other, holder, shared)
 }
 
 /// Whether every directory of a level that this run uses was there in the candidate's run too: it
@@ -328,12 +352,7 @@ fn open_copy(
         .next(format!("restart with {} ranks", record.world_size)));
     }
     let own = Reader::open(&dirs, &record, holder_of(&record, rank)?)?;
-    Ok(Some(Copy {
-        level,
-        places: dirs,
-        record,
-        own,
-    }))
+    Ok(Some(Copy { level, own }))
 }
 
 fn read_record(

@@ -18,6 +18,7 @@
 //! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
 
 use crate::index::{Descriptor, Index, IndexShape};
+use crate::patience::Patience;
 use crate::stream::{Piece, Plan, Segment};
 use orcheck_format::container::encode_rank_record;
 use orcheck_format::crc::crc64;
@@ -25,7 +26,7 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
 use orcheck_io::gate::Gate;
 use orcheck_io::memory::{Span, crc_span};
-use orcheck_io::pool::Pool;
+use orcheck_io::pool::{Chunk, Pool};
 use orcheck_io::steps::Steps;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,8 +59,10 @@ pub struct StageContext {
     pub rank: u32,
     /// The writer that flushes it.
     pub writer: u32,
-    /// Longest wait for a chunk, a slot or the CP-thread.
+    /// Longest wait for a chunk or the CP-thread without any progress.
     pub timeout: Duration,
+    /// How it waits.
+    pub patience: Patience,
     /// Numbered steps, for tests.
     pub steps: Steps,
 }
@@ -69,6 +72,18 @@ impl StageContext {
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(&self.pool, self.shape)
+    }
+
+    fn take(&self, near: u32) -> Result<Chunk> {
+        self.patience
+            .wait(self.timeout, |slice| self.pool.take(near, slice))
+    }
+
+    fn push(&self, descriptor: Descriptor) -> Result<()> {
+        self.patience.wait(self.timeout, |slice| {
+            self.index()
+                .push(self.local, self.writer, descriptor, slice)
+        })
     }
 }
 
@@ -88,17 +103,17 @@ pub struct Staging {
 
 impl Staging {
     /// A snapshot of `regions` (extents still empty) read from `sources`, laid out by `plan`.
-    /// `slot` is the node's stage slot when the pool does not hold all snapshots.
+    /// `pipelined`: the pool does not hold all snapshots; the rank then holds `slot`, the node's
+    /// stage slot, unless it was refused and only says so.
     #[must_use]
     pub fn new(
         context: StageContext,
         step: u64,
         plan: Plan,
         parts: (Vec<RegionRecord>, Vec<Source>),
-        slot: Option<Gate>,
+        (slot, pipelined): (Option<Gate>, bool),
         cut_bytes: u32,
     ) -> Self {
-        let pipelined = slot.is_some();
         let (regions, sources) = parts;
         Self {
             context,
@@ -160,7 +175,7 @@ impl Staging {
         let pool = Arc::clone(&self.context.pool);
         let chunk_bytes = pool.shape().chunk_bytes as usize;
         for part in framed.chunks(chunk_bytes) {
-            let chunk = pool.take(self.near(), self.context.timeout)?;
+            let chunk = self.context.take(self.near())?;
             pool.put(&chunk, 0, part);
             let index = chunk.into_index();
             self.push(Descriptor::Record {
@@ -173,33 +188,29 @@ impl Staging {
         self.push(Descriptor::Seal)?;
         self.open = false;
         if self.slot.is_some() {
-            let taken = self.context.index().wait_taken(
-                self.context.local,
-                self.step,
-                self.context.timeout,
-            );
-            if !taken {
-                return Err(Error::unavailable(format!(
-                    "rank {}: the flush of step {} did not get its turn within {:.0} s",
-                    self.context.rank,
-                    self.step,
-                    self.context.timeout.as_secs_f64()
-                )));
-            }
+            let StageContext {
+                ref patience,
+                local,
+                rank,
+                timeout,
+                ..
+            } = self.context;
+            let (index, step) = (self.context.index(), self.step);
+            patience.wait(timeout, |slice| {
+                if index.wait_taken(local, step, slice) {
+                    return Ok(());
+                }
+                Err(Error::unavailable(format!(
+                    "rank {rank}: the flush of step {step} did not get its turn within {:.0} s",
+                    timeout.as_secs_f64()
+                )))
+            })?;
         }
         Ok(())
     }
 
     fn push(&self, descriptor: Descriptor) -> Result<()> {
-        let StageContext {
-            local,
-            writer,
-            timeout,
-            ..
-        } = self.context;
-        self.context
-            .index()
-            .push(local, writer, descriptor, timeout)
+        self.context.push(descriptor)
     }
 
     fn near(&self) -> u32 {
@@ -252,7 +263,7 @@ impl Staging {
             })?;
             return Ok(vec![crc]);
         }
-        let chunk = pool.take(self.near(), self.context.timeout)?;
+        let chunk = self.context.take(self.near())?;
         let mut crcs = Vec::with_capacity(segment.pieces.len());
         let mut end = 0;
         for piece in &segment.pieces {
@@ -331,7 +342,7 @@ impl Staging {
                 .into_inner()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             for (_, (chunk, _)) in order.ready {
-                if let Ok(chunk) = orcheck_io::pool::Chunk::from_index(&self.context.pool, chunk) {
+                if let Ok(chunk) = Chunk::from_index(&self.context.pool, chunk) {
                     self.context.pool.give(chunk);
                 }
             }
@@ -348,18 +359,11 @@ impl Staging {
 }
 
 fn hand_over(context: &StageContext, segment: &Segment, chunk: u32) -> Result<()> {
-    let StageContext {
-        local,
-        writer,
-        timeout,
-        ..
-    } = *context;
-    let descriptor = Descriptor::Segment {
+    context.push(Descriptor::Segment {
         pool_at_bytes: u64::from(chunk) * u64::from(context.pool.shape().chunk_bytes),
         len_bytes: segment.len_bytes,
         chunk: Some(chunk),
-    };
-    context.index().push(local, writer, descriptor, timeout)
+    })
 }
 
 /// What the copying threads of one snapshot share.
@@ -383,11 +387,9 @@ impl Copying<'_> {
                 if *next >= until || shared.failed.load(Ordering::Acquire) {
                     return Ok(());
                 }
-                let chunk = pool
-                    .take(self.near, self.context.timeout)
-                    .inspect_err(|_| {
-                        shared.failed.store(true, Ordering::Release);
-                    })?;
+                let chunk = self.context.take(self.near).inspect_err(|_| {
+                    shared.failed.store(true, Ordering::Release);
+                })?;
                 *next += 1;
                 (*next - 1, chunk)
             };

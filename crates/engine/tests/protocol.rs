@@ -284,14 +284,40 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
     };
     node.step(durable(7, 0));
     let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
+    // Breaks if: only what was collected is refused; steps that no writer reported yet would be waited for.
     assert!(matches!(
         &refused[..],
-        [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]
+        [
+            NodeAction::ToLead(Message::NotDurable { step: 7, .. }),
+            NodeAction::ToLead(Message::NotDurable { level: None, .. }),
+            NodeAction::Gone(_),
+        ]
     ));
     let later = node.step(durable(8, 0));
     assert!(matches!(
         &later[..],
         [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]
+    ));
+}
+
+#[test]
+fn what_lies_in_a_failed_directory_is_not_committed() {
+    let mut world = World::new(1, 1);
+    let failed = Error::unavailable("gone");
+    world
+        .lead
+        .step(LeadEvent::RecordWritten(1, Err((Some(0), failed))), 1);
+    let vote = |step| Message::Vote {
+        step,
+        level: Level::Global,
+        node: 0,
+        containers: vec![container(step, 0, 0, 0)],
+    };
+    // Breaks if: vote() does not look at lost_servers.
+    let actions = world.lead.step(LeadEvent::FromNode(0, vote(2)), 1);
+    assert!(matches!(
+        &actions[..],
+        [LeadAction::ToAll(Message::Aborted { step: 2, .. })]
     ));
 }
 

@@ -21,7 +21,7 @@ use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
 use crate::steps::Steps;
 use orcheck_format::{Error, Result};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -57,6 +57,8 @@ pub trait Dir: Send + Sync {
     fn open(&self, name: &str) -> Result<Box<dyn File>>;
     /// Renames a file in this directory, replacing `to`. Durable after [`Dir::sync`].
     fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Renames, but never over an existing name: Invalid if `to` exists.
+    fn rename_new(&self, from: &str, to: &str) -> Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
     /// All entries, sorted by name.
@@ -161,6 +163,24 @@ impl OsDir {
     }
 }
 
+/// A directory that is to take our files must not be another user's trap: under a root that everybody may write to,
+/// somebody else could have made it first and could then replace what is in it.
+fn check_owner(handle: &OwnedFd, full: &str) -> Result<()> {
+    let stat = fs::fstat(handle)
+        .map_err(|errno| rustix_error(errno, format_args!("look at directory {full}")))?;
+    let ours = rustix::process::geteuid().as_raw();
+    let everybody = Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH);
+    if (stat.st_uid == ours || stat.st_uid == 0) && !everybody {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "directory {full} refused: expected one of user {ours} that only they may write to, found one of user {}{}",
+        stat.st_uid,
+        if everybody { " that everybody may write to" } else { "" }
+    ))
+    .next("remove it, or configure a directory that is yours"))
+}
+
 impl Dir for OsDir {
     fn path(&self) -> &Path {
         &self.path
@@ -222,6 +242,22 @@ impl Dir for OsDir {
         let full = self.begin("dir.rename", &format!("rename to {to:?}:"), from)?;
         retry(|| fs::renameat(&self.handle, from, &self.handle, to))
             .map_err(|errno| rustix_error(errno, format_args!("rename {full} to {to}")))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        check_name(to).map_err(|error| error.at(self.path.display()))?;
+        let full = self.begin("dir.rename", &format!("rename to new {to:?}:"), from)?;
+        let what = |errno| rustix_error(errno, format_args!("rename {full} to new {to}"));
+        let flags = RenameFlags::NOREPLACE;
+        match retry(|| fs::renameat_with(&self.handle, from, &self.handle, to, flags)) {
+            // Some network file systems know no such rename; a link never replaces either.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let none = AtFlags::empty();
+                retry(|| fs::linkat(&self.handle, from, &self.handle, to, none)).map_err(what)?;
+                retry(|| fs::unlinkat(&self.handle, from, none)).map_err(what)
+            }
+            renamed => renamed.map_err(what),
+        }
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -288,6 +324,9 @@ impl Dir for OsDir {
             )
         })
         .map_err(|errno| rustix_error(errno, format_args!("open directory {full}")))?;
+        if create {
+            check_owner(&handle, &full)?;
+        }
         Ok(Arc::new(OsDir {
             handle,
             path: self.path.join(name),

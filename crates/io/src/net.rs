@@ -417,6 +417,11 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
         Address::Tcp(_) => {
             let _ = sockopt::set_tcp_nodelay(socket, true);
             let _ = sockopt::set_socket_keepalive(socket, true);
+            // A node that lost its power says nothing: it counts as gone after half a minute.
+            let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(10));
+            let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
+            let _ = sockopt::set_tcp_keepcnt(socket, 4);
+            let _ = sockopt::set_tcp_user_timeout(socket, 30_000);
             let peer = net::getpeername(socket).map_err(what)?;
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             Ok(peer.map_or_else(

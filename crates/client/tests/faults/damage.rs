@@ -75,19 +75,39 @@ fn anatomy(bytes: &[u8]) -> Anatomy {
     while at < manifest.start {
         let header = RankHeader::decode(&bytes[at..at + BLOCK_BYTES]).unwrap();
         let stream = at + BLOCK_BYTES;
-        let record = stream + if striped { 0 } else { header.stream_len_bytes as usize };
+        let record = stream
+            + if striped {
+                0
+            } else {
+                header.stream_len_bytes as usize
+            };
         let (_, used) = decode_rank_record(&bytes[record..]).unwrap();
-        ranks.push((header.rank, at..at + BLOCK_BYTES, stream..record, record..record + used));
+        ranks.push((
+            header.rank,
+            at..at + BLOCK_BYTES,
+            stream..record,
+            record..record + used,
+        ));
         at = (record + used).next_multiple_of(BLOCK_BYTES);
     }
     let mut extents = Vec::new();
     for rank in &decoded.ranks {
         for extent in rank.regions.iter().flat_map(|region| &region.extents) {
             let from = extent.physical as usize;
-            extents.push((rank.rank, usize::from(extent.store), from..from + extent.stored_len_bytes as usize));
+            extents.push((
+                rank.rank,
+                usize::from(extent.store),
+                from..from + extent.stored_len_bytes as usize,
+            ));
         }
     }
-    Anatomy { header: 0..BLOCK_BYTES, ranks, manifest, trailer, extents }
+    Anatomy {
+        header: 0..BLOCK_BYTES,
+        ranks,
+        manifest,
+        trailer,
+        extents,
+    }
 }
 
 /// Files of the newest step that satisfy `which`, relative to `root`.
@@ -113,25 +133,45 @@ fn whole(root: &Path, path: &Path) -> Range<usize> {
 fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
     let other_level = workload.node_level;
     let mut spots = Vec::new();
-    let lost = if other_level { Expect::Newest } else { Expect::Older };
-    for path in files(workload, root, &|name| matches!(name, FileName::Container { step: NEWEST, .. })) {
+    let lost = if other_level {
+        Expect::Newest
+    } else {
+        Expect::Older
+    };
+    for path in files(workload, root, &|name| {
+        matches!(name, FileName::Container { step: NEWEST, .. })
+    }) {
         let anatomy = anatomy(&std::fs::read(root.join(&path)).unwrap());
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let mut spot = |structure: &str, range: Range<usize>, expect, named: Vec<String>| {
-            spots.push(Spot { structure: structure.to_owned(), files: vec![(path.clone(), range)], expect, named });
+            spots.push(Spot {
+                structure: structure.to_owned(),
+                files: vec![(path.clone(), range)],
+                expect,
+                named,
+            });
         };
         spot("container header", anatomy.header, lost, vec![name.clone()]);
         for (rank, header, stream, record) in anatomy.ranks {
             spot("rank header", header, Expect::Newest, vec![]);
             spot("rank record", record.clone(), Expect::Newest, vec![]);
             // Between the last byte of the stream's last region and its record: padding.
-            let last = anatomy.extents.iter().filter(|extent| extent.0 == rank && extent.1 == 0).map(|extent| extent.2.end).max();
+            let last = anatomy
+                .extents
+                .iter()
+                .filter(|extent| extent.0 == rank && extent.1 == 0)
+                .map(|extent| extent.2.end)
+                .max();
             if let Some(last) = last.filter(|&last| last < stream.end) {
                 spot("padding", last..stream.end, Expect::Newest, vec![]);
             }
         }
         // A rank record does not say where the pieces of a striped stream went: no manifest comes from a scan.
-        let scanned = if workload.options.contains("traditional") { lost } else { Expect::Newest };
+        let scanned = if workload.options.contains("traditional") {
+            lost
+        } else {
+            Expect::Newest
+        };
         spot("manifest", anatomy.manifest, scanned, vec![]);
         spot("trailer", anatomy.trailer, scanned, vec![]);
         for (rank, store, range) in anatomy.extents.into_iter().step_by(3) {
@@ -147,24 +187,55 @@ fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
                 format!("rank {rank}"),
                 format!("bytes {}..{}", range.start, range.end),
             ];
-            spots.push(Spot { structure: structure.to_owned(), files: vec![(file, range)], expect: lost, named });
+            spots.push(Spot {
+                structure: structure.to_owned(),
+                files: vec![(file, range)],
+                expect: lost,
+                named,
+            });
         }
     }
-    let records = files(workload, root, &|name| matches!(name, FileName::Commit { step: NEWEST, .. }));
+    let records = files(workload, root, &|name| {
+        matches!(name, FileName::Commit { step: NEWEST, .. })
+    });
     for path in &records {
         let files = vec![(path.clone(), whole(root, path))];
         let structure = "commit record, one copy".to_owned();
-        spots.push(Spot { structure, files, expect: Expect::Newest, named: vec![] });
+        spots.push(Spot {
+            structure,
+            files,
+            expect: Expect::Newest,
+            named: vec![],
+        });
     }
-    let all: Vec<(PathBuf, Range<usize>)> = records.iter().map(|path| (path.clone(), whole(root, path))).collect();
+    let all: Vec<(PathBuf, Range<usize>)> = records
+        .iter()
+        .map(|path| (path.clone(), whole(root, path)))
+        .collect();
     let named = vec![format!("s{NEWEST:012}-e000001-")];
-    spots.push(Spot { structure: "commit record, all copies".to_owned(), files: all, expect: Expect::Older, named });
+    spots.push(Spot {
+        structure: "commit record, all copies".to_owned(),
+        files: all,
+        expect: Expect::Older,
+        named,
+    });
     for (structure, end) in [("claim", ".claim"), ("resumed", ".resumed")] {
         let found = files(workload, root, &|name| name.to_string().ends_with(end));
-        let all = found.iter().map(|path| (path.clone(), whole(root, path))).collect();
+        let all = found
+            .iter()
+            .map(|path| (path.clone(), whole(root, path)))
+            .collect();
         let one = vec![(found[0].clone(), whole(root, &found[0]))];
-        for (structure, files) in [(format!("{structure}, one copy"), one), (format!("{structure}, all copies"), all)] {
-            spots.push(Spot { structure, files, expect: Expect::Newest, named: vec![] });
+        for (structure, files) in [
+            (format!("{structure}, one copy"), one),
+            (format!("{structure}, all copies"), all),
+        ] {
+            spots.push(Spot {
+                structure,
+                files,
+                expect: Expect::Newest,
+                named: vec![],
+            });
         }
     }
     spots
@@ -195,11 +266,15 @@ fn harm(root: &Path, spot: &Spot, harm: Harm) -> bool {
             }
             Harm::Stale => {
                 let name = path.file_name().unwrap().to_string_lossy();
-                let older = name.replace(&format!("s{NEWEST:012}"), &format!("s{:012}", NEWEST - 1));
+                let older =
+                    name.replace(&format!("s{NEWEST:012}"), &format!("s{:012}", NEWEST - 1));
                 if older == name {
                     return false;
                 }
-                let Some(older) = std::fs::read(full.with_file_name(older)).ok().filter(|older| older.len() >= end) else {
+                let Some(older) = std::fs::read(full.with_file_name(older))
+                    .ok()
+                    .filter(|older| older.len() >= end)
+                else {
                     return false;
                 };
                 bytes[block..end].copy_from_slice(&older[block..end]);
@@ -214,13 +289,27 @@ fn harm(root: &Path, spot: &Spot, harm: Harm) -> bool {
 }
 
 /// Restarts in damaged directories and judges.
-fn restart(workload: &Workload, root: &Path, spot: &Spot, strict: bool) -> Result<Verdict, Failure> {
+fn restart(
+    workload: &Workload,
+    root: &Path,
+    spot: &Spot,
+    strict: bool,
+) -> Result<Verdict, Failure> {
     let life = Life::new(*workload, root, 2, 0);
-    let life = if strict { life.with("strict = true") } else { life };
+    let life = if strict {
+        life.with("strict = true")
+    } else {
+        life
+    };
     match apart(&life) {
         Ended::Exited(0) => {}
         Ended::Hung => return Err((Verdict::Hang, told(&Story::read(root)))),
-        ended => return Err((Verdict::HardFail, format!("{ended:?}; {}", told(&Story::read(root))))),
+        ended => {
+            return Err((
+                Verdict::HardFail,
+                format!("{ended:?}; {}", told(&Story::read(root))),
+            ));
+        }
     }
     let story = Story::read(root);
     let mine = story.run(2);
@@ -230,17 +319,35 @@ fn restart(workload: &Workload, root: &Path, spot: &Spot, strict: bool) -> Resul
     let said = format!("{} {}", mine.warnings.join(" | "), mine.errors.join(" | "));
     let unnamed = spot.named.iter().find(|part| !said.contains(part.as_str()));
     match (spot.expect, mine.resumed.flatten()) {
-        (_, Some(Origin { run: 1, step: NEWEST })) => Ok(Verdict::Pass),
-        (Expect::Newest, found) => Err((Verdict::LostWork, format!("got {found:?}; {}", told(&story)))),
+        (
+            _,
+            Some(Origin {
+                run: 1,
+                step: NEWEST,
+            }),
+        ) => Ok(Verdict::Pass),
+        (Expect::Newest, found) => Err((
+            Verdict::LostWork,
+            format!("got {found:?}; {}", told(&story)),
+        )),
         (_, Some(Origin { run: 1, step })) if step == NEWEST - 1 && !strict => match unnamed {
             None => Ok(Verdict::FellBack),
-            Some(part) => Err((Verdict::FellBack, format!("no warning names '{part}'; {}", told(&story)))),
+            Some(part) => Err((
+                Verdict::FellBack,
+                format!("no warning names '{part}'; {}", told(&story)),
+            )),
         },
         (_, None) if strict && !mine.errors.is_empty() => match unnamed {
             None => Ok(Verdict::ClearFail),
-            Some(part) => Err((Verdict::ClearFail, format!("the error does not name '{part}'; {}", told(&story)))),
+            Some(part) => Err((
+                Verdict::ClearFail,
+                format!("the error does not name '{part}'; {}", told(&story)),
+            )),
         },
-        (_, found) => Err((Verdict::HardFail, format!("got {found:?} (strict {strict}); {}", told(&story)))),
+        (_, found) => Err((
+            Verdict::HardFail,
+            format!("got {found:?} (strict {strict}); {}", told(&story)),
+        )),
     }
 }
 
@@ -252,14 +359,22 @@ pub fn damaged_structures() {
     println!("  seed {seed} (ORCHECK_SEED)");
     let mut table = Table::default();
     for workload in [SPREAD, PAIR, STRIPED] {
-        let workload = Workload { keep: 2, ..workload };
+        let workload = Workload {
+            keep: 2,
+            ..workload
+        };
         let base = Scratch::in_memory("whole");
-        assert_eq!(apart(&Life::new(workload, base.path(), 1, NEWEST)), Ended::Exited(0));
+        assert_eq!(
+            apart(&Life::new(workload, base.path(), 1, NEWEST)),
+            Ended::Exited(0)
+        );
         let spots = spots(&workload, base.path());
         let mut random = Random::new(seed);
         let mut list: Vec<(usize, Harm)> = Vec::new();
         for number in 0..spots.len() {
-            list.extend([Harm::Truncate, Harm::Zero, Harm::Swap, Harm::Stale].map(|harm| (number, harm)));
+            list.extend(
+                [Harm::Truncate, Harm::Zero, Harm::Swap, Harm::Stale].map(|harm| (number, harm)),
+            );
             list.extend([0, u64::from(u32::MAX)].map(|edge| (number, Harm::Flip(edge))));
             list.extend((2..flips).map(|_| (number, Harm::Flip(random.below(1 << 32)))));
         }
@@ -268,7 +383,11 @@ pub fn damaged_structures() {
             let mut worst = Outcome::of(false, Ok(Verdict::Pass));
             // With another copy strict changes nothing, so it is the harder case.
             let expect = loosened(&workload, spot, how).expect;
-            let tried: &[bool] = if expect == Expect::Newest { &[true] } else { &[false, true] };
+            let tried: &[bool] = if expect == Expect::Newest {
+                &[true]
+            } else {
+                &[false, true]
+            };
             for &strict in tried {
                 let scratch = Scratch::in_memory("damage");
                 copy_tree(base.path(), scratch.path());
@@ -293,11 +412,20 @@ pub fn damaged_structures() {
         rows.sort_unstable();
         rows.dedup();
         for row in rows {
-            let chosen: Vec<usize> = (0..list.len()).filter(|&n| spots[list[n].0].structure == row).collect();
-            let names: Vec<String> =
-                chosen.iter().map(|&n| format!("{:?} of {:?}", list[n].1, spots[list[n].0].files)).collect();
+            let chosen: Vec<usize> = (0..list.len())
+                .filter(|&n| spots[list[n].0].structure == row)
+                .collect();
+            let names: Vec<String> = chosen
+                .iter()
+                .map(|&n| format!("{:?} of {:?}", list[n].1, spots[list[n].0].files))
+                .collect();
             let outcomes: Vec<Outcome> = chosen.iter().map(|&n| outcomes[n].clone()).collect();
-            table.add(&format!("{}: {row}", workload.name), &names, &outcomes, &[Verdict::Pass, Verdict::FellBack]);
+            table.add(
+                &format!("{}: {row}", workload.name),
+                &names,
+                &outcomes,
+                &[Verdict::Pass, Verdict::FellBack],
+            );
         }
     }
     table.finish("damaged structures, each also with strict");
@@ -306,11 +434,17 @@ pub fn damaged_structures() {
 /// A cut, swapped, zeroed or stale block reaches beyond the structure it begins in: without another copy only a
 /// good state and a clear word are promised then.
 fn loosened(workload: &Workload, spot: &Spot, how: Harm) -> Spot {
-    let small = ["commit", "claim", "resumed"].iter().any(|part| spot.structure.starts_with(part));
+    let small = ["commit", "claim", "resumed"]
+        .iter()
+        .any(|part| spot.structure.starts_with(part));
     match how {
         Harm::Flip(_) => spot.clone(),
         _ if small || workload.node_level => spot.clone(),
-        _ => Spot { expect: Expect::Any, named: vec![], ..spot.clone() },
+        _ => Spot {
+            expect: Expect::Any,
+            named: vec![],
+            ..spot.clone()
+        },
     }
 }
 
@@ -321,36 +455,60 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
     let workload = SPREAD;
     let scratch = Scratch::in_memory("timeline");
     let root = scratch.path();
-    assert_eq!(apart(&Life::new(workload, root, 1, NEWEST + 1)), Ended::Exited(0));
+    assert_eq!(
+        apart(&Life::new(workload, root, 1, NEWEST + 1)),
+        Ended::Exited(0)
+    );
     let aside = Scratch::in_memory("aside");
     let hidden = aside.path();
     copy_tree(root, hidden);
     for step in [NEWEST, NEWEST + 1] {
-        for path in files(&workload, root, &|name| matches!(name, FileName::Commit { step: s, .. } | FileName::Container { step: s, .. } if *s == step)) {
+        for path in files(
+            &workload,
+            root,
+            &|name| matches!(name, FileName::Commit { step: s, .. } | FileName::Container { step: s, .. } if *s == step),
+        ) {
             std::fs::remove_file(root.join(path)).unwrap();
         }
     }
     // Its newest two are gone, so this run has to be given an older one: run 1 kept steps 3 and 4 only.
-    for path in files(&workload, hidden, &|name| matches!(name, FileName::Commit { .. } | FileName::Container { .. })) {
+    for path in files(&workload, hidden, &|name| {
+        matches!(name, FileName::Commit { .. } | FileName::Container { .. })
+    }) {
         if path.to_string_lossy().contains(&format!("s{NEWEST:012}")) {
             std::fs::copy(hidden.join(&path), root.join(&path)).unwrap();
         }
     }
     assert_eq!(apart(&Life::new(workload, root, 2, 1)), Ended::Exited(0));
     let told_by_2 = Story::read(root).run(2);
-    assert_eq!(told_by_2.resumed, Some(Some(Origin { run: 1, step: NEWEST })), "{told_by_2:?}");
-    for path in files(&workload, hidden, &|name| matches!(name, FileName::Commit { step, .. } | FileName::Container { step, .. } if *step == NEWEST + 1)) {
+    assert_eq!(
+        told_by_2.resumed,
+        Some(Some(Origin {
+            run: 1,
+            step: NEWEST
+        })),
+        "{told_by_2:?}"
+    );
+    for path in files(
+        &workload,
+        hidden,
+        &|name| matches!(name, FileName::Commit { step, .. } | FileName::Container { step, .. } if *step == NEWEST + 1),
+    ) {
         std::fs::copy(hidden.join(&path), root.join(&path)).unwrap();
     }
     // Of run 2 only its step is left to tell: what it resumed from cannot be read.
-    for path in files(&workload, root, &|name| matches!(name, FileName::Resumed { .. })) {
+    for path in files(&workload, root, &|name| {
+        matches!(name, FileName::Resumed { .. })
+    }) {
         let full = root.join(path);
         let mut bytes = std::fs::read(&full).unwrap();
         bytes[20] ^= 4;
         std::fs::write(full, bytes).unwrap();
     }
     // The container of run 2's own step is damaged as well: the one before is left, never run 1's step 4.
-    for path in files(&workload, root, &|name| matches!(name, FileName::Container { epoch: 2, .. })) {
+    for path in files(&workload, root, &|name| {
+        matches!(name, FileName::Container { epoch: 2, .. })
+    }) {
         let full = root.join(path);
         let mut bytes = std::fs::read(&full).unwrap();
         bytes[9000] ^= 1;
@@ -358,5 +516,13 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
     }
     assert_eq!(apart(&Life::new(workload, root, 3, 0)), Ended::Exited(0));
     let story = Story::read(root);
-    assert_eq!(story.run(3).resumed, Some(Some(Origin { run: 1, step: NEWEST })), "{}", told(&story));
+    assert_eq!(
+        story.run(3).resumed,
+        Some(Some(Origin {
+            run: 1,
+            step: NEWEST
+        })),
+        "{}",
+        told(&story)
+    );
 }

@@ -39,7 +39,10 @@ impl Key {
 
 /// A target without the trial's directory, run ids and process numbers.
 fn plain(root: &str, target: &str) -> String {
-    if let Some((_, peer)) = target.strip_prefix("process ").and_then(|rest| rest.split_once(' ')) {
+    if let Some((_, peer)) = target
+        .strip_prefix("process ")
+        .and_then(|rest| rest.split_once(' '))
+    {
         return format!("process {}", plain(root, peer));
     }
     let parts: Vec<&str> = target

@@ -13,7 +13,11 @@ use std::time::Duration;
 const CHECKPOINTS: u64 = 6;
 
 fn scratch(in_memory: bool) -> Scratch {
-    if in_memory { Scratch::in_memory("random") } else { Scratch::new("random") }
+    if in_memory {
+        Scratch::in_memory("random")
+    } else {
+        Scratch::new("random")
+    }
 }
 
 /// How long a whole life takes here.
@@ -27,7 +31,13 @@ fn span(workload: Workload, in_memory: bool) -> Duration {
 }
 
 /// One to three runs that are killed one after the other, and one that must come up.
-fn trial(workload: &Workload, in_memory: bool, span: Duration, seed: u64, kills: &Cell<u64>) -> Result<(), Failure> {
+fn trial(
+    workload: &Workload,
+    in_memory: bool,
+    span: Duration,
+    seed: u64,
+    kills: &Cell<u64>,
+) -> Result<(), Failure> {
     let mut random = Random::new(seed);
     let scratch = scratch(in_memory);
     let root = scratch.path();
@@ -74,9 +84,19 @@ pub fn killed_at_random_moments() {
             }
             outcome
         });
-        all_kills += outcomes.iter().filter_map(|outcome| outcome.text.parse::<u64>().ok()).sum::<u64>();
-        let names: Vec<String> = (0..outcomes.len()).map(|n| format!("seed {}", seed + n as u64)).collect();
-        table.add(&format!("killed at random, {place}"), &names, &outcomes, &[Verdict::Pass]);
+        all_kills += outcomes
+            .iter()
+            .filter_map(|outcome| outcome.text.parse::<u64>().ok())
+            .sum::<u64>();
+        let names: Vec<String> = (0..outcomes.len())
+            .map(|n| format!("seed {}", seed + n as u64))
+            .collect();
+        table.add(
+            &format!("killed at random, {place}"),
+            &names,
+            &outcomes,
+            &[Verdict::Pass],
+        );
     }
     table.finish(&format!("{all_kills} kills from outside"));
     assert!(all_kills >= 500, "only {all_kills} of the runs were killed");

@@ -187,8 +187,7 @@ impl Workload {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{view:?}: {error}")),
         };
-        let offer =
-            candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
+        let offer = candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
         'next: for candidate in offer.candidates {
             let mut origins = BTreeSet::new();
             for rank in 0..self.ranks {

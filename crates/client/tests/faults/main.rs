@@ -23,9 +23,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const TESTS: &[(&str, fn())] = &[
-    ("kill_steps::killed_before_every_step", kill_steps::killed_before_every_step),
-    ("errors::one_error_at_every_call", errors::one_error_at_every_call),
-    ("kill_random::killed_at_random_moments", kill_random::killed_at_random_moments),
+    (
+        "kill_steps::killed_before_every_step",
+        kill_steps::killed_before_every_step,
+    ),
+    (
+        "errors::one_error_at_every_call",
+        errors::one_error_at_every_call,
+    ),
+    (
+        "kill_random::killed_at_random_moments",
+        kill_random::killed_at_random_moments,
+    ),
     ("damage::damaged_structures", damage::damaged_structures),
     (
         "damage::an_old_timeline_stays_fenced_without_its_resumed_record",

@@ -542,19 +542,21 @@ fn weighted_placement_follows_the_sizes_of_the_last_checkpoint() {
 fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
     for (mode, site) in [
         ("orchestrated", "file.write"),
-        ("traditional", "file.sync"),
         ("traditional", "dir.create"),
+        ("traditional", "file.allocate"),
+        ("traditional", "file.write"),
+        ("traditional", "file.sync"),
     ] {
         let scratch = Scratch::new("lost");
         let plan = Arc::new(FaultPlan::new());
         let steps = orcheck_io::Steps::with(Arc::clone(&plan) as Arc<dyn orcheck_io::StepHook>);
-        let job = Job::new(scratch.path(), 2, 3, false).with(&format!("mode = '{mode}'"));
-        let job = if mode == "traditional" {
-            job
-        } else {
-            job.nodes(2)
-        }
-        .steps(steps);
+        // Striped: the rank's container is in ost0, one of its stripes in ost1. Otherwise node 1
+        // writes to ost1.
+        let nodes = if mode == "traditional" { 1 } else { 2 };
+        let job = Job::new(scratch.path(), nodes, 3, false)
+            .nodes(nodes)
+            .with(&format!("mode = '{mode}'"))
+            .steps(steps);
         let told = job.run(|session, rank| {
             let mut session = session.unwrap();
             save(&mut session, rank, 1, 300);

@@ -71,6 +71,13 @@ impl Hold {
         self.state().before.get(site).copied().unwrap_or(0)
     }
 
+    /// Holds the next step that comes.
+    pub fn hold_again(&self) {
+        let mut state = self.state();
+        state.released = false;
+        state.arrived = 0;
+    }
+
     pub fn release(&self) {
         self.state().released = true;
         self.changed.notify_all();

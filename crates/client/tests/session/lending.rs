@@ -3,9 +3,9 @@
 use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::Job;
-use orcheck_client::Session;
 use orcheck_client::regions::SAME;
-use orcheck_format::error::ErrorKind;
+use orcheck_client::{Codec, Session};
+use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_io::testing::Scratch;
@@ -422,6 +422,40 @@ fn a_loan_is_for_one_checkpoint_and_same_regions_cannot_be_lent() {
         session.lent_done("p", LONG).unwrap();
         session.checkpoint(3).unwrap();
         session.lent_done("p", POLL).unwrap();
+        session.wait(3, Level::Global, LONG).unwrap();
+        // A checkpoint that fails ends the loan as well.
+        session
+            .protect_codec("broken", Box::new(Broken), 0)
+            .unwrap();
+        session.lend("p").unwrap();
+        says(
+            &refused(session.checkpoint(4)),
+            ErrorKind::Unavailable,
+            &["no answer"],
+        );
+        session.unprotect("broken").unwrap();
+        hold.hold_again();
+        session.checkpoint(5).unwrap();
+        hold.wait_until_held();
+        session.lent_done("p", POLL).unwrap();
+        hold.release();
         session.close(LONG).unwrap();
     });
+}
+
+/// A codec whose device is gone.
+struct Broken;
+
+impl Codec for Broken {
+    fn size(&mut self) -> Result<u64> {
+        Ok(100)
+    }
+
+    fn pack(&mut self, _at: u64, _dst: &mut [u8]) -> Result<()> {
+        Err(Error::unavailable("no answer"))
+    }
+
+    fn unpack(&mut self, _at: u64, _src: &[u8]) -> Result<()> {
+        Err(Error::unavailable("no answer"))
+    }
 }

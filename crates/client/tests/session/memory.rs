@@ -49,7 +49,7 @@ fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
     );
 }
 
-// Breaks if: a failed staging or flush keeps a chunk.
+// Breaks if: the flush keeps the chunk of a rank record.
 #[test]
 fn all_memory_is_free_again_after_every_checkpoint() {
     for options in [

@@ -7,7 +7,8 @@ use orcheck_client::{ArrayLayout, Environment, Options, Session};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::Span;
-use orcheck_io::testing::Scratch;
+use orcheck_io::steps::Verdict;
+use orcheck_io::testing::{FaultPlan, Scratch};
 use std::time::Duration;
 
 pub const LONG: Duration = Duration::from_secs(30);
@@ -587,11 +588,43 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
     });
 }
 
-// Breaks if: `find` settles before it looks at `fresh`, or `settle` records no resume of `None`.
+// Breaks if: `find` looks for candidates although `fresh` is set, or readers ignore a resume of
+// nothing.
 #[test]
 fn fresh_begins_anew_and_fences_what_was_there() {
     let scratch = Scratch::new("fresh");
     let job = saved(&scratch);
+    // A fresh run that ends before its first checkpoint has superseded nothing.
+    job.clone().with("fresh = true").run(|session, _| {
+        says(
+            &refused(session.unwrap().find()),
+            ErrorKind::NotFound,
+            &["start afresh"],
+        );
+    });
+    job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 5));
+    // With its first checkpoint it has, even when that one is lost.
+    let (_, broken) = FaultPlan::new()
+        .always("file.write", Verdict::Fail(5))
+        .only_where(".orc")
+        .steps();
+    let fresh = job.clone().with("fresh = true").steps(broken);
+    fresh.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::new(rank, 1, 20);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(1).unwrap();
+        let error = refused(session.close(LONG));
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &["checkpoint 1 is not safe", "EIO"],
+        );
+    });
+    job.run(|session, _| {
+        let error = refused(session.unwrap().find());
+        says(&error, ErrorKind::NotFound, &["has no checkpoint"]);
+    });
     job.clone().with("fresh = true").run(|session, rank| {
         let mut session = session.unwrap();
         says(

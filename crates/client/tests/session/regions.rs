@@ -181,7 +181,8 @@ fn container_bytes(dir: &std::path::Path) -> usize {
     ours.map(|name| disk::read(&dir.join(name)).len()).sum()
 }
 
-// Breaks if: `prepare` stores a SAME region on every rank, or `read_from` does not follow `same_as`.
+// Breaks if: `prepare` stores a SAME region on every rank, or `with_owner` looks for its bytes in
+// its own container only.
 #[test]
 fn what_is_the_same_everywhere_is_stored_once_a_node_and_restored_on_every_rank() {
     for scheme in ["node", "core"] {

@@ -176,7 +176,9 @@ fn a_checkpoint_costs_one_message_which_also_carries_the_wish_to_stop() {
             }
             if due {
                 session.checkpoint(step).unwrap();
-                assert_eq!(calls.load(Ordering::Relaxed), before + 1);
+                // The first one also records what the run began from.
+                let messages = if step == 5 { 2 } else { 1 };
+                assert_eq!(calls.load(Ordering::Relaxed), before + messages);
             }
             assert_eq!(
                 session.should_stop(),

@@ -31,7 +31,10 @@ fn newest_first_and_copies_merged() {
     node.level = Level::Node;
     write(&dirs[..1], &node);
     let catalog = scan(&scratch, &["a", "b"]).unwrap();
-    assert_eq!(steps(&catalog), [(12, 2), (12, 2), (11, 2), (10, 1), (9, 1)]);
+    assert_eq!(
+        steps(&catalog),
+        [(12, 2), (12, 2), (11, 2), (10, 1), (9, 1)]
+    );
     let copies: Vec<&[usize]> = catalog
         .commits()
         .iter()
@@ -129,6 +132,12 @@ fn two_runs_at_one_counter_are_refused_and_named() {
     };
     claim(&dirs[0], epoch(2), None);
     claim(&dirs[1], other, None);
+    // Two starts that got no further than their claims harm nobody.
+    assert_eq!(scan(&scratch, &["a", "b"]).unwrap().commits().len(), 1);
+    write(&dirs, &Spec::new(11, 2));
+    let mut spec = Spec::new(12, 2);
+    spec.epoch = other;
+    write(&dirs, &spec);
     let error = scan(&scratch, &["a", "b"]).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Fenced);
     for part in [
