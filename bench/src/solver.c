@@ -1,14 +1,14 @@
 /* What checkpoints cost examples/lbm: its own code, driven window by window.
  *
- *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 41] [--runs 3] [--most 4]
+ *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 41] [--runs 2] [--counts 1,2,3,4]
  *                      [--threads 2] [--options TOML]
  *
  * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
  * clock. So the solver is started once, and computes windows of the same number of steps: one with
  * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
- * one without ("none"). A window is twice as long as a flush, so what it takes longer than its two
- * neighbours is the whole cost. In addition, --runs times, whole runs of some windows' length with
- * 1 to --most checkpoints, and without. */
+ * one without ("none"). A window is half as long again as a flush, so what it takes longer than its
+ * two neighbours is the whole cost. In addition, --runs times, whole runs with --counts checkpoints
+ * and without: so long that flushes, and the removal of older files, do not meet. */
 #define _GNU_SOURCE
 #define main lbm_main
 #include "../../examples/lbm/lbm.c"
@@ -101,35 +101,43 @@ static void measure(const char *kind, int round, int mode, int count, int steps)
                 count ? late_s : 0);
 }
 
-/* Steps of a window: twice as long as a checkpoint takes until it is safe. */
-static int window_steps(double *step_s) {
-    double safe_s = 0.08;
-    *step_s = 1e9;
+/* How long a checkpoint takes until it is safe, and until nothing of it goes on; and a step. */
+static void look(double *safe_s, double *quiet_s, double *step_s) {
+    *safe_s = 0.1, *quiet_s = 0.1, *step_s = 1e9;
     for (int i = 0; i < 24; i++) {
         double begin = now_s();
         advance_one();
         double s = largest(now_s() - begin);
         if (i >= 4 && s < *step_s) *step_s = s;
     }
-    for (int i = 0; i < 5; i++) { /* the first ones fill the pool */
+    for (int i = 0; i < 5; i++) { /* the first ones fill the pool, and remove nothing */
         drain();
         at_step++;
         double begin = now_s();
         take(ASYNC);
         TRY(orc_wait(run.s, at_step, ORC_GLOBAL, 600));
-        double s = largest(now_s() - begin);
-        if (i > 1 && s > safe_s) safe_s = s;
+        double safe = largest(now_s() - begin);
+        drain();
+        double quiet = largest(now_s() - begin);
+        if (i > 1 && safe > *safe_s) *safe_s = safe;
+        if (i > 1 && quiet > *quiet_s) *quiet_s = quiet;
     }
-    return (int)(2 * safe_s / *step_s) + 1;
 }
 
 int main(int argc, char **argv) {
     start_ranks(&argc, &argv);
     char options[8192];
     int64_t edge = number(argc, argv, "--cells", "128");
-    int rounds = (int)number(argc, argv, "--rounds", "41"), runs = (int)number(argc, argv, "--runs", "3");
-    int most = (int)number(argc, argv, "--most", "4"), threads = (int)number(argc, argv, "--threads", "2");
-    if (edge < 8 || edge > 2048 || rounds < 1 || most < 1) die("a value out of range");
+    int rounds = (int)number(argc, argv, "--rounds", "41"), runs = (int)number(argc, argv, "--runs", "2");
+    int threads = (int)number(argc, argv, "--threads", "2"), counts[16], different = 0, most = 1;
+    const char *list = option(argc, argv, "--counts", "1,2,3,4");
+    for (char *end; different < 16 && *list; list = *end ? end + 1 : end) {
+        counts[different] = (int)strtol(list, &end, 10);
+        if (end == list || counts[different] < 1) die("--counts: not a list of numbers");
+        if (counts[different] > most) most = counts[different];
+        different++;
+    }
+    if (edge < 8 || edge > 2048 || rounds < 1) die("a value out of range");
     settings = (Settings){.checkpoint = "lent", .memory = "heap", .level = "global", .job = "solver",
                           .options = options, .nx = edge, .ny = edge, .nz = edge, .re = 1000,
                           .lid_velocity = 0.1, .die = -1};
@@ -144,8 +152,9 @@ int main(int argc, char **argv) {
     open_and_resume(&block, &settings, &run); /* with three grids, so that every mode can be used */
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("no report");
 
-    double step_s;
-    int steps = window_steps(&step_s), length = (most + 1) * steps;
+    double safe_s, quiet_s, step_s;
+    look(&safe_s, &quiet_s, &step_s);
+    int steps = (int)(1.5 * safe_s / step_s) + 1, length = (int)(1.3 * quiet_s / step_s * most) + steps;
     MPI_TRY(MPI_Bcast(&steps, 1, MPI_INT, 0, MPI_COMM_WORLD));
     MPI_TRY(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (rank == 0)
@@ -158,11 +167,11 @@ int main(int argc, char **argv) {
             measure("window", round, NONE, 0, steps);
         }
         for (int turn = round * runs / rounds; turn < (round + 1) * runs / rounds; turn++)
-            for (int n = 0; n < most; n++) {
-                int count = (turn + n) % most + 1;
+            for (int n = 0; n < different; n++) {
+                int count = counts[(turn + n) % different];
                 for (int i = 0; i < MODES; i++) {
-                    int mode = (turn + i) % MODES;
-                    measure("run", turn * most + n, mode, mode == NONE ? 0 : count, length);
+                    int mode = (turn + n + i) % MODES;
+                    measure("run", turn * different + n, mode, mode == NONE ? 0 : count, length);
                 }
             }
     }

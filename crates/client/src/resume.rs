@@ -30,6 +30,8 @@ pub(crate) struct Resume {
     found: Option<(Candidate, RankView)>,
     /// Why newer ones were skipped.
     skipped: Vec<String>,
+    /// Checkpoints that turned out damaged while they were read.
+    damaged: Vec<Candidate>,
     /// Checkpoints that this node's own directory knows to be superseded.
     fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
@@ -63,6 +65,17 @@ impl Session {
         self.warnings.extend(notes);
         self.resume.skipped.clear();
         self.resume.left = list;
+        let damaged = &self.resume.damaged;
+        self.resume
+            .left
+            .retain(|candidate| !damaged.contains(candidate));
+        if self.resume.left.is_empty() && !damaged.is_empty() {
+            return Err(Error::corrupt(format!(
+                "no checkpoint of job '{}' can be restored: all that are left are damaged",
+                self.job.as_str()
+            ))
+            .next("run `orcheck verify`; set fresh = true to begin anew"));
+        }
         if self.resume.left.is_empty() {
             self.decide(None);
             return Err(
@@ -220,17 +233,14 @@ impl Session {
             let Err(error) = agree(self.collective.as_mut(), read) else {
                 break;
             };
-            let damaged = self
-                .resume
-                .found
-                .as_ref()
-                .map_or(0, |(candidate, _)| candidate.step);
             if !is_damage(error.kind()) || self.options.strict {
                 return Err(error);
             }
-            self.resume
-                .skipped
-                .push(format!("step {damaged} skipped: {error}"));
+            if let Some((candidate, _)) = &self.resume.found {
+                self.resume.damaged.push(*candidate);
+                let text = format!("step {} skipped: {error}", candidate.step);
+                self.resume.skipped.push(text);
+            }
             self.open_next(Some(error))?;
         }
         let Some((candidate, mut view)) = self.resume.found.take() else {

@@ -9,6 +9,7 @@ mod memory;
 mod mistakes;
 mod overrun;
 mod regions;
+mod resume;
 mod runs;
 mod save;
 mod support;

@@ -1,0 +1,121 @@
+//! Find and restart beyond the plain case: older steps of another size, nodes that know more.
+
+use crate::support::{Job, State};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
+use orcheck_io::testing::Scratch;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Takes checkpoints of `steps`, each with the size that goes with it.
+fn save(job: &Job, steps: &[(u64, usize)]) {
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        session.find().unwrap_err();
+        let mut states = Vec::new();
+        for &(step, scale) in steps {
+            let mut state = State::new(rank, step, scale);
+            state.protect(&mut session).unwrap();
+            session.checkpoint(step).unwrap();
+            states.push(state);
+        }
+        session.close(LONG).unwrap();
+    });
+}
+
+// Breaks if: restart does not remember what it found damaged; find would offer it again for ever.
+#[test]
+fn after_damage_find_offers_the_older_step_with_its_own_sizes() {
+    let scratch = Scratch::new("sizes");
+    let job = Job::new(scratch.path(), 2, 1, false);
+    save(&job, &[(1, 50), (2, 90)]);
+    let dir = scratch.path().join("ost0/job");
+    let newest = crate::disk::names(&dir)
+        .into_iter()
+        .filter(|n| n.ends_with(".orc"))
+        .max()
+        .unwrap();
+    let mut bytes = crate::disk::read(&dir.join(&newest));
+    let middle = bytes.len() / 4;
+    bytes[middle] ^= 1;
+    crate::disk::write(&dir.join(&newest), &bytes);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        let mut state = State::empty(rank, 90);
+        state.protect(&mut session).unwrap();
+        let error = session.restart().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains("step 1 does not fit"), "{error}");
+        assert_eq!(session.find().unwrap(), 1);
+        let mut state = State::empty(rank, 50);
+        assert_eq!(session.stored("u").unwrap().len_bytes, state.u.len() as u64);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        assert!(state.is(rank, 1, 50));
+    });
+}
+
+// Breaks if: rank 0 alone decides that there is no checkpoint.
+#[test]
+fn a_new_first_node_does_not_make_the_others_start_afresh() {
+    let scratch = Scratch::new("newnode");
+    let job = Job::new(scratch.path(), 2, 0, true).nodes(2);
+    save(&job, &[(1, 40)]);
+    // The disk of node n0 was replaced.
+    crate::disk::remove_tree(&scratch.path().join("local/job/n0"));
+    job.run(|session, _| {
+        let error = session.unwrap().find().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.message().contains("step 1"), "{error}");
+        assert!(error.message().contains("fresh = true"), "{error}");
+    });
+    // With a level that the node's loss does not touch, the job goes on, and says what it left.
+    let scratch = Scratch::new("newnode-global");
+    let job = Job::new(scratch.path(), 2, 1, true).nodes(2);
+    save(&job, &[(1, 40), (2, 40)]);
+    crate::disk::remove_tree(&scratch.path().join("local/job/n0"));
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        let mut state = State::empty(rank, 40);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 2);
+        assert!(state.is(rank, 2, 40));
+    });
+}
+
+// Breaks if: what a run resumed from is recorded before it has anything of its own.
+#[test]
+fn a_run_that_resumed_from_an_older_step_and_died_supersedes_nothing() {
+    let scratch = Scratch::new("hiccup");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    save(&job, &[(1, 40), (2, 40)]);
+    let dir = scratch.path().join("ost0/job");
+    let newest = crate::disk::names(&dir)
+        .into_iter()
+        .filter(|n| n.ends_with(".orc"))
+        .max()
+        .unwrap();
+    let hidden = scratch.path().join("hidden");
+    crate::disk::rename(&dir.join(&newest), &hidden);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1, "the directory had a bad moment");
+        let mut state = State::empty(rank, 40);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        session.abandon();
+    });
+    crate::disk::rename(&hidden, &dir.join(&newest));
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        let mut state = State::empty(rank, 40);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 2);
+        session.checkpoint(3).unwrap();
+        session.wait(3, Level::Global, LONG).unwrap();
+    });
+}
