@@ -69,10 +69,16 @@ def run(program, ranks, argv, threads=1):
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         command = [os.environ.get("MPIRUN", "mpirun"), "-n", str(ranks), program, *map(str, argv),
                    "--report", report.name]
-        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-4000:]}")
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        try:
+            said = process.communicate()[0]
+        except BaseException:
+            process.terminate()  # mpirun ends its ranks
+            process.wait()
+            raise
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}\nended with {process.returncode}:\n{said[-4000:]}")
         return json.load(report)
 
 
@@ -94,7 +100,7 @@ def scratch(parent):
 def end_on_signals():
     """Signals that end the program end it as exceptions do: what was set is set back."""
     def end(number, _frame):
-        raise SystemExit(128 + number)
+        sys.exit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
 
@@ -118,6 +124,8 @@ class Limit:
             raise OSError("limiting a device takes root")
         if device is None or not os.path.exists(self.CONTROL):
             raise OSError(f"{self.path} is not on a disk of its own that {self.CONTROL} can limit")
+        if any(line.split()[:1] == [device] for line in read(self.CONTROL).splitlines()):
+            raise OSError(f"device {device} already has a limit in {self.CONTROL}")
         undo = f"trap '' INT TERM HUP; read -r _; echo '{device} 0' > {self.CONTROL}"
         self.guard = subprocess.Popen(["sh", "-c", undo], stdin=subprocess.PIPE, start_new_session=True)
         try:

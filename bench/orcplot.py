@@ -3,7 +3,7 @@
     panel = Panel("title", "x axis", "y axis", log_x=True, log_y=True)
     panel.line("name", [(x, y), (x, y, low, high), ...], dashed=False)
     panel.limit(1.5, "goal")
-    save("bench/results/name.svg", "title", "footnote", [panel, ...])
+    save("bench/results/name.svg", "footnote", [panel, ...])
 """
 import math
 import os
@@ -22,6 +22,7 @@ class Panel:
         self.lines, self.limits = [], []
 
     def line(self, name, points, dashed=False, joined=True, colour=None):
+        """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next."""
         points = [tuple(p) + (None,) * (4 - len(p)) for p in points if p[1] is not None]
         points = [p for p in points if not (self.log_y and p[1] <= 0)]
         if points:
@@ -38,10 +39,10 @@ class Panel:
         ys = [y for y in ys if not self.log_y or y > 0] or [0, 1]
         x0, x1, y0, y1 = min(xs), max(xs), min(ys), max(ys)
         if self.log_y:
-            y0, y1 = 10 ** math.floor(math.log10(y0)), 10 ** math.ceil(math.log10(y1 * 1.05))
+            y0, y1 = 10 ** math.floor(math.log10(y0)), 10 ** (math.ceil(math.log10(y1 * 1.05)) + (len(self.lines) > 3))
         else:
             y0 = min(0.0, y0) if self.y_from_zero else y0
-            y1 += 0.08 * ((y1 - y0) or 1)
+            y1 += (0.04 + 0.05 * len(self.lines)) * ((y1 - y0) or 1)  # room for the key
         if self.log_x:
             x0, x1 = x0 / 1.2, x1 * 1.2
         else:
@@ -86,6 +87,7 @@ class Panel:
         for y, name in self.limits:
             out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
                        f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>')
+        key = []
         for number, (name, points, dashed, joined, colour) in enumerate(self.lines):
             stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (' stroke-dasharray="5 4"' if dashed else "")
             if joined:
@@ -98,9 +100,12 @@ class Panel:
                 if not dashed:
                     out.append(f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" fill="{colour}"/>')
             y = top + 16 + 15 * number
-            out.append(f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
+            key.append(f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
                        f'<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
-        return "\n".join(out)
+        wide = 44 + 6.2 * max((len(line[0]) for line in self.lines), default=0)
+        out.append(f'<rect x="{left + 3}" y="{top + 3}" width="{wide:.0f}" height="{15 * len(key) + 5}" '
+                   'fill="#fff" fill-opacity="0.75"/>')
+        return "\n".join(out + key)
 
 
 def nice_ticks(low, high):

@@ -5,17 +5,14 @@
 #
 # Layout:
 #   bin/orcheck
-#   lib/liborcheck.so.VERSION, .so.1 (soname), .so, liborcheck.a
-#   lib/pkgconfig/orcheck.pc, lib/cmake/orcheck/
-#   include/orcheck.h, orcheck_mpi.h, orcheck.hpp, orcheck.f90 and orcheck_fortran.c (compiled
-#                                  by the program's own compilers)
+#   lib/, include/                 the library, its headers, pkg-config and CMake files
+#   share/orcheck/fortran/         the module, compiled by the program's own compilers
 #   share/man/man1/                and shell completions where each shell looks for them
 set -euo pipefail
 prefix=${1:?usage: $0 PREFIX}
 cd "$(dirname "$0")/.."
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-major=1 # of the C interface: the soname that crates/capi/build.rs sets
 target=${CARGO_TARGET_DIR:-target}/release
 
 "${CARGO:-cargo}" build --release --locked --workspace
@@ -29,25 +26,9 @@ put() { # mode, from, to: replaced by a rename, so that a running program keeps 
         mv -f "$3.new" "$3"
     fi
 }
-filled() { # template, to: placeholders @PREFIX@ and @VERSION@
-    mkdir -p "$(dirname "$2")"
-    sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$1" >"$2.new"
-    mv -f "$2.new" "$2"
-}
-
 put 755 "$target/orcheck" "$prefix/bin/orcheck"
-put 755 "$target/liborcheck.so" "$prefix/lib/liborcheck.so.$version"
-ln -sfn "liborcheck.so.$version" "$prefix/lib/liborcheck.so.$major"
-ln -sfn "liborcheck.so.$major" "$prefix/lib/liborcheck.so"
-put 644 "$target/liborcheck.a" "$prefix/lib/liborcheck.a"
-for header in orcheck.h orcheck_mpi.h orcheck.hpp; do
-    put 644 "crates/capi/include/$header" "$prefix/include/$header"
-done
-for source in orcheck.f90 orcheck_fortran.c; do
-    put 644 "crates/capi/fortran/$source" "$prefix/include/$source"
-done
-filled crates/capi/packaging/orcheck.pc.in "$prefix/lib/pkgconfig/orcheck.pc"
-filled crates/capi/packaging/OrcheckConfig.cmake.in "$prefix/lib/cmake/orcheck/OrcheckConfig.cmake"
+# The library, its headers, pkg-config and CMake files.
+sh crates/capi/packaging/install.sh "$prefix" "$target"
 
 mkdir -p "$prefix/share/man/man1"
 "$prefix/bin/orcheck" man --force "$prefix/share/man/man1" >/dev/null

@@ -45,9 +45,13 @@ impl Session {
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         // A level that is lost must not end the session while another one is still being written.
-        self.places.levels().into_iter().fold(Ok(()), |all, level| {
-            all.and(self.wait_for_any(step, &[level], until.saturating_sub(clock.now())))
-        })
+        let mut all = Ok(());
+        for level in self.places.levels() {
+            let left = until.saturating_sub(clock.now());
+            let safe = self.wait_for_any(step, &[level], left);
+            all = all.and(safe);
+        }
+        all
     }
 
     fn end(&mut self) -> Result<()> {

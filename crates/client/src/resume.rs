@@ -109,16 +109,9 @@ impl Session {
         } else {
             node_view(&self.job, &self.places)
         };
-        // Steps begin at 0: one more, so that nothing is 0.
-        let newest = |step: Option<u64>| step.map_or(0, |step| step as i64 + 1);
-        let mut known = [-newest(own.as_ref().ok().and_then(|own| own.newest))];
-        let own = agree_min(self.collective.as_mut(), own, &mut known)?;
-        self.resume.fenced = own.fenced;
-        if -known[0] > newest(list.first().map(|candidate| candidate.step)) {
-            let step = -known[0] - 1;
-            let text = format!(
-                "some node holds a checkpoint of step {step} at level node that rank 0's node does not hold"
-            );
+        let own = agree(self.collective.as_mut(), own)?;
+        let listed = list.first().map(|candidate| candidate.step);
+        if let Some(text) = self.known_elsewhere(&own, listed)? {
             // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
             if list.is_empty() || self.options.strict {
                 return Err(Error::corrupt(text).next(
@@ -127,7 +120,32 @@ impl Session {
             }
             notes.push(format!("skipped: {text}"));
         }
+        self.resume.fenced = own.fenced;
         Ok((list, notes))
+    }
+
+    /// Whether some node holds a checkpoint newer than `listed` because another node, which took
+    /// part in that run, was replaced. One that was merely not committed everywhere is none.
+    fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
+        // Steps and epochs begin at 0: one more, so that nothing is 0.
+        let rank_of = |step: Option<u64>| step.map_or(0, |step| step as i64 + 1);
+        let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
+        if -newest[0] <= rank_of(listed) {
+            return Ok(None);
+        }
+        let step = (-newest[0] - 1) as u64;
+        let mine = own.newest.filter(|newest| newest.step == step);
+        let mut epoch = [-rank_of(mine.map(|mine| mine.epoch.counter))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut epoch)?;
+        let counter = (-epoch[0] - 1) as u64;
+        let mut there = [i64::from(own.claims.contains(&counter))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut there)?;
+        Ok((there[0] == 0).then(|| {
+            format!(
+                "a node holds a checkpoint of step {step} at level node, written together with a node that is not here"
+            )
+        }))
     }
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is

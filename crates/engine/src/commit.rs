@@ -34,7 +34,7 @@ pub fn make_visible(
 ) -> std::result::Result<(), (Option<usize>, Error)> {
     let name = name_of(record.step, record.epoch, record.level);
     // A superseded run stops here in the common case, before it leaves a record behind.
-    check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))?;
+    look_for_newer_runs(dirs, record.epoch)?;
     let bytes = record.encode();
     // What readers would refuse must not be acknowledged.
     CommitRecord::decode(&bytes).map_err(|error| (None, error))?;
@@ -49,7 +49,18 @@ pub fn make_visible(
             )
         })?;
     }
-    check_not_fenced(dirs, record.epoch).map_err(|error| (None, error))
+    look_for_newer_runs(dirs, record.epoch)
+}
+
+/// One directory after the other, so that one that cannot be read is known by its number and gets
+/// no more containers.
+fn look_for_newer_runs(
+    dirs: &[Arc<dyn Dir>],
+    epoch: Epoch,
+) -> std::result::Result<(), (Option<usize>, Error)> {
+    dirs.iter().enumerate().try_for_each(|(number, dir)| {
+        check_not_fenced(std::slice::from_ref(dir), epoch).map_err(|error| (Some(number), error))
+    })
 }
 
 /// As [`make_visible`], from the encoded record that the lead sent to this node.

@@ -474,14 +474,17 @@ impl LeadState {
         if !is_directory_loss(kind) {
             return None;
         }
+        if active {
+            // The last one stays in use: what failed there once may work the next time.
+            // Breaks if: it counts as lost all the same; no later step could then be committed.
+            *placement = placement.without(server, &self.facts.nodes).ok()?;
+        }
         if kind != ErrorKind::NoSpace {
             self.lost_servers.insert(server);
         }
         if !active {
             return None;
         }
-        let replaced = placement.without(server, &self.facts.nodes).ok()?;
-        *placement = replaced;
         Some(LeadAction::ToAll(Message::Placement {
             generation: placement.generation,
             text: placement.to_toml(&self.facts.nodes),

@@ -11,9 +11,9 @@
 //! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
 //! 3. After a crash anywhere, a record never names a container that prune removed before it.
 //!
-//! Also collected, once the keep rule is met: containers without record (crashed or failed steps),
-//! records of fenced runs, temporary files, routed files of killed runs, and claims of epochs that
-//! nothing refers to any more.
+//! With the first commit of this run also go: containers without record (crashed or failed steps),
+//! what this run superseded, temporary files and routed files of killed runs; and claims of epochs
+//! that nothing refers to any more.
 //! Not here: when to prune (`control.rs`).
 
 use orcheck_format::error::{ErrorKind, Result};
@@ -60,6 +60,18 @@ impl KeepRule {
         }
     }
 
+    /// Whether a checkpoint of an older run lies beyond the step this run resumed from: readers
+    /// ignore it.
+    fn is_superseded(&self, step: u64, epoch: u64) -> bool {
+        epoch < self.epoch.counter && self.resumed.is_none_or(|(resumed, _)| step > resumed)
+    }
+
+    /// Whether nobody writes this checkpoint any more: its run is over, or gave it up.
+    fn is_abandoned(&self, step: u64, epoch: u64) -> bool {
+        let newest = self.committed.last().copied().unwrap_or(0);
+        epoch < self.epoch.counter || epoch == self.epoch.counter && step < newest
+    }
+
     /// Whether the files of (step, epoch counter) may go.
     fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
         let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
@@ -87,20 +99,38 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
         let dir = dir.as_ref();
         listed.push(Listed { dir, names });
     }
-    let kept = rule.kept(|step, epoch| has_record(&listed, level, step, epoch));
-    if kept.is_empty() {
+    if rule.committed.is_empty() {
+        // Nothing of this run can take anything's place yet.
         return Ok(0);
     }
+    let recorded = |step, epoch| has_record(&listed, level, step, epoch);
+    let kept = rule.kept(recorded);
+    // Before enough are kept only what no restart can use may go.
+    let checkpoint_goes = |step, epoch| {
+        if kept.is_empty() {
+            rule.is_superseded(step, epoch)
+                || !recorded(step, epoch) && rule.is_abandoned(step, epoch)
+        } else {
+            rule.may_go(&kept, step, epoch)
+        }
+    };
     let mut gone = 0;
     // Records first, everywhere, and durably: no record may name a container that went before it.
+    let mut going = BTreeSet::new();
     for Listed { dir, names } in &listed {
         let before = gone;
         for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
-            if let Some(FileName::Commit { step, epoch, .. }) = FileName::parse(name)
-                && rule.may_go(&kept, step, epoch)
-            {
-                remove(*dir, name)?;
-                gone += 1;
+            match FileName::parse(name) {
+                Some(FileName::Commit { step, epoch, .. }) if checkpoint_goes(step, epoch) => {
+                    remove(*dir, name)?;
+                    gone += 1;
+                }
+                Some(
+                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
+                ) if checkpoint_goes(step, epoch) => {
+                    going.insert(name);
+                }
+                _ => {}
             }
         }
         if gone > before {
@@ -117,14 +147,11 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
                 continue;
             }
             let goes = match FileName::parse(name) {
-                Some(
-                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
-                ) => rule.may_go(&kept, step, epoch),
                 Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                     epoch < oldest_epoch
                 }
-                Some(FileName::Temporary(target)) => is_of_older_epoch(&target, rule.epoch.counter),
-                _ => false,
+                Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
+                _ => going.contains(name),
             };
             if goes {
                 remove(*dir, name)?;
@@ -143,13 +170,14 @@ fn has_record(listed: &[Listed], level: Level, step: u64, epoch: u64) -> bool {
     })
 }
 
-/// Whether a temporary file's intended name belongs to an older epoch.
-fn is_of_older_epoch(target: &str, counter: u64) -> bool {
-    // A claim is written under its name and the run's id.
-    let claim = target
-        .rsplit_once(".claim-")
-        .map(|(name, _)| format!("{name}.claim"));
-    match FileName::parse(claim.as_deref().unwrap_or(target)) {
+/// Whether a temporary file belongs to a run that is over. Claims are written under their name and
+/// the run's id: this run's own is in place since long, so one of the same counter is a dead one's.
+fn is_of_dead_run(target: &str, counter: u64) -> bool {
+    if let Some((name, _)) = target.rsplit_once(".claim-") {
+        let claim = FileName::parse(&format!("{name}.claim"));
+        return matches!(claim, Some(FileName::Claim { epoch }) if epoch <= counter);
+    }
+    match FileName::parse(target) {
         Some(
             FileName::Commit { epoch, .. }
             | FileName::Container { epoch, .. }

@@ -87,7 +87,9 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
 #[derive(Debug, Default)]
 pub struct NodeView {
     /// Newest checkpoint of level `node` that counts, as far as it knows.
-    pub newest: Option<u64>,
+    pub newest: Option<Candidate>,
+    /// Epoch counters in which this directory took part.
+    pub claims: Vec<u64>,
     /// Checkpoints that a later run superseded.
     pub fenced: Vec<Candidate>,
 }
@@ -107,7 +109,12 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
         epoch: commit.record.epoch,
     };
     Ok(NodeView {
-        newest: catalog.commits().first().map(|commit| commit.record.step),
+        newest: catalog.commits().first().map(candidate),
+        claims: catalog
+            .claims()
+            .iter()
+            .map(|(claim, _)| claim.epoch.counter)
+            .collect(),
         fenced: catalog.fenced().iter().map(candidate).collect(),
     })
 }

@@ -134,7 +134,8 @@ impl Staging {
     /// # Errors
     /// Unavailable when the CP-thread takes nothing.
     pub fn begin(&mut self) -> Result<()> {
-        self.context.steps.at("stage.begin", "")?;
+        // Announced even if the step fails: the CP-thread then learns at once that nothing comes.
+        let allowed = self.context.steps.at("stage.begin", "");
         self.push(Descriptor::Begin {
             step: self.step,
             stream_len_bytes: self.plan.stream_len_bytes,
@@ -142,7 +143,7 @@ impl Staging {
             pipelined: self.pipelined,
         })?;
         self.open = true;
-        Ok(())
+        allowed.map(|_| ())
     }
 
     /// Stages the segments that the program waits for, with `threads` threads.

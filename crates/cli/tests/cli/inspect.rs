@@ -383,6 +383,12 @@ fn nothing_held_and_newer_versions() {
         },
         None,
     );
+    // Both got as far as a checkpoint.
+    let mut spec = Spec::new(50, 2);
+    write(&site.dirs(), &spec);
+    spec = Spec::new(51, 2);
+    spec.epoch.run = orcheck_format::RunId([9; 16]);
+    write(&site.dirs(), &spec);
     assert_eq!(site.ask(&["ls"]).code, 7);
 
     let newer = Site::new();

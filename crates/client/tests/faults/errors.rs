@@ -38,8 +38,13 @@ fn faults(key: &Key, turn: usize, all: bool) -> Vec<(Do, &'static str)> {
     };
     if key.site == "file.write" || key.site == "file.read" {
         // Nothing moved, one block or byte moved, interrupted.
+        let nothing = if key.site == "file.write" {
+            "accepted 0"
+        } else {
+            "found 0"
+        };
         list.extend([
-            (Do::Short(0), "accepted 0"),
+            (Do::Short(0), nothing),
             (Do::Short(1), ""),
             (Do::Fail(4), ""),
         ]);
@@ -203,7 +208,7 @@ fn judge(
 pub fn one_error_at_every_call() {
     let mut table = Table::default();
     let all = trials(0) > 0;
-    for (workload, every) in [(SOLO, true)] {
+    for (workload, every) in [(SOLO, true), (PAIR, all), (SPREAD, all), (STRIPED, all)] {
         let workload = Workload {
             overlapped: false,
             ..workload

@@ -3,7 +3,7 @@
 use crate::ledger::{Ledger, Story};
 use crate::payload::{Origin, Payload};
 use crate::support::{Job, make_dir};
-use orcheck_client::Session;
+use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::places::Places;
 use orcheck_engine::restore::{RankView, candidates};
 use orcheck_format::error::ErrorKind;
@@ -238,32 +238,55 @@ impl Workload {
     pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
         let told = story.run(last);
         let epoch_of = |run: u64| story.run(run).epoch.unwrap_or(0);
-        let whole = |step: &&u64| {
-            self.levels()
-                .into_iter()
-                .all(|level| told.acked.contains(&(**step, level)))
-        };
-        let own = told
-            .begun
-            .iter()
-            .rev()
-            .filter(whole)
-            .map(|&step| (step, epoch_of(last)));
         let resumed = told
             .resumed
             .flatten()
             .map(|from| (from.step, epoch_of(from.run)));
-        let kept: Vec<(u64, u64)> = own.chain(resumed).take(self.keep).collect();
-        let oldest = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
         let mut found = Vec::new();
-        for dir in self.job_dirs(root) {
-            for name in names(&dir) {
+        let dirs = self.job_dirs(root);
+        let level_of = |dir: &Path| {
+            if dir.starts_with(root.join("local")) {
+                Level::Node
+            } else {
+                Level::Global
+            }
+        };
+        for dir in &dirs {
+            let level = level_of(dir);
+            // Each level is pruned by itself; what it has no record of counts for nothing there.
+            let recorded = |step: u64, epoch: u64| {
+                dirs.iter().filter(|other| level_of(other) == level).flat_map(|other| names(other)).any(|name| {
+                    matches!(FileName::parse(&name), Some(FileName::Commit { step: s, epoch: e, .. })
+                        if (s, e) == (step, epoch))
+                })
+            };
+            let own = told
+                .begun
+                .iter()
+                .rev()
+                .filter(|step| told.acked.contains(&(**step, level)));
+            let own = own.map(|&step| (step, epoch_of(last)));
+            let kept: Vec<(u64, u64)> = own
+                .chain(resumed.filter(|&(s, e)| recorded(s, e)))
+                .take(self.keep)
+                .collect();
+            let few = kept.len() < self.keep;
+            let oldest = if few {
+                0
+            } else {
+                kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0)
+            };
+            // Too few to let go of any: older ones that a restart could use stay as well.
+            let spared = |step: u64, epoch: u64| {
+                few && recorded(step, epoch) && resumed.is_some_and(|(resumed, _)| step <= resumed)
+            };
+            for name in names(dir) {
                 let expected = match FileName::parse(&name) {
                     Some(
                         FileName::Container { step, epoch, .. }
                         | FileName::Stripe { step, epoch, .. }
                         | FileName::Commit { step, epoch, .. },
-                    ) => kept.contains(&(step, epoch)),
+                    ) => kept.contains(&(step, epoch)) || spared(step, epoch),
                     Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                         epoch >= oldest
                     }
@@ -384,7 +407,28 @@ impl Life {
         } else {
             job.with(&self.more)
         };
-        job.run(|session, rank| self.live_rank(session, rank, between));
+        job.run(|session, rank| {
+            let here = |number| {
+                if rank == 0 {
+                    between(number);
+                }
+            };
+            self.live_rank(session, rank, &here);
+        });
+    }
+
+    /// One rank of it in this process, over a collective between processes. `between` is called on this rank.
+    pub fn live_one(&self, collective: Box<dyn Collective>, between: &(dyn Fn(u64) + Sync)) {
+        let rank = collective.rank();
+        let job = self.workload.job(&self.root, self.steps.clone());
+        let node = rank / job.ranks_per_node;
+        let text = format!("{}{}node_name = 'n{node}'\n", job.options, self.more);
+        let environment = Environment {
+            steps: self.steps.clone(),
+            ..Environment::default()
+        };
+        let session = Session::open_with("job", collective, Options::from_text(&text), environment);
+        self.live_rank(session, rank, between);
     }
 
     fn live_rank(
@@ -406,8 +450,8 @@ impl Life {
         };
         if lead {
             ledger.epoch(session.epoch().counter);
-            between(0);
         }
+        between(0);
         let scale = self.workload.scale;
         let mut state = Payload::blank(rank, scale);
         let mut last = 0;
@@ -450,9 +494,7 @@ impl Life {
         for number in 1..=self.checkpoints {
             let step = last + number;
             let previous = (number > 1).then(|| step - 1);
-            if lead {
-                between(number);
-            }
+            between(number);
             if self.workload.lent
                 && number > 1
                 && let Err(error) = session.lent_done("v", LONG)
@@ -513,7 +555,7 @@ impl Life {
     fn wait(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64) {
         for level in self.workload.levels() {
             match session.wait(step, level, LONG) {
-                Ok(()) if lead => ledger.acked(step, level),
+                Ok(()) => ledger.acked(step, level),
                 Err(error) if lead => ledger.error(&format!("wait {step} {level}"), &error),
                 _ => {}
             }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod damage;
+mod directory;
 mod errors;
 mod hooks;
 mod kill_random;
@@ -12,34 +13,34 @@ mod kill_steps;
 mod ledger;
 mod life;
 mod payload;
+mod processes;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;
 mod trial;
+mod zombie;
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::testing::{Child, Ended};
 use std::process::ExitCode;
 use std::time::Duration;
 
-const TESTS: &[(&str, fn())] = &[
-    (
-        "kill_steps::killed_before_every_step",
-        kill_steps::killed_before_every_step,
-    ),
-    (
-        "errors::one_error_at_every_call",
-        errors::one_error_at_every_call,
-    ),
-    (
-        "kill_random::killed_at_random_moments",
-        kill_random::killed_at_random_moments,
-    ),
-    ("damage::damaged_structures", damage::damaged_structures),
-    (
-        "damage::an_old_timeline_stays_fenced_without_its_resumed_record",
-        damage::an_old_timeline_stays_fenced_without_its_resumed_record,
-    ),
+macro_rules! tests {
+    ($($module:ident::$name:ident,)*) => {
+        &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name as fn())),*]
+    };
+}
+
+const TESTS: &[(&str, fn())] = tests![
+    damage::damaged_structures,
+    damage::an_old_timeline_stays_fenced_without_its_resumed_record,
+    directory::gone_at_every_step,
+    directory::really_gone,
+    errors::one_error_at_every_call,
+    kill_random::killed_at_random_moments,
+    kill_steps::killed_before_every_step,
+    processes::one_rank_is_killed_at_each_of_its_steps,
+    zombie::superseded_at_every_step,
 ];
 
 /// Longest time of one test; campaigns of `make soak` take hours.

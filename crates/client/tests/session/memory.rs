@@ -7,6 +7,7 @@ use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::ErrorKind;
 use orcheck_io::environment::env_var;
 use orcheck_io::testing::Scratch;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -160,7 +161,7 @@ const NOT_JOINED: &str = "the group takes no process";
 /// What the process in the group does: prints the kind and the text of the error.
 fn open_in_group(group: &Path) {
     if !disk::try_write(&group.join("cgroup.procs"), &std::process::id().to_string()) {
-        return println!("{NOT_JOINED}");
+        return say(NOT_JOINED);
     }
     let scratch = Scratch::new("cgroup");
     let job = Job::new(scratch.path(), 1, 1, false)
@@ -173,5 +174,11 @@ fn open_in_group(group: &Path) {
         options,
         Environment::default(),
     ));
-    println!("{}: {error}", error.kind().name());
+    say(&format!("{}: {error}", error.kind().name()));
+}
+
+/// To the process that started this one.
+fn say(text: &str) {
+    let line = format!("{text}\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
 }

@@ -148,7 +148,7 @@ fn names_of_jobs_nodes_and_regions_are_checked() {
         "white space",
         &"x".repeat(65),
     ] {
-        let error = open_errors(name, &[good.clone()]).remove(0);
+        let error = open_errors(name, std::slice::from_ref(&good)).remove(0);
         says(&error, ErrorKind::Invalid, &["job name"]);
     }
     for name in ["..", "a/b", "a b", &"x".repeat(64)] {
