@@ -318,7 +318,15 @@ impl Session {
         else {
             return Ok(());
         };
-        if self.index().wait_done(self.local, oldest, timeout) {
+        // Breaks if: only the deadline ends this wait; a killed engine would be waited for in full.
+        let waited = self.patience.wait(timeout, |slice| {
+            if self.index().wait_done(self.local, oldest, slice) {
+                Ok(())
+            } else {
+                Err(Error::unavailable("not yet"))
+            }
+        });
+        if waited.is_ok() {
             return Ok(());
         }
         Err(if self.index().is_gone() {

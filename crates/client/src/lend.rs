@@ -157,12 +157,22 @@ impl Session {
             // When the engine is gone nobody will read it any more.
             Some(Lent::Borrowed(step)) => {
                 let index = self.index();
+                let patience = &self.patience;
                 match &self.stager {
                     // Staging failed: the CP-thread reads nothing more of it.
                     Some(stager) => stager.wait(*step, Duration::ZERO),
                     None => Ok(true),
                 }
-                .map(|_| index.wait_done(self.local, *step, timeout) || index.is_gone())
+                .map(|_| {
+                    let waited = patience.wait(timeout, |slice| {
+                        if index.wait_done(self.local, *step, slice) {
+                            Ok(())
+                        } else {
+                            Err(Error::unavailable("not yet"))
+                        }
+                    });
+                    waited.is_ok() || patience.check().is_err()
+                })
             }
         };
         if !matches!(back, Ok(false)) {

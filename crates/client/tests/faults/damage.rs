@@ -252,7 +252,7 @@ fn harm(root: &Path, spot: &Spot, harm: Harm) -> bool {
         match harm {
             Harm::Flip(fraction) => {
                 let bits = (range.len() as u64 * 8).max(1);
-                let bit = (u128::from(fraction) * u128::from(bits) >> 32) as usize;
+                let bit = ((u128::from(fraction) * u128::from(bits)) >> 32) as usize;
                 bytes[range.start + bit / 8] ^= 1 << (bit % 8);
             }
             Harm::Truncate => bytes.truncate(range.start),

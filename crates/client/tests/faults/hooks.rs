@@ -6,7 +6,7 @@
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The name of one step.
@@ -70,7 +70,6 @@ pub struct Named {
     seen: Mutex<(BTreeMap<(String, String), u64>, Vec<Key>)>,
     armed: AtomicBool,
     decide: Decide,
-    hits: AtomicU64,
 }
 
 impl Named {
@@ -81,7 +80,6 @@ impl Named {
             seen: Mutex::default(),
             armed: AtomicBool::new(false),
             decide,
-            hits: AtomicU64::new(0),
         })
     }
 
@@ -103,11 +101,6 @@ impl Named {
         self.armed.store(true, Ordering::SeqCst);
     }
 
-    /// Nothing is decided any more.
-    pub fn disarm(&self) {
-        self.armed.store(false, Ordering::SeqCst);
-    }
-
     /// The steps that follow this hook.
     pub fn steps(self: &Arc<Self>) -> Steps {
         Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
@@ -116,11 +109,6 @@ impl Named {
     /// All steps since it was armed, in order.
     pub fn seen(&self) -> Vec<Key> {
         self.seen.lock().unwrap().1.clone()
-    }
-
-    /// How many steps did not just go on.
-    pub fn hits(&self) -> u64 {
-        self.hits.load(Ordering::SeqCst)
     }
 }
 
@@ -146,9 +134,6 @@ impl StepHook for Named {
             key
         };
         let verdict = (self.decide)(&key, step);
-        if verdict != Verdict::Go {
-            self.hits.fetch_add(1, Ordering::SeqCst);
-        }
         verdict
     }
 }

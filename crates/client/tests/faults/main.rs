@@ -2,8 +2,15 @@
 //!
 //! This program is its own test harness: faults are tried in forked children, and a fork is only sound in a process
 //! with one thread. Every test runs in a child of its own; names given on the command line choose tests.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+// It makes and damages files by itself, and prints its own verdicts.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::type_complexity
+)]
 
+mod alone;
 mod damage;
 mod directory;
 mod errors;
@@ -32,6 +39,10 @@ macro_rules! tests {
 }
 
 const TESTS: &[(&str, fn())] = tests![
+    alone::the_program_never_calls_in_again,
+    alone::a_rank_that_fails_in_the_middle_of_staging,
+    alone::nothing_is_left_behind,
+    alone::a_failed_start_leaves_no_claim,
     damage::damaged_structures,
     damage::an_old_timeline_stays_fenced_without_its_resumed_record,
     directory::gone_at_every_step,

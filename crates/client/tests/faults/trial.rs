@@ -197,12 +197,15 @@ impl Random {
     }
 }
 
-/// Runs trials 0 … `count` − 1 in a few processes, one trial at a time in each; outcomes in order. Must be called
-/// from a process with one thread.
+/// Runs trials 0 … `count` − 1 in as many processes as there are processors, one trial at a time in each; outcomes in
+/// order. Must be called from a process with one thread.
 pub fn share(count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
-    let workers = std::thread::available_parallelism()
-        .map_or(2, std::num::NonZero::get)
-        .clamp(2, 8);
+    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    share_among(processors.clamp(2, 8), count, trial)
+}
+
+/// As [`share`], with this many processes.
+pub fn share_among(workers: usize, count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
     let scratch = Scratch::in_memory("outcomes");
     let path = |worker: usize| scratch.path().join(worker.to_string());
     let children: Vec<Child> = (0..workers)
