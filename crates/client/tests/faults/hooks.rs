@@ -133,7 +133,6 @@ impl StepHook for Named {
             seen.1.push(key.clone());
             key
         };
-        let verdict = (self.decide)(&key, step);
-        verdict
+        (self.decide)(&key, step)
     }
 }
