@@ -21,13 +21,14 @@ class Panel:
         self.log_x, self.log_y, self.x_names, self.y_from_zero = log_x, log_y, x_names, y_from_zero
         self.lines, self.limits = [], []
 
-    def line(self, name, points, dashed=False, joined=True, colour=None):
-        """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next."""
+    def line(self, name, points, dashed=False, joined=True, colour=None, hollow=False):
+        """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next.
+        name None: not in the key."""
         points = [tuple(p) + (None,) * (4 - len(p)) for p in points if p[1] is not None]
         points = [p for p in points if not (self.log_y and p[1] <= 0)]
         if points:
             colour = COLOURS[len(self.lines) % len(COLOURS)] if colour is None else COLOURS[colour]
-            self.lines.append((name, points, dashed, joined, colour))
+            self.lines.append((name, points, dashed, joined, colour, hollow))
 
     def limit(self, y, name):
         self.limits.append((y, name))
@@ -42,6 +43,7 @@ class Panel:
             y0, y1 = 10 ** math.floor(math.log10(y0)), 10 ** (math.ceil(math.log10(y1 * 1.05)) + (len(self.lines) > 3))
         else:
             y0 = min(0.0, y0) if self.y_from_zero else y0
+            y0 -= 0.05 * (y1 - y0) if y0 < 0 else 0
             y1 += (0.04 + 0.05 * len(self.lines)) * ((y1 - y0) or 1)  # room for the key
         if self.log_x:
             x0, x1 = x0 / 1.2, x1 * 1.2
@@ -75,7 +77,7 @@ class Panel:
             out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="g"/>'
                        f'<text x="{left - 6}" y="{py(y) + 4:.1f}" class="y">{y:g}</text>')
         x_ticks = self.x_names or [(x, f"{x:g}") for x in
-                                   sorted({p[0] for line in self.lines for p in line[1]})]
+                                   sorted({p[0] for line in self.lines if not line[5] for p in line[1]})]
         for x, name in x_ticks:
             out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>'
                        f'<text x="{px(x):.1f}" y="{bottom + 17}" class="x">{escape(str(name))}</text>')
@@ -88,7 +90,7 @@ class Panel:
             out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
                        f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>')
         key = []
-        for number, (name, points, dashed, joined, colour) in enumerate(self.lines):
+        for name, points, dashed, joined, colour, hollow in self.lines:
             stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (' stroke-dasharray="5 4"' if dashed else "")
             if joined:
                 path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in points)
@@ -98,11 +100,16 @@ class Panel:
                     out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" y2="{py(high):.1f}" '
                                f'stroke="{colour}" stroke-width="1.2"/>')
                 if not dashed:
-                    out.append(f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" fill="{colour}"/>')
-            y = top + 16 + 15 * number
-            key.append(f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
+                    out.append(f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
+                               f'fill="{"#fff" if hollow else colour}"/>')
+            if name is None:
+                continue
+            y = top + 16 + 15 * len(key)
+            mark = f'<circle cx="{left + 19}" cy="{y - 4}" r="3.2" stroke="{colour}" fill="#fff"/>' if hollow else \
+                f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
+            key.append(f'{mark}'
                        f'<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
-        wide = 44 + 6.2 * max((len(line[0]) for line in self.lines), default=0)
+        wide = 44 + 6.2 * max((len(line[0]) for line in self.lines if line[0]), default=0)
         out.append(f'<rect x="{left + 3}" y="{top + 3}" width="{wide:.0f}" height="{15 * len(key) + 5}" '
                    'fill="#fff" fill-opacity="0.75"/>')
         return "\n".join(out + key)

@@ -53,6 +53,10 @@ impl Patience {
                     left -= slice;
                     self.check()?;
                 }
+                // The attempt knows of its last slice only.
+                Err(error) if error.kind() == ErrorKind::Unavailable && timeout > slice => {
+                    return Err(error.at(format!("after {:.1} s", timeout.as_secs_f64())));
+                }
                 done => return done,
             }
         }

@@ -265,6 +265,11 @@ impl Staging {
             return Ok(vec![crc]);
         }
         let chunk = self.context.take(self.near())?;
+        // Breaks if: the chunk is given back on errors only; a codec that panics would take it along.
+        let mut filling = Filling {
+            pool: &pool,
+            index: Some(chunk.index()),
+        };
         let mut crcs = Vec::with_capacity(segment.pieces.len());
         let mut end = 0;
         for piece in &segment.pieces {
@@ -277,23 +282,20 @@ impl Staging {
                 }
                 Source::Read(read) => {
                     let mut bytes = vec![0; piece.len_bytes as usize];
-                    if let Err(error) = read(piece.region_at_bytes, &mut bytes) {
-                        pool.give(chunk);
-                        return Err(
-                            error.at(format!("region '{}'", self.regions[piece.region].name))
-                        );
-                    }
+                    read(piece.region_at_bytes, &mut bytes).map_err(|error| {
+                        error.at(format!("region '{}'", self.regions[piece.region].name))
+                    })?;
                     pool.put(&chunk, piece.segment_at_bytes as u32, &bytes);
                     crc64(&bytes)
                 }
                 Source::Elsewhere => {
-                    pool.give(chunk);
                     return Err(Error::internal("a region stored elsewhere has no pieces"));
                 }
             };
             crcs.push(crc);
         }
         pool.zero(&chunk, end, segment.len_bytes as u32 - end);
+        filling.index = None;
         hand_over(&self.context, segment, chunk.into_index())?;
         Ok(crcs)
     }
@@ -359,12 +361,35 @@ impl Staging {
     }
 }
 
+/// A chunk being filled: given back when that ends early, by an error or by a panic of the program's code.
+struct Filling<'a> {
+    pool: &'a Pool,
+    index: Option<u32>,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if let Some(index) = self.index {
+            give_back(self.pool, index);
+        }
+    }
+}
+
+fn give_back(pool: &Pool, index: u32) {
+    if let Ok(chunk) = Chunk::from_index(pool, index) {
+        pool.give(chunk);
+    }
+}
+
 fn hand_over(context: &StageContext, segment: &Segment, chunk: u32) -> Result<()> {
-    context.push(Descriptor::Segment {
+    let descriptor = Descriptor::Segment {
         pool_at_bytes: u64::from(chunk) * u64::from(context.pool.shape().chunk_bytes),
         len_bytes: segment.len_bytes,
         chunk: Some(chunk),
-    })
+    };
+    context
+        .push(descriptor)
+        .inspect_err(|_| give_back(&context.pool, chunk))
 }
 
 /// What the copying threads of one snapshot share.
