@@ -275,6 +275,10 @@ def table(head, rows):
     sys.stdout.flush()
 
 
+def meets(value, sign, goal):
+    return value <= goal if sign == "<=" else value >= goal
+
+
 def finish(args, name, machine, figures, goals, more):
     """Prints the figures beside their goals, writes the JSON, returns a footnote for the plot.
 
@@ -291,7 +295,9 @@ def finish(args, name, machine, figures, goals, more):
             if value is None:
                 word += ", not measured"
             else:
-                word += ", met" if (value <= goal if sign == "<=" else value >= goal) else ", MISSED"
+                word += ", met" if meets(value, sign, goal) else ", MISSED"
+                if between and len({meets(x, sign, goal) for x in (value, *between)}) > 1:
+                    word += " (not certain)"
         rows.append([key, "-" if value is None else f"{value:.4g}",
                      "" if between is None else f"{between[0]:.4g} to {between[1]:.4g}", found["n"], word])
     print()

@@ -34,10 +34,10 @@ class Panel:
         self.limits.append((y, name))
 
     def _range(self):
-        xs = [p[0] for line in self.lines for p in line[1]] or [0, 1]
+        xs = [p[0] for line in self.lines for p in line[1]] or [1, 2]
         ys = [v for line in self.lines for p in line[1] for v in p[1:] if v is not None]
         ys += [y for y, _ in self.limits]
-        ys = [y for y in ys if not self.log_y or y > 0] or [0, 1]
+        ys = [y for y in ys if not self.log_y or y > 0] or [1]
         x0, x1, y0, y1 = min(xs), max(xs), min(ys), max(ys)
         if self.log_y:
             y0, y1 = 10 ** math.floor(math.log10(y0)), 10 ** (math.ceil(math.log10(y1 * 1.05)) + (len(self.lines) > 3))

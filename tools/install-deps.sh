@@ -9,7 +9,7 @@ set -euo pipefail
 base=(gcc g++ gfortran make cmake pkg-config git strace python3 libopenmpi-dev openmpi-bin libmpich-dev mpich)
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
-bench) wanted=("${base[@]}" fio python3-matplotlib) ;;
+bench) wanted=("${base[@]}" librsvg2-bin) ;;
 *)
     echo "usage: $0 base|bench" >&2
     exit 64
