@@ -495,8 +495,8 @@ orc_status orc_alloc(orc_session *session, size_t len_bytes, void **address);
 /**
  * Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
  *
- * @return ::ORC_INVALID for an address that orc_alloc() of this session did not give;
- *         ::ORC_UNAVAILABLE while a region is lent
+ * @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or while a
+ *         region lies there; ::ORC_UNAVAILABLE while that region is lent
  */
 orc_status orc_free(orc_session *session, void *address);
 
@@ -512,11 +512,12 @@ orc_status orc_due(orc_session *session, uint64_t step, int *due);
 
 /**
  * Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for
- * orc_should_stop() to say so afterwards. One rank suffices. Async-signal-safe: two atomic loads and
- * a store, no lock, no text. A session that is NULL or closed is ignored.
+ * orc_should_stop() to say so afterwards. One rank suffices. Where every_steps is the only trigger,
+ * orc_due() sends no message, and the request is heard with the next checkpoint; with any other
+ * trigger (a signal, say) within a few seconds. Async-signal-safe: two atomic loads and a store, no
+ * lock, no text. A session that is NULL or closed is ignored.
  */
-void orc_request(orc_session *session,
-                 int stop_after);
+void orc_request(orc_session *session, int stop_after);
 
 /**
  * Tells whether the ranks have agreed, in orc_due(), that the program should end after the
@@ -561,7 +562,7 @@ orc_status orc_checkpoint(orc_session *session,
 
 /**
  * Waits until the checkpoint of a step is committed at a level, or at a configured level that
- * survives more. Local: other ranks need not call.
+ * survives more. Local: other ranks need not call. Other calls on this session wait meanwhile.
  *
  * @param level      an ::orc_level
  * @param timeout_s  0 polls

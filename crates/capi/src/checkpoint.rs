@@ -38,8 +38,10 @@ pub unsafe extern "C" fn orc_due(
 }
 
 /// Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for
-/// orc_should_stop() to say so afterwards. One rank suffices. Async-signal-safe: two atomic loads and
-/// a store, no lock, no text. A session that is NULL or closed is ignored.
+/// orc_should_stop() to say so afterwards. One rank suffices. Where every_steps is the only trigger,
+/// orc_due() sends no message, and the request is heard with the next checkpoint; with any other
+/// trigger (a signal, say) within a few seconds. Async-signal-safe: two atomic loads and a store, no
+/// lock, no text. A session that is NULL or closed is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_request(session: *mut orc_session, stop_after: c_int) {
     registry::request(session, stop_after != 0);
@@ -110,7 +112,7 @@ pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) ->
 }
 
 /// Waits until the checkpoint of a step is committed at a level, or at a configured level that
-/// survives more. Local: other ranks need not call.
+/// survives more. Local: other ranks need not call. Other calls on this session wait meanwhile.
 ///
 /// @param level      an ::orc_level
 /// @param timeout_s  0 polls

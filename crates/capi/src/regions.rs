@@ -143,8 +143,8 @@ pub unsafe extern "C" fn orc_alloc(
 
 /// Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
 ///
-/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give;
-///         ::ORC_UNAVAILABLE while a region is lent
+/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or while a
+///         region lies there; ::ORC_UNAVAILABLE while that region is lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_free(session: *mut orc_session, address: *mut c_void) -> orc_status {
     boundary("orc_free", || {
