@@ -200,8 +200,7 @@ pub fn cpuset() -> Vec<u32> {
     }
     // The kernel says how much of the mask it filled; the rest stays zero.
     let filled_bits = 8 * size_of_val(&mask).min(filled as usize) as u32;
-    let bits = (0..filled_bits)
-        .filter(|cpu| mask[(cpu / 64) as usize] & (1 << (cpu % 64)) != 0);
+    let bits = (0..filled_bits).filter(|cpu| mask[(cpu / 64) as usize] & (1 << (cpu % 64)) != 0);
     bits.collect()
 }
 
