@@ -21,7 +21,7 @@ LBM = os.path.join(ROOT, "build", "examples", "lbm")
 WORK = os.path.join(ROOT, "build", "demo")
 RANKS = 2
 EDGE = int(os.environ.get("DEMO_EDGE", "88"))
-RUN_S = float(os.environ.get("DEMO_RUN_S", "4"))
+RUN_S = float(os.environ.get("DEMO_RUN_S", "2.5"))
 MIB = 1 << 20
 
 
