@@ -351,8 +351,8 @@ fn restart(
     }
 }
 
-// Breaks if: `Source::compare`, `check_digest` or the CRC of `CommitRecord::decode` in reader and format accept
-// whatever they find.
+// Breaks if: `Source::compare`, `check_digest` or `check_crc` in reader and format accept whatever they find, or strict
+// looks at the checkpoints that can be read only.
 pub fn damaged_structures() {
     let seed = seed();
     let flips = (trials(8) as u64).min(2000);

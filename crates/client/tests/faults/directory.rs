@@ -111,7 +111,7 @@ fn dies(
 }
 
 // Breaks if: the lead keeps a directory that failed in its map (`LeadState::replace` returns `None`), or if a
-// container in a directory that failed still counts for a vote.
+// directory that cannot be listed before a commit is not known by its number.
 pub fn gone_at_every_step() {
     let mut table = Table::default();
     let one_rank_each = Workload {
@@ -134,7 +134,7 @@ pub fn gone_at_every_step() {
             5,
         ),
     ] {
-        let keys = record(workload, CHECKPOINTS, 1, &|_| {}, FIRST);
+        let keys = record(workload, CHECKPOINTS, 1, &|_| {}, Some(FIRST));
         let first_half = format!("s{:012}", FIRST + 1);
         let later = keys
             .iter()
@@ -216,7 +216,7 @@ fn removed(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
     heal(workload, root, 3).map(|_| Verdict::Pass)
 }
 
-// Breaks if: `Places::open` skips a missing directory of a job without looking whether another one knows the job.
+// Breaks if: a container that is not there makes a step count as never committed (`RankView::open` says `NotFound`).
 pub fn really_gone() {
     let mut table = Table::default();
     let one_rank_each = Workload {

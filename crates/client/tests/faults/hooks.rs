@@ -45,20 +45,22 @@ fn plain(root: &str, target: &str) -> String {
     {
         return format!("process {}", plain(root, peer));
     }
-    let parts: Vec<&str> = target
+    let mut text = String::new();
+    for part in target
         .strip_prefix(root)
         .unwrap_or(target)
-        .split('-')
-        .map(|part| {
-            let hex = part.chars().all(|c| c.is_ascii_hexdigit());
-            if hex && (part.len() == 8 || part.len() == 32) {
-                "R"
-            } else {
-                part
-            }
-        })
-        .collect();
-    parts.join("-")
+        .split_inclusive(|c: char| !c.is_ascii_alphanumeric())
+    {
+        let word = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        let hex = word.chars().all(|c| c.is_ascii_hexdigit());
+        if hex && (word.len() == 8 || word.len() == 32) {
+            text.push('R');
+            text.push_str(&part[word.len()..]);
+        } else {
+            text.push_str(part);
+        }
+    }
+    text
 }
 
 /// What to do at a step.

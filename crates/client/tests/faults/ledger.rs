@@ -171,7 +171,8 @@ impl Story {
             }
         }
         for (later, told) in self.runs.range(found.run + 1..before) {
-            if let Some(from) = told.resumed
+            // A run supersedes with its first checkpoint.
+            if let Some(from) = told.resumed.filter(|_| !told.begun.is_empty())
                 && from.is_none_or(|from| from.step < found.step)
             {
                 return Err(format!(

@@ -9,6 +9,7 @@ use orcheck_engine::restore::{RankView, candidates};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
 use std::collections::BTreeSet;
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Longest wait inside a run; a run that needs it hangs.
 pub const LONG: Duration = Duration::from_secs(30);
+
+/// What `between` is called with after find and restart.
+pub const RESTARTED: u64 = u64::MAX;
 
 /// A job as the trials run it.
 #[derive(Clone, Copy)]
@@ -234,6 +238,60 @@ impl Workload {
         Ok(None)
     }
 
+    /// Commit records that name containers which are not there, and directories that lack the record of the newest
+    /// step acknowledged at their level (`acked`), unless a newer one is committed already.
+    pub fn broken_records(&self, root: &Path, acked: &dyn Fn(Level) -> Option<u64>) -> Vec<String> {
+        let mut broken = Vec::new();
+        for level in self.levels() {
+            let beneath = root.join(if level == Level::Node { "local" } else { "ost" });
+            let beneath = beneath.display().to_string();
+            let mut dirs = self.job_dirs(root);
+            dirs.retain(|dir| dir.display().to_string().starts_with(&beneath));
+            let files: Vec<Vec<String>> = dirs.iter().map(|dir| names(dir)).collect();
+            let mut newest = None;
+            for (dir, name) in dirs
+                .iter()
+                .zip(&files)
+                .flat_map(|(dir, here)| here.iter().map(move |name| (dir, name)))
+            {
+                let Some(FileName::Commit { step, .. }) = FileName::parse(name) else {
+                    continue;
+                };
+                newest = newest.max(Some((step, name)));
+                let bytes = std::fs::read(dir.join(name)).unwrap();
+                let record = CommitRecord::decode(&bytes).unwrap();
+                // Nodes prune by themselves: a node's own record promises its own containers.
+                let own = |node: u32| level != Level::Node || dir.ends_with(format!("n{node}"));
+                let here = |file: &String| files.iter().any(|files| files.contains(file));
+                for container in record
+                    .containers
+                    .iter()
+                    .filter(|container| own(container.node))
+                {
+                    if !here(&container.file) {
+                        broken.push(format!(
+                            "{}/{name} names {}, which is not there",
+                            dir.display(),
+                            container.file
+                        ));
+                    }
+                }
+            }
+            // Level node may have been acknowledged by a commit of level global.
+            let here = acked(level)
+                .filter(|step| acked(Level::Global) < Some(*step) || level == Level::Global);
+            if let (Some(step), Some((found, name))) = (here, newest)
+                && found == step
+                && !files.iter().all(|files| files.contains(name))
+            {
+                broken.push(format!(
+                    "{name} was acknowledged and is not in all of {dirs:?}"
+                ));
+            }
+        }
+        broken
+    }
+
     /// What is in the directories besides what run `last` had to leave there; empty when all is well.
     pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
         let told = story.run(last);
@@ -399,7 +457,7 @@ impl Life {
     }
 
     /// Lives it: open, find and restart, checkpoints, close. What happened is in the ledger. `between` is called
-    /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`).
+    /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`; [`RESTARTED`]).
     pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
         let job = self.workload.job(&self.root, self.steps.clone());
         let job = if self.more.is_empty() {
@@ -491,6 +549,7 @@ impl Life {
             }
             Err(error) => return complain("find", &error),
         }
+        between(RESTARTED);
         for number in 1..=self.checkpoints {
             let step = last + number;
             let previous = (number > 1).then(|| step - 1);

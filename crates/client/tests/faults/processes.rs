@@ -284,8 +284,8 @@ fn judge(
     heal(workload, root, 2).map(|_| ())
 }
 
-// Breaks if: a gate outlives the process that holds it, the control thread forgets a writer that is gone
-// (`NodeEvent::WriterGone` refuses only what was collected), or a rank waits for a killed engine until its deadline.
+// Breaks if: the control thread forgets a writer that is gone (`NodeEvent::WriterGone` refuses only what was collected),
+// or a rank waits for a killed engine until its deadline (`Patience::check` does not look at the engine's lock).
 pub fn one_rank_is_killed_at_each_of_its_steps() {
     let mut table = Table::default();
     // The runs of several nodes wait more than they work: a part of their steps in the quick check.

@@ -154,6 +154,14 @@ impl Table {
         for failure in self.failures.iter().take(8) {
             println!("  FAILED {failure}");
         }
+        for (row, counts, idle) in &self.rows {
+            // Threads make a few steps come or not; when many do not come, the trials try nothing.
+            let all: usize = counts.values().sum();
+            assert!(
+                idle * 5 <= all,
+                "{row}: {idle} of {all} faults never happened"
+            );
+        }
         assert!(
             self.failures.is_empty(),
             "{} trials of '{title}' failed",
@@ -290,6 +298,20 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
         }
     }
     Ok(story)
+}
+
+/// No record promises what is not there, and the newest acknowledged step is recorded in every directory.
+pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
+    let story = Story::read(root);
+    let acked = |level| story.newest_acked(u64::MAX, Some(level));
+    let broken = workload.broken_records(root, &acked);
+    if broken.is_empty() {
+        return Ok(());
+    }
+    Err((
+        Verdict::LostWork,
+        format!("{}; {}", broken.join(", "), told(&story)),
+    ))
 }
 
 /// A run without faults comes up after all that happened: it must resume from what was promised, take enough

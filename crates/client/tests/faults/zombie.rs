@@ -3,7 +3,7 @@
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
 use crate::ledger::Story;
-use crate::life::{Life, PAIR, SOLO, STRIPED, Workload};
+use crate::life::{Life, PAIR, RESTARTED, SOLO, STRIPED, Workload};
 use crate::trial::{Failure, Outcome, PATIENCE, Table, Verdict, heal, share, told};
 use orcheck_format::ids::Level;
 use orcheck_io::steps::Verdict as Do;
@@ -13,19 +13,28 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// The old run takes steps 1 and 2 in peace and is stopped somewhere in 3.
 const CHECKPOINTS: u64 = 3;
 const FIRST: u64 = 3;
+/// The error number of a failed transfer.
+const EIO: i32 = 5;
 
 /// When the old run is let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
     /// The new run has claimed its epoch and looked at nothing yet; it waits until the old one has ended.
     Claimed,
-    /// The new run has restarted and recorded from where.
+    /// The new run has restarted; it waits until the old one has ended, and takes no checkpoint of its own.
     Restarted,
+    /// The new run has recorded from where it resumed, but its own checkpoint is lost.
+    Recorded,
     /// The new run has committed a checkpoint of its own and closed.
     Closed,
 }
 
-const RELEASES: [Release; 3] = [Release::Claimed, Release::Restarted, Release::Closed];
+const RELEASES: [Release; 4] = [
+    Release::Claimed,
+    Release::Restarted,
+    Release::Recorded,
+    Release::Closed,
+];
 
 /// A door at which the old run waits.
 #[derive(Default)]
@@ -85,7 +94,18 @@ fn both_runs(workload: Workload, scratch: &Scratch, key: &Key, release: Release)
     };
     let hook = Named::new(scratch.path(), Box::new(decide));
     let old = Life::new(workload, scratch.path(), 1, CHECKPOINTS).steps(hook.steps());
-    let new = Life::new(workload, scratch.path(), 2, 1).with("take_over = true");
+    let own = u64::from(release != Release::Restarted);
+    let no_container = |found: &Key, _: &orcheck_io::steps::StepInfo| {
+        let container = found.site == "dir.create" && found.target.ends_with(".orc");
+        if container { Do::Fail(EIO) } else { Do::Go }
+    };
+    let lost = Named::new(scratch.path(), Box::new(no_container));
+    if release == Release::Recorded {
+        lost.arm();
+    }
+    let new = Life::new(workload, scratch.path(), 2, own)
+        .with("take_over = true")
+        .steps(lost.steps());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             old.live(&|number| {
@@ -97,11 +117,10 @@ fn both_runs(workload: Workload, scratch: &Scratch, key: &Key, release: Release)
         });
         let stopped = door.wait();
         new.live(&|number| match (number, release) {
-            (0, Release::Claimed) => {
+            (0, Release::Claimed) | (RESTARTED, Release::Restarted) => {
                 door.let_go();
                 door.wait_for_the_end();
             }
-            (1, Release::Restarted) => door.let_go(),
             _ => {}
         });
         door.let_go();
@@ -112,11 +131,16 @@ fn both_runs(workload: Workload, scratch: &Scratch, key: &Key, release: Release)
 fn trial(workload: Workload, key: &Key, release: Release) -> Outcome {
     let scratch = Scratch::in_memory("zombie");
     let ended = Child::run(|| both_runs(workload, &scratch, key, release)).wait(PATIENCE);
-    let result = judge(&workload, &scratch, ended);
+    let result = judge(&workload, &scratch, release, ended);
     Outcome::of(ended == Ended::Exited(0), result.map(|()| Verdict::Pass))
 }
 
-fn judge(workload: &Workload, scratch: &Scratch, ended: Ended) -> Result<(), Failure> {
+fn judge(
+    workload: &Workload,
+    scratch: &Scratch,
+    release: Release,
+    ended: Ended,
+) -> Result<(), Failure> {
     let story = Story::read(scratch.path());
     let failed = |verdict, text: &str| Err((verdict, format!("{text}; {}", told(&story))));
     match ended {
@@ -128,7 +152,9 @@ fn judge(workload: &Workload, scratch: &Scratch, ended: Ended) -> Result<(), Fai
     if let Some(text) = old.wrong.iter().chain(&new.wrong).next() {
         return failed(Verdict::SilentWrong, text);
     }
-    if !new.errors.is_empty() || !new.closed {
+    // Its containers were made to fail.
+    let unlucky = release == Release::Recorded && new.resumed.is_some() && !new.begun.is_empty();
+    if !unlucky && (!new.errors.is_empty() || !new.closed) {
         return failed(Verdict::HardFail, "the new run did not come through");
     }
     let resumed = new.resumed.flatten().map(|from| from.step);
@@ -168,8 +194,8 @@ fn judge(workload: &Workload, scratch: &Scratch, ended: Ended) -> Result<(), Fai
     heal(workload, scratch.path(), 3).map(|_| ())
 }
 
-// Breaks if: `make_visible` does not look at the claims after its renames (an acknowledged step is lost), `fenced_by`
-// ignores `resumed` records (the zombie's step comes back), or `find` lists before it claims.
+// Breaks if: `make_visible` does not look at the claims after its renames (an acknowledged step is lost), or
+// `fenced_by` ignores `resumed` records (the zombie's step comes back).
 pub fn superseded_at_every_step() {
     let mut table = Table::default();
     let striped = Workload {
@@ -177,7 +203,7 @@ pub fn superseded_at_every_step() {
         ..STRIPED
     };
     for (workload, every) in [(SOLO, true), (PAIR, false), (striped, false)] {
-        let keys = record(workload, CHECKPOINTS, 1, &|_| {}, FIRST);
+        let keys = record(workload, CHECKPOINTS, 1, &|_| {}, Some(FIRST));
         let list: Vec<(&Key, Release)> = keys
             .iter()
             .enumerate()
@@ -185,7 +211,7 @@ pub fn superseded_at_every_step() {
                 let chosen = if every {
                     RELEASES.to_vec()
                 } else {
-                    vec![RELEASES[n % 3]]
+                    vec![RELEASES[n % RELEASES.len()]]
                 };
                 chosen.into_iter().map(move |release| (key, release))
             })
