@@ -19,7 +19,7 @@
 
 use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
-use crate::steps::Steps;
+use crate::steps::{Effect, Steps};
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -203,13 +203,13 @@ impl Dir for OsDir {
             && fs::fcntl_getfl(&handle)
                 .and_then(|flags| fs::fcntl_setfl(&handle, flags | OFlags::DIRECT))
                 .is_ok();
-        Ok(Box::new(OsFile::new(
-            handle,
-            full,
-            self.steps.clone(),
-            direct,
-            true,
-        )))
+        let file = OsFile::new(handle, full, self.steps.clone(), direct, true);
+        self.steps.done(Effect::Created {
+            dir: &self.path,
+            name,
+            file: file.number(),
+        });
+        Ok(Box::new(file))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
@@ -241,29 +241,41 @@ impl Dir for OsDir {
         check_name(to).map_err(|error| error.at(self.path.display()))?;
         let full = self.begin("dir.rename", &format!("rename to {to:?}:"), from)?;
         retry(|| fs::renameat(&self.handle, from, &self.handle, to))
-            .map_err(|errno| rustix_error(errno, format_args!("rename {full} to {to}")))
+            .map_err(|errno| rustix_error(errno, format_args!("rename {full} to {to}")))?;
+        let dir = &self.path;
+        self.steps.done(Effect::Renamed { dir, from, to });
+        Ok(())
     }
 
     fn rename_new(&self, from: &str, to: &str) -> Result<()> {
         check_name(to).map_err(|error| error.at(self.path.display()))?;
         let full = self.begin("dir.rename", &format!("rename to new {to:?}:"), from)?;
         let what = |errno| rustix_error(errno, format_args!("rename {full} to new {to}"));
-        let flags = RenameFlags::NOREPLACE;
+        let (flags, dir) = (RenameFlags::NOREPLACE, &self.path);
         match retry(|| fs::renameat_with(&self.handle, from, &self.handle, to, flags)) {
             // Some network file systems know no such rename; a link never replaces either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 let none = AtFlags::empty();
                 retry(|| fs::linkat(&self.handle, from, &self.handle, to, none)).map_err(what)?;
-                retry(|| fs::unlinkat(&self.handle, from, none)).map_err(what)
+                self.steps.done(Effect::Linked { dir, from, to });
+                retry(|| fs::unlinkat(&self.handle, from, none)).map_err(what)?;
+                self.steps.done(Effect::Removed { dir, name: from });
             }
-            renamed => renamed.map_err(what),
+            renamed => {
+                renamed.map_err(what)?;
+                self.steps.done(Effect::Renamed { dir, from, to });
+            }
         }
+        Ok(())
     }
 
     fn remove(&self, name: &str) -> Result<()> {
         let full = self.begin("dir.remove", "remove", name)?;
         retry(|| fs::unlinkat(&self.handle, name, AtFlags::empty()))
-            .map_err(|errno| rustix_error(errno, format_args!("remove {full}")))
+            .map_err(|errno| rustix_error(errno, format_args!("remove {full}")))?;
+        let dir = &self.path;
+        self.steps.done(Effect::Removed { dir, name });
+        Ok(())
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
@@ -300,14 +312,20 @@ impl Dir for OsDir {
         let full = self.begin_here("dir.sync", "sync directory")?;
         // Never repeated when it fails: an error means that the names may be lost.
         fs::fsync(&self.handle)
-            .map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))
+            .map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))?;
+        self.steps.done(Effect::SyncedDir { dir: &self.path });
+        Ok(())
     }
 
     fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
         if create {
             let full = self.begin("dir.child", "create directory", name)?;
             match retry(|| fs::mkdirat(&self.handle, name, Mode::RWXU)) {
-                Ok(()) => self.sync()?,
+                Ok(()) => {
+                    let dir = &self.path;
+                    self.steps.done(Effect::MadeDir { dir, name });
+                    self.sync()?;
+                }
                 Err(Errno::EXIST) => {}
                 Err(errno) => {
                     return Err(rustix_error(errno, format_args!("create directory {full}")));
@@ -337,7 +355,10 @@ impl Dir for OsDir {
     fn remove_child(&self, name: &str) -> Result<()> {
         let full = self.begin("dir.remove", "remove directory", name)?;
         retry(|| fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR))
-            .map_err(|errno| rustix_error(errno, format_args!("remove directory {full}")))
+            .map_err(|errno| rustix_error(errno, format_args!("remove directory {full}")))?;
+        let dir = &self.path;
+        self.steps.done(Effect::Removed { dir, name });
+        Ok(())
     }
 
     fn free_bytes(&self) -> Result<u64> {

@@ -22,7 +22,7 @@ use crate::clock::Deadline;
 use crate::dir::{Create, Dir, retry};
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::memory::Buffer;
-use crate::steps::{Outcome, Steps};
+use crate::steps::{Effect, Outcome, Steps};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -112,9 +112,13 @@ pub fn read_small(dir: &dyn Dir, name: &str, limit_bytes: u64) -> Result<Vec<u8>
     Ok(bytes)
 }
 
+/// Numbers for [`Effect`]: two files of a process never share one, unlike inodes and paths.
+static FILES: AtomicU64 = AtomicU64::new(1);
+
 pub(crate) struct OsFile {
     handle: OwnedFd,
     path: String,
+    number: u64,
     steps: Steps,
     direct: bool,
     alignment: u32,
@@ -151,6 +155,7 @@ impl OsFile {
         OsFile {
             handle,
             path,
+            number: FILES.fetch_add(1, Ordering::Relaxed),
             steps,
             direct,
             alignment,
@@ -160,6 +165,11 @@ impl OsFile {
             known_len: AtomicU64::new(if new { 0 } else { u64::MAX }),
             lock: Mutex::new(None),
         }
+    }
+
+    /// What [`Effect`]s call it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     fn check_lost(&self) -> Result<()> {
@@ -225,6 +235,11 @@ impl OsFile {
                         ))
                         .next("check the free space, quota and state of the file system"));
                     }
+                    self.steps.done(Effect::Wrote {
+                        file: self.number,
+                        at_bytes: offset,
+                        bytes: &rest[..count],
+                    });
                     done += whole;
                     interrupts = 0;
                 }
@@ -371,17 +386,20 @@ impl File for OsFile {
         match retry(|| fs::fallocate(&self.handle, FallocateFlags::empty(), 0, len)) {
             Ok(()) => {
                 self.known_len.fetch_max(len, Ordering::AcqRel);
-                Ok(())
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 if self.len_bytes()? < len {
                     retry(|| fs::ftruncate(&self.handle, len))
                         .map_err(|e| rustix_error(e, what()))?;
                 }
-                Ok(())
             }
-            Err(errno) => Err(rustix_error(errno, what())),
+            Err(errno) => return Err(rustix_error(errno, what())),
         }
+        self.steps.done(Effect::Reserved {
+            file: self.number,
+            len_bytes: len,
+        });
+        Ok(())
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
@@ -393,6 +411,10 @@ impl File for OsFile {
         self.length_changed.store(true, Ordering::Release);
         retry(|| fs::ftruncate(&self.handle, len)).map_err(|errno| rustix_error(errno, what()))?;
         self.known_len.store(len, Ordering::Release);
+        self.steps.done(Effect::SetLength {
+            file: self.number,
+            len_bytes: len,
+        });
         Ok(())
     }
 
@@ -408,7 +430,9 @@ impl File for OsFile {
             self.lost.store(true, Ordering::Release);
             rustix_error(errno, format_args!("sync {}", self.path))
                 .next("what was written to it is lost; write it anew to another file")
-        })
+        })?;
+        self.steps.done(Effect::Synced { file: self.number });
+        Ok(())
     }
 
     fn len_bytes(&self) -> Result<u64> {

@@ -9,6 +9,8 @@
 //! 1. The number of a step is counted per `Steps` value (clones share it), starts at 1 and has no gaps.
 //! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
 //! 3. A retry of an interrupted or short transfer is a new step.
+//! 4. `done` is called after an effect on a disk took place, before its caller goes on, so that whatever follows
+//!    from the effect is told later.
 //!
 //! Faults survived: none by itself; it is how the others are provoked.
 //! Not here: ready-made hooks (see [`crate::testing`]).
@@ -16,6 +18,7 @@
 use crate::error::os_error;
 use orcheck_format::Result;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,10 +49,93 @@ pub enum Verdict {
     Kill,
 }
 
+/// What has just been done to a disk. Directories are named by the path they were opened by; a file has a number
+/// of its own, whatever it is called later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect<'a> {
+    /// A new empty file.
+    Created {
+        /// Its directory.
+        dir: &'a Path,
+        /// Its name.
+        name: &'a str,
+        /// Its number.
+        file: u64,
+    },
+    /// Bytes at an offset, which may make the file longer.
+    Wrote {
+        /// The file's number.
+        file: u64,
+        /// Where they begin, in bytes.
+        at_bytes: u64,
+        /// What was written.
+        bytes: &'a [u8],
+    },
+    /// The file is at least this long now.
+    Reserved {
+        /// The file's number.
+        file: u64,
+        /// In bytes.
+        len_bytes: u64,
+    },
+    /// The file is exactly this long now.
+    SetLength {
+        /// The file's number.
+        file: u64,
+        /// In bytes.
+        len_bytes: u64,
+    },
+    /// What was done to the file before the sync began is durable.
+    Synced {
+        /// The file's number.
+        file: u64,
+    },
+    /// A name changed, replacing the file that had the new one.
+    Renamed {
+        /// The directory.
+        dir: &'a Path,
+        /// The old name.
+        from: &'a str,
+        /// The new name.
+        to: &'a str,
+    },
+    /// A file got another name.
+    Linked {
+        /// The directory.
+        dir: &'a Path,
+        /// The name it had.
+        from: &'a str,
+        /// The other name.
+        to: &'a str,
+    },
+    /// The name of a file or of an empty directory is gone.
+    Removed {
+        /// The directory that held it.
+        dir: &'a Path,
+        /// The name.
+        name: &'a str,
+    },
+    /// A new empty directory.
+    MadeDir {
+        /// The directory that holds it.
+        dir: &'a Path,
+        /// Its name.
+        name: &'a str,
+    },
+    /// What was done to the names of the directory before the sync began is durable.
+    SyncedDir {
+        /// The directory.
+        dir: &'a Path,
+    },
+}
+
 /// Decides about steps. Called on the thread that is about to act.
 pub trait StepHook: Send + Sync {
     /// The verdict for one step; must not block for long and must not take steps itself.
     fn at(&self, step: &StepInfo) -> Verdict;
+
+    /// Learns what was done to a disk, on the thread that did it; must not take steps itself.
+    fn done(&self, _effect: &Effect) {}
 }
 
 struct Hooked {
@@ -108,6 +194,14 @@ impl Steps {
         match &self.0 {
             None => Outcome::Go,
             Some(hooked) => hooked.ask(site, target),
+        }
+    }
+
+    /// Tells the hook what was done.
+    #[inline]
+    pub(crate) fn done(&self, effect: Effect) {
+        if let Some(hooked) = &self.0 {
+            hooked.hook.done(&effect);
         }
     }
 

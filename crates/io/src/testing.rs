@@ -8,8 +8,15 @@
 //! 2. Every step is recorded, also the one that fails or kills.
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
-//! Not here: simulated disks and networks.
+//! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), and
+//! disks in memory ([`image`]).
+//!
+//! Not here: simulated networks.
 #![allow(unsafe_code)]
+
+pub mod image;
+pub mod journal;
+pub mod outage;
 
 use crate::clock::Deadline;
 use crate::steps::{StepHook, StepInfo, Steps, Verdict};
