@@ -8,4 +8,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export ORCHECK_TRIALS=${ORCHECK_TRIALS:-20000} PROPTEST_CASES=${PROPTEST_CASES:-20000}
 echo "soak: $ORCHECK_TRIALS trials, $PROPTEST_CASES cases of each property"
+tools/old-kernel.sh
 exec "${CARGO:-cargo}" test --release --workspace --locked --no-fail-fast

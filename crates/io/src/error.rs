@@ -113,6 +113,12 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
             errno_kind(errno),
             format!("{what} failed: {text} (errno {errno})"),
         )
+    } else if errno == libc::ENOSYS {
+        let missing = "the kernel, a filter of system calls, or the file system does not know this call; Linux 4.18 and newer do";
+        Error::new(
+            errno_kind(errno),
+            format!("{what} failed: {text} ({name}): {missing}"),
+        )
     } else {
         Error::new(errno_kind(errno), format!("{what} failed: {text} ({name})"))
     }

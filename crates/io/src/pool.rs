@@ -177,11 +177,17 @@ impl Pool {
     pub fn create(shape: PoolShape) -> Result<Pool> {
         let layout = Layout::of(shape)?;
         let what = |errno| {
-            rustix_error(
+            let error = rustix_error(
                 errno,
                 format_args!("create a pool of {} bytes", layout.total),
-            )
-            .next("make the pool smaller")
+            );
+            match errno {
+                Errno::NOSPC | Errno::NOMEM | Errno::FBIG => error.next("make the pool smaller"),
+                Errno::MFILE | Errno::NFILE => {
+                    error.next("raise the limit of open files (ulimit -n)")
+                }
+                _ => error,
+            }
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = fs::memfd_create("orcheck-pool", flags).map_err(what)?;

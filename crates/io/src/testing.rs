@@ -8,14 +8,15 @@
 //! 2. Every step is recorded, also the one that fails or kills.
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
-//! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), and
-//! disks in memory ([`image`]).
+//! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
+//! memory ([`image`]), and kernels that refuse system calls ([`kernel`]).
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
 
 pub mod image;
 pub mod journal;
+pub mod kernel;
 pub mod outage;
 
 use crate::clock::Deadline;
@@ -301,6 +302,24 @@ impl Child {
     pub fn kill(&self) {
         if let Some(pid) = self.pid {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Whether it has ended; [`Child::wait`] then says how.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.pid
+            .is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
+    }
+
+    /// Sends any signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: takes integers only; the child is ours and not collected yet, so its number is its own.
+        #[allow(unsafe_code)]
+        if let Some(pid) = self.pid {
+            unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) };
         }
     }
 
