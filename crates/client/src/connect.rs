@@ -3,6 +3,8 @@
 //! Invariants:
 //! 1. Every connection is authenticated with the job key before a byte of it is believed.
 //! 2. All connections come within `CONNECT_TIMEOUT`, or the session does not open.
+//! 3. What fails at one end ends the wait at the other: a part that fails in this process stops the others here, and
+//!    a door that will not be answered any more is closed, which its callers notice at once.
 //!
 //! Not here: the transport (`io::conn`), what travels afterwards (`engine::control`).
 
@@ -21,6 +23,7 @@ use orcheck_io::poll::Poller;
 use orcheck_io::pool::Pool;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest wait for a connection inside `open`.
@@ -32,7 +35,8 @@ const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 pub(crate) struct NodeSide {
     pub(crate) held: Held,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) listener: Listener,
+    /// Taken by [`connect`], which closes it.
+    pub(crate) listener: Option<Listener>,
 }
 
 pub(crate) fn node_address(run: RunId, node: u32) -> Address {
@@ -44,13 +48,14 @@ pub(crate) fn node_address(run: RunId, node: u32) -> Address {
 pub(crate) fn connect(
     rank: u32,
     layout: &Layout,
-    side: Option<&NodeSide>,
+    side: Option<&mut NodeSide>,
     listeners: Vec<Listener>,
     start: &Start,
     environment: &Environment,
 ) -> Result<(Arc<Pool>, Conn, Option<Links>)> {
     let node = layout.node_of(rank);
     let steps = &environment.steps;
+    let has_pool = side.is_some();
     let join = || -> Result<(Option<Pool>, Conn)> {
         let mut conn = Conn::connect(
             &node_address(start.run, node),
@@ -67,7 +72,7 @@ pub(crate) fn connect(
         conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
         let fd = conn.receive_fd(CONNECT_TIMEOUT)?;
         // The node's lowest rank has the pool already.
-        let pool = if side.is_some() {
+        let pool = if has_pool {
             None
         } else {
             Some(Pool::attach(fd)?)
@@ -82,81 +87,121 @@ pub(crate) fn connect(
     let clock = environment.clock.as_ref();
     let ranks = layout.nodes[node as usize].ranks.len();
     let nodes = layout.nodes.len();
+    let own_door = side.listener.take().into_iter().collect();
+    let meeting = Meeting::new(&start.key, environment)?;
     std::thread::scope(|scope| {
+        // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
         let accept_ranks = scope.spawn(|| {
-            let accepted = accept_all(
-                std::slice::from_ref(&side.listener),
-                ranks,
-                &start.key,
-                environment,
-            );
-            accepted.and_then(|mut accepted| {
+            let accepted = meeting.accept_all(own_door, 0, ranks).and_then(|accepted| {
+                let mut accepted = accepted.unwrap_or_default();
                 for (_, _, conn) in &mut accepted {
                     conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
                 }
                 Ok(accepted)
+            });
+            accepted.inspect_err(|_| meeting.give_up())
+        });
+        let accept_nodes = (rank == 0 && nodes > 1).then(|| {
+            scope.spawn(|| {
+                let accepted = meeting.accept_all(listeners, 1, nodes - 1);
+                accepted.inspect_err(|_| meeting.give_up())
             })
         });
-        let accept_nodes = (rank == 0 && nodes > 1)
-            .then(|| scope.spawn(|| accept_all(&listeners, nodes - 1, &start.key, environment)));
-        let own = join();
-        let to_lead = if rank == 0 {
+        let own = join().inspect_err(|_| meeting.give_up());
+        let to_lead = if rank == 0 || own.is_err() {
             Ok(None)
         } else {
-            reach_lead(rank, node, start, steps, clock).map(Some)
+            let reached = reach_lead(rank, node, start, steps, clock);
+            reached.inspect_err(|_| meeting.give_up()).map(Some)
         };
         let panicked = |_| Error::internal("a connecting thread panicked");
-        let ranks = accept_ranks.join().map_err(panicked)??;
-        let nodes =
-            accept_nodes.map_or(Ok(Ok(Vec::new())), |thread| thread.join().map_err(panicked))??;
+        let ranks = accept_ranks.join().map_err(panicked)?;
+        let nodes = accept_nodes.map_or(Ok(Ok(None)), |thread| thread.join().map_err(panicked))?;
+        // Whoever was made to give up has nothing to say: the error is that of the part that failed by itself, and a
+        // door's comes before that of the caller it was closed to.
         let links = Links {
-            ranks: ranks
+            ranks: ranks?
                 .into_iter()
                 .map(|(rank, _, conn)| (rank, conn))
                 .collect(),
-            lead: to_lead?,
-            nodes: nodes
+            nodes: nodes?
+                .unwrap_or_default()
                 .into_iter()
                 .map(|(_, node, conn)| (node, conn))
                 .collect(),
+            lead: None,
         };
-        Ok((Arc::clone(&side.pool), own?.1, Some(links)))
+        let (_, own) = own?;
+        let links = Links {
+            lead: to_lead?,
+            ..links
+        };
+        Ok((Arc::clone(&side.pool), own, Some(links)))
     })
 }
 
-/// Accepts `expected` authenticated connections, each with its hello.
-fn accept_all(
-    listeners: &[Listener],
-    expected: usize,
-    key: &Key,
-    environment: &Environment,
-) -> Result<Vec<(u32, u32, Conn)>> {
-    let poller = Poller::new()?;
-    let clock = environment.clock.as_ref();
-    let until = clock.now() + CONNECT_TIMEOUT;
-    let mut accepted = Vec::new();
-    while accepted.len() < expected {
-        let left = until.saturating_sub(clock.now());
-        if left.is_zero() {
-            return Err(Error::unavailable(format!(
-                "{} of {expected} expected connections came within {:.0} s",
-                accepted.len(),
-                CONNECT_TIMEOUT.as_secs_f64()
-            ))
-            .next("look for ranks that did not start, or a firewall between the nodes"));
-        }
-        let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
-        for ready in poller.wait(&fds, left)? {
-            // A silent stranger at one door must not keep the others closed.
-            let patience = left.min(ACCEPT_SLICE);
-            if let Some(mut conn) = listeners[ready].accept(key, &environment.steps, patience)?
-                && let Message::Hello { rank, node } = conn.receive(left)?
-            {
-                accepted.push((rank, node, conn));
+/// The parts of one process that wait for connections, so that the failure of one ends the waits of all.
+struct Meeting<'a> {
+    key: &'a Key,
+    environment: &'a Environment,
+    /// One per part that accepts.
+    pollers: [Poller; 2],
+    given_up: AtomicBool,
+}
+
+impl<'a> Meeting<'a> {
+    fn new(key: &'a Key, environment: &'a Environment) -> Result<Self> {
+        Ok(Self {
+            key,
+            environment,
+            pollers: [Poller::new()?, Poller::new()?],
+            given_up: AtomicBool::new(false),
+        })
+    }
+
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.pollers.iter().for_each(|poller| poller.waker().wake());
+    }
+
+    /// Accepts `expected` authenticated connections, each with its hello, and closes the doors; `None` when another
+    /// part gave up meanwhile.
+    fn accept_all(
+        &self,
+        listeners: Vec<Listener>,
+        part: usize,
+        expected: usize,
+    ) -> Result<Option<Vec<(u32, u32, Conn)>>> {
+        let clock = self.environment.clock.as_ref();
+        let until = clock.now() + CONNECT_TIMEOUT;
+        let mut accepted = Vec::new();
+        while accepted.len() < expected {
+            if self.given_up.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            let left = until.saturating_sub(clock.now());
+            if left.is_zero() {
+                return Err(Error::unavailable(format!(
+                    "{} of {expected} expected connections came within {:.0} s",
+                    accepted.len(),
+                    CONNECT_TIMEOUT.as_secs_f64()
+                ))
+                .next("look for ranks that did not start, or a firewall between the nodes"));
+            }
+            let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+            for ready in self.pollers[part].wait(&fds, left)? {
+                // A silent stranger at one door must not keep the others closed.
+                let patience = left.min(ACCEPT_SLICE);
+                let steps = &self.environment.steps;
+                if let Some(mut conn) = listeners[ready].accept(self.key, steps, patience)?
+                    && let Message::Hello { rank, node } = conn.receive(left)?
+                {
+                    accepted.push((rank, node, conn));
+                }
             }
         }
+        Ok(Some(accepted))
     }
-    Ok(accepted)
 }
 
 fn reach_lead(

@@ -160,7 +160,7 @@ pub(crate) fn open(
         notes.append(&mut side.held.notes);
     }
 
-    let connected = connect(rank, &layout, side.as_ref(), listeners, &start, environment);
+    let connected = connect(rank, &layout, side.as_mut(), listeners, &start, environment);
     let (pool, own, links) = agree(collective, connected)?;
 
     let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
@@ -264,6 +264,6 @@ fn node_side(
     Ok(NodeSide {
         held,
         pool: Arc::new(pool),
-        listener,
+        listener: Some(listener),
     })
 }
