@@ -15,7 +15,9 @@ mod damage;
 mod directory;
 mod errors;
 mod hooks;
+mod kernels;
 mod kill_random;
+
 mod kill_steps;
 mod ledger;
 mod life;
@@ -48,6 +50,8 @@ const TESTS: &[(&str, fn())] = tests![
     directory::gone_at_every_step,
     directory::really_gone,
     errors::one_error_at_every_call,
+    kernels::every_newer_call_is_missing,
+    kernels::killed_on_linux_4_18,
     kill_random::killed_at_random_moments,
     kill_steps::killed_before_every_step,
     processes::one_rank_is_killed_at_each_of_its_steps,
