@@ -316,9 +316,8 @@ impl Child {
 
     /// Sends any signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: takes integers only; the child is ours and not collected yet, so its number is its own.
-        #[allow(unsafe_code)]
         if let Some(pid) = self.pid {
+            // SAFETY: takes integers only; the child is ours and not collected yet, so its number is its own.
             unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) };
         }
     }
