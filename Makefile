@@ -14,7 +14,7 @@ export PREFIX CARGO
 
 BENCHES := $(sort $(notdir $(shell find bench -maxdepth 1 -type f -perm -u+x 2>/dev/null)))
 
-.PHONY: help build install-deps demo check bench soak fmt clean
+.PHONY: help build install-deps demo check bench torture soak fmt clean
 
 help: ## show this list
 	@echo 'Orcheck: orchestrated checkpoints for parallel programs'
@@ -38,6 +38,10 @@ check: install-deps ## every check there is; ends with 'N passed, 0 failed'
 
 soak: build ## the same tests with many more random trials; hours, not minutes
 	@tools/soak.sh
+
+torture: build ## kill, fault and damage Orcheck and other formats alike; table of verdicts (10 minutes)
+	@tools/install-deps.sh torture
+	@tools/torture.sh
 
 bench: $(addprefix bench-,$(BENCHES)) ## run all benchmarks, one after the other
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that are missing, and nothing else.
 #
-# usage: tools/install-deps.sh base|bench
+# usage: tools/install-deps.sh base|bench|torture
 # exit:  0 all there; 2 something is missing and this user may not install it (the line to run
 #        is printed); any other: apt's own failure.
 set -euo pipefail
@@ -10,8 +10,9 @@ base=(gcc g++ gfortran make cmake pkg-config git strace python3 libopenmpi-dev o
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
 bench) wanted=("${base[@]}" librsvg2-bin) ;;
+torture) wanted=("${base[@]}" python3-venv) ;;
 *)
-    echo "usage: $0 base|bench" >&2
+    echo "usage: $0 base|bench|torture" >&2
     exit 64
     ;;
 esac
