@@ -24,13 +24,13 @@ MISTAKES = [
     ("trusting", "flip,cut", 4, {"SILENT_WRONG"}, {"LOST_WORK"}),
     # Breaks if: trace.run waits without a deadline (then this test ends with the harness).
     ("endless", "cut", 3, {"HANG"}, set()),
-    # Breaks if: trial.go_on does not look at the status of the next save.
+    # Breaks if: trial.go_on does not look at the status of the next save; or meddle does not kill.
     ("stuck", "kill", 6, {"HARD_FAIL"}, set()),
     # Breaks if: trial.go_on does not count the files that are there.
     ("untidy", "kill", 12, {"LEAK"}, set()),
 ]
-# The twins: no mistake, and no verdict that says so. Breaks if: meddle kills after the call instead of before it and
-# the acknowledgement of a step that is not there is written; or its fault is not the call's answer.
+# The twins: no mistake, and no verdict that says so. Breaks if: meddle makes the call all the same whose failure it
+# reports (a rename that failed and happened).
 RIGHT = [("fwrite-rename", "kill,error,fsync,power,read", 6, OF_NO_HARM)]
 ORCHECK = [("orcheck", "kill,error,fsync,power,flip,block,cut,stale,read", 5, OF_NO_HARM)]
 

@@ -2,7 +2,7 @@
  *
  *   bad WAY save DIR STATES FIRST LAST ACK | bad WAY restore DIR INTO
  *
- * lazy      renames what it has not synced
+ * lazy      syncs the name of a file and not its bytes
  * retry     calls fsync again when it failed, and believes the second answer
  * trusting  checks neither length nor content
  * endless   waits for the rest of a file that is too short
@@ -46,7 +46,7 @@ static void save(const char *dir, const char *states, uint64_t step, const char 
     NEED(fd >= 0 && write(fd, &len, sizeof len) == sizeof len && write(fd, bytes, (size_t)len) == len && close(fd) == 0);
     if (!is("lazy")) sync_path(temporary);
     NEED(rename(temporary, path) == 0);
-    if (!is("lazy")) sync_path(dir);
+    sync_path(dir);
     if (access(old, F_OK) == 0) NEED(unlink(old) == 0);
     int n = snprintf(line, sizeof line, "%llu\n", (unsigned long long)step);
     fd = open(ack, O_WRONLY | O_APPEND);
