@@ -16,19 +16,22 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 400, 66, 16, 46, 62
 
 
 class Panel:
-    def __init__(self, title, x_label, y_label, log_x=False, log_y=False, x_names=None, y_from_zero=True):
+    def __init__(self, title, x_label, y_label, log_x=False, log_y=False, x_names=None, y_from_zero=True,
+                 x_even=False):
+        """x_even: round numbers at the x axis instead of the points' own."""
+        self.x_even = x_even
         self.title, self.x_label, self.y_label = title, x_label, y_label
         self.log_x, self.log_y, self.x_names, self.y_from_zero = log_x, log_y, x_names, y_from_zero
         self.lines, self.limits = [], []
 
-    def line(self, name, points, dashed=False, joined=True, colour=None, hollow=False):
+    def line(self, name, points, dashed=False, joined=True, colour=None, hollow=False, dots=True):
         """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next.
-        name None: not in the key."""
+        name None: not in the key. dots: mark each point."""
         points = [tuple(p) + (None,) * (4 - len(p)) for p in points if p[1] is not None]
         points = [p for p in points if not (self.log_y and p[1] <= 0)]
         if points:
             colour = COLOURS[len(self.lines) % len(COLOURS)] if colour is None else COLOURS[colour]
-            self.lines.append((name, points, dashed, joined, colour, hollow))
+            self.lines.append((name, points, dashed, joined, colour, hollow, dots))
 
     def limit(self, y, name):
         self.limits.append((y, name))
@@ -76,7 +79,8 @@ class Panel:
         for y in y_ticks:
             out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="g"/>'
                        f'<text x="{left - 6}" y="{py(y) + 4:.1f}" class="y">{y:g}</text>')
-        x_ticks = self.x_names or [(x, f"{x:g}") for x in
+        even = [(x, f"{x:g}") for x in nice_ticks(x0, x1)] if self.x_even else None
+        x_ticks = self.x_names or even or [(x, f"{x:g}") for x in
                                    sorted({p[0] for line in self.lines if not line[5] for p in line[1]})]
         for x, name in x_ticks:
             out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>'
@@ -90,7 +94,7 @@ class Panel:
             out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
                        f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>')
         key = []
-        for name, points, dashed, joined, colour, hollow in self.lines:
+        for name, points, dashed, joined, colour, hollow, dots in self.lines:
             stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (' stroke-dasharray="5 4"' if dashed else "")
             if joined:
                 path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in points)
@@ -99,7 +103,7 @@ class Panel:
                 if low is not None and high is not None:
                     out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" y2="{py(high):.1f}" '
                                f'stroke="{colour}" stroke-width="1.2"/>')
-                if not dashed:
+                if dots and not dashed:
                     out.append(f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
                                f'fill="{"#fff" if hollow else colour}"/>')
             if name is None:

@@ -1,14 +1,16 @@
 /* What checkpoints cost examples/lbm: its own code, driven window by window.
  *
- *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--rounds 41] [--runs 2] [--counts 1,2,3,4]
- *                      [--threads 2] [--options TOML]
+ *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--depth CELLS] [--rounds 41] [--runs 2]
+ *                      [--counts 1,2,3,4] [--modes sync,async,lent] [--timelines 0] [--threads 2] [--options TOML]
  *
  * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
  * clock. So the solver is started once, and computes windows of the same number of steps: one with
  * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
  * one without ("none"). A window is half as long again as a flush, so what it takes longer than its
  * two neighbours is the whole cost. In addition, --runs times, whole runs with --counts checkpoints
- * and without: so long that flushes, and the removal of older files, do not meet. */
+ * and without: so long that flushes, and the removal of older files, do not meet. --timelines: so many runs of each
+ * mode with two checkpoints, and without, in which the time of every step is noted. --depth: cells in z, if the box
+ * is no cube. */
 #define _GNU_SOURCE
 #define main lbm_main
 #include "../../examples/lbm/lbm.c"
@@ -24,6 +26,9 @@ static Run run;
 static uint64_t at_step;
 static FILE *report;
 static int measured;
+static double *stamps; /* NULL, or where the time of every step goes, and of every checkpoint's begin */
+enum { MARKS = 16 };
+static double marks[MARKS];
 
 /* Processor time of Orcheck's threads in this process, by the kernel's own count. */
 static double orcheck_cpu_s(void) {
@@ -76,17 +81,20 @@ static void drain(void) {
 /* Computes steps with so many checkpoints, evenly spaced from the first step on. */
 static void measure(const char *kind, int round, int mode, int count, int steps) {
     double stage_s = 0, call_s = 0;
+    const int lead = stamps ? steps / (2 * (count + 1)) : 0; /* a timeline shows what it was like before, too */
     drain();
     for (int i = 0; i < 2; i++) advance_one(); /* threads awake, caches as in a run */
     double cpu_s = orcheck_cpu_s();
     together();
     double begin = now_s();
     for (int i = 0, taken = 0; i < steps; i++) {
-        if (taken < count && (int64_t)i * count >= (int64_t)taken * steps) {
+        if (taken < count && (int64_t)(i - lead) * count >= (int64_t)taken * (steps - lead)) {
+            marks[taken % MARKS] = now_s() - begin;
             take(mode), taken++;
             stage_s += run.times[run.taken - 1].stage_s, call_s += run.times[run.taken - 1].call_s;
         }
         advance_one();
+        if (stamps) stamps[i] = now_s() - begin;
     }
     double end = now_s(), s = span_s(begin, end);
     if (count) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
@@ -94,11 +102,18 @@ static void measure(const char *kind, int round, int mode, int count, int steps)
     drain();
     cpu_s = sum(orcheck_cpu_s() - cpu_s);
     stage_s = largest(stage_s), call_s = largest(call_s);
-    if (rank == 0)
-        fprintf(report, "%s\n {\"kind\": \"%s\", \"round\": %d, \"mode\": \"%s\", \"checkpoints\": %d, "
-                "\"s\": %.9f, \"call_s\": %.9f, \"stage_s\": %.9f, \"cpu_s\": %.9f, \"late_s\": %.6f}",
-                measured++ ? "," : "", kind, round, MODE[mode], count, s, call_s, stage_s, cpu_s,
-                count ? late_s : 0);
+    if (rank) return;
+    fprintf(report, "%s\n {\"kind\": \"%s\", \"round\": %d, \"mode\": \"%s\", \"checkpoints\": %d, "
+            "\"s\": %.9f, \"call_s\": %.9f, \"stage_s\": %.9f, \"cpu_s\": %.9f, \"late_s\": %.6f",
+            measured++ ? "," : "", kind, round, MODE[mode], count, s, call_s, stage_s, cpu_s, count ? late_s : 0);
+    if (stamps) {
+        fprintf(report, ", \"begin_s\": %.6f, \"marks_s\": [", begin);
+        for (int i = 0; i < count && i < MARKS; i++) fprintf(report, "%s%.6f", i ? ", " : "", marks[i]);
+        fprintf(report, "], \"steps_s\": [");
+        for (int i = 0; i < steps; i++) fprintf(report, "%s%.6f", i ? ", " : "", stamps[i]);
+        fputc(']', report);
+    }
+    fputc('}', report);
 }
 
 /* How long a checkpoint takes until it is safe, and until nothing of it goes on; and a step. */
@@ -131,15 +146,21 @@ int main(int argc, char **argv) {
     int rounds = (int)number(argc, argv, "--rounds", "41"), runs = (int)number(argc, argv, "--runs", "2");
     int threads = (int)number(argc, argv, "--threads", "2"), counts[16], different = 0, most = 1;
     const char *list = option(argc, argv, "--counts", "1,2,3,4");
+    int chosen[MODES], modes = 0, timelines = (int)number(argc, argv, "--timelines", "0");
+    const char *names = option(argc, argv, "--modes", "sync,async,lent");
+    for (int mode = NONE + 1; mode < MODES; mode++)
+        if (strstr(names, MODE[mode])) chosen[modes++] = mode;
+    if (!modes) die("--modes: none of sync, async, lent");
+    int64_t depth = number(argc, argv, "--depth", "0");
     for (char *end; different < 16 && *list; list = *end ? end + 1 : end) {
         counts[different] = (int)strtol(list, &end, 10);
         if (end == list || counts[different] < 1) die("--counts: not a list of numbers");
         if (counts[different] > most) most = counts[different];
         different++;
     }
-    if (edge < 8 || edge > 2048 || rounds < 1) die("a value out of range");
+    if (edge < 8 || edge > 2048 || depth > 65536 || rounds < 1) die("a value out of range");
     settings = (Settings){.checkpoint = "lent", .memory = "heap", .level = "global", .job = "solver",
-                          .options = options, .nx = edge, .ny = edge, .nz = edge, .re = 1000,
+                          .options = options, .nx = edge, .ny = edge, .nz = depth ? depth : edge, .re = 1000,
                           .lid_velocity = 0.1, .die = -1};
     run.level = ORC_GLOBAL;
     cut(&block, &settings);
@@ -159,22 +180,30 @@ int main(int argc, char **argv) {
     MPI_TRY(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (rank == 0)
         fprintf(report, "{\"checkpoint_bytes\": %.0f, \"window_steps\": %d, \"run_steps\": %d, \"step_s\": %.6f, "
-                "\"samples\": [", bytes, steps, length, step_s);
+                "\"step_bytes\": %.0f, \"samples\": [", bytes, steps, length, step_s,
+                2.0 * Q * sizeof(double) * (double)settings.nx * (double)settings.ny * (double)settings.nz);
     for (int round = 0; round < rounds; round++) {
         measure("window", round, NONE, 0, steps);
-        for (int i = 0; i < MODES - 1; i++) {
-            measure("window", round, (round + i) % (MODES - 1) + 1, 1, steps);
+        for (int i = 0; i < modes; i++) {
+            measure("window", round, chosen[(round + i) % modes], 1, steps);
             measure("window", round, NONE, 0, steps);
         }
         for (int turn = round * runs / rounds; turn < (round + 1) * runs / rounds; turn++)
             for (int n = 0; n < different; n++) {
                 int count = counts[(turn + n) % different];
-                for (int i = 0; i < MODES; i++) {
-                    int mode = (turn + n + i) % MODES;
+                for (int i = 0; i <= modes; i++) {
+                    int which = (turn + n + i) % (modes + 1), mode = which ? chosen[which - 1] : NONE;
                     measure("run", turn * different + n, mode, mode == NONE ? 0 : count, length);
                 }
             }
     }
+    for (int round = 0; round < timelines; round++)
+        for (int i = 0; i <= modes; i++) {
+            int mode = i ? chosen[i - 1] : NONE, count = mode == NONE ? 0 : 2, long_steps = 3 * steps;
+            if (!(stamps = calloc((size_t)long_steps, sizeof *stamps))) die("no memory");
+            measure("timeline", round, mode, count, long_steps);
+            free(stamps), stamps = NULL;
+        }
     if (rank == 0 && (fputs("]}\n", report) < 0 || fclose(report))) die("cannot write the report");
     TRY(orc_close(run.s, 600));
     MPI_Finalize();

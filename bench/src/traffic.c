@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     threads = (int)number(argc, argv, "--threads", "2");
     int rounds = (int)number(argc, argv, "--rounds", "25");
     if (size < 4096 || threads < 1) die("a value out of range");
-    unsigned long long chunk = 4 << 20, chunks = (size + chunk - 1) / chunk + 2;
+    unsigned long long chunk = 4 << 20, chunks = (size + chunk - 1) / chunk + 3; /* at least the four of a pool */
     if (snprintf(options, sizeof options, "global = [\"%s\"]\npool = %llu\ncopy_threads = %d\nkeep = 1\n%s",
                  option(argc, argv, "--dir", NULL), chunks * chunk * (unsigned)ranks, threads,
                  option(argc, argv, "--options", "")) >= (int)sizeof options)

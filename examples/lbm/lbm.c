@@ -371,8 +371,10 @@ static double *new_grid(const Block *b, const Settings *set, Run *run) {
     return memory;
 }
 
-static void protect(const Block *b, Run *run) { /* the newest state is now in another grid */
-    TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, 0));
+/* The newest state is now in another grid. Messages arrive in buffers of their own (b->in), so that only this
+ * process's CPUs write to grids. */
+static void protect(const Block *b, Run *run) {
+    TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, ORC_CPU_WRITES_ONLY));
 }
 
 /* Opens the session and brings back the newest checkpoint: returns the step to continue from. */
