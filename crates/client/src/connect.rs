@@ -21,6 +21,7 @@ use orcheck_io::conn::Conn;
 use orcheck_io::net::{Address, Key, Listener};
 use orcheck_io::poll::Poller;
 use orcheck_io::pool::Pool;
+use orcheck_io::thread::spawn_scoped;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +92,7 @@ pub(crate) fn connect(
     let meeting = Meeting::new(&start.key, environment)?;
     std::thread::scope(|scope| {
         // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
-        let accept_ranks = scope.spawn(|| {
+        let door = || {
             let accepted = meeting.accept_all(own_door, 0, ranks).and_then(|accepted| {
                 let mut accepted = accepted.unwrap_or_default();
                 for (_, _, conn) in &mut accepted {
@@ -100,13 +101,16 @@ pub(crate) fn connect(
                 Ok(accepted)
             });
             accepted.inspect_err(|_| meeting.give_up())
-        });
-        let accept_nodes = (rank == 0 && nodes > 1).then(|| {
-            scope.spawn(|| {
-                let accepted = meeting.accept_all(listeners, 1, nodes - 1);
-                accepted.inspect_err(|_| meeting.give_up())
-            })
-        });
+        };
+        let accept_ranks = spawn_scoped(scope, "orcheck-accept", door)?;
+        let lead_door = || {
+            let accepted = meeting.accept_all(listeners, 1, nodes - 1);
+            accepted.inspect_err(|_| meeting.give_up())
+        };
+        let accept_nodes = (rank == 0 && nodes > 1)
+            .then(|| spawn_scoped(scope, "orcheck-accept", lead_door))
+            .transpose()
+            .inspect_err(|_| meeting.give_up())?;
         let own = join().inspect_err(|_| meeting.give_up());
         let to_lead = if rank == 0 || own.is_err() {
             Ok(None)

@@ -1,7 +1,8 @@
 //! The memory budget of the staging pool: how large it may be, and what is said when it is not.
 //!
 //! Invariants:
-//! 1. The pool never exceeds what the machine, `/dev/shm` and every ancestor cgroup leave free.
+//! 1. The pool never exceeds what the machine and every ancestor cgroup leave free. The size of `/dev/shm` does not
+//!    count: the pool is a memfd, which lives in a mount of the kernel's own.
 //! 2. A size the user asked for is granted exactly or refused with the numbers; never reduced.
 //!
 //! Not here: measuring (`io::machine`), allocating (`io::pool`).
@@ -53,9 +54,6 @@ fn explain(facts: &MemoryFacts) -> String {
         if limit.saturating_sub(*used) <= usable {
             return format!("cgroup {path} leaves {usable} bytes (limit {limit}, used {used})");
         }
-    }
-    if facts.shm_free_bytes <= usable {
-        return format!("shared memory leaves {usable} bytes");
     }
     format!("{usable} bytes of memory are available")
 }

@@ -30,6 +30,7 @@ use orcheck_format::{
     CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord,
     Result, crc64, crc64_combine,
 };
+use orcheck_io::memory::zeroed;
 use orcheck_io::{Dir, File, Span, crc_span, read_span};
 
 use scan::rebuild;
@@ -677,7 +678,7 @@ fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -
     }
     // Inside the file and bounded: the decoder has checked that.
     let manifest_len = trailer.manifest_len_bytes;
-    let mut bytes = vec![0; as_usize(manifest_len)?];
+    let mut bytes = zeroed(as_usize(manifest_len)?).map_err(|error| error.at(place()))?;
     file.read_at(&mut bytes, trailer.manifest_at)?;
     let place = || {
         format!(

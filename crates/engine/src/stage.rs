@@ -28,6 +28,7 @@ use orcheck_io::gate::Gate;
 use orcheck_io::memory::{Span, crc_span};
 use orcheck_io::pool::{Chunk, Pool};
 use orcheck_io::steps::Steps;
+use orcheck_io::thread::spawn_scoped;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -329,7 +330,8 @@ impl Staging {
             let work = || copy.segments(&shared, until, &spans);
             let result = std::thread::scope(|scope| {
                 let helpers: Vec<_> = (1..threads.min(until - from))
-                    .map(|_| scope.spawn(work))
+                    // Fewer threads than asked for are slower, not wrong: this one goes on alone if it must.
+                    .map_while(|_| spawn_scoped(scope, "orcheck-copy", work).ok())
                     .collect();
                 let mut result = work();
                 for helper in helpers {

@@ -14,18 +14,19 @@
 //!    not release it (as it would a classic POSIX lock), the holder's death does.
 //! 5. [`write_small`] leaves either the old file or the whole new one under its name.
 //!
-//! Faults survived: short and interrupted transfers, full disks, failing syncs and closes, torn small files.
+//! Faults survived: short and interrupted transfers, full disks, limits of the length of files, failing syncs and closes, torn small files.
 //!
 //! Not here: names and directories (see [`crate::dir`]), checksums (the callers' business).
 
 use crate::clock::Deadline;
 use crate::dir::{Create, Dir, retry};
 use crate::error::{last_errno, os_error, rustix_error};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, zeroed};
 use crate::steps::{Effect, Outcome, Steps};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -107,7 +108,7 @@ pub fn read_small(dir: &dyn Dir, name: &str, limit_bytes: u64) -> Result<Vec<u8>
     }
     let len =
         usize::try_from(len).map_err(|_| Error::internal("length beyond the address space"))?;
-    let mut bytes = vec![0; len];
+    let mut bytes = zeroed(len)?;
     file.read_at(&mut bytes, 0)?;
     Ok(bytes)
 }
@@ -200,6 +201,10 @@ impl OsFile {
     }
 
     fn write_all(&self, buf: &[u8], at: u64) -> Result<()> {
+        let end = at + buf.len() as u64;
+        check_length(end, || {
+            format!("write {} bytes at offset {at} of {}", buf.len(), self.path)
+        })?;
         let mut done = 0usize;
         let mut interrupts = 0u32;
         while done < buf.len() {
@@ -245,7 +250,6 @@ impl OsFile {
                 }
             }
         }
-        let end = at + buf.len() as u64;
         if end > self.known_len.fetch_max(end, Ordering::AcqRel) {
             self.length_changed.store(true, Ordering::Release);
         }
@@ -382,6 +386,7 @@ impl File for OsFile {
         if let Some(errno) = self.steps.refuse("file.allocate", &self.path) {
             return Err(os_error(errno, what()));
         }
+        check_length(len, what)?;
         self.length_changed.store(true, Ordering::Release);
         match retry(|| fs::fallocate(&self.handle, FallocateFlags::empty(), 0, len)) {
             Ok(()) => {
@@ -407,6 +412,9 @@ impl File for OsFile {
         let what = || format!("truncate {} to {len} bytes", self.path);
         if let Some(errno) = self.steps.refuse("file.truncate", &self.path) {
             return Err(os_error(errno, what()));
+        }
+        if len > self.known_len.load(Ordering::Acquire) {
+            check_length(len, what)?;
         }
         self.length_changed.store(true, Ordering::Release);
         retry(|| fs::ftruncate(&self.handle, len)).map_err(|errno| rustix_error(errno, what()))?;
@@ -498,6 +506,17 @@ impl File for OsFile {
 
     fn name(&self) -> String {
         self.path.clone()
+    }
+}
+
+/// Refuses to make a file longer than this process may: the kernel would send SIGXFSZ, which ends a program that does not
+/// expect it, and the program is not ours to end.
+pub(crate) fn check_length(end: u64, what: impl FnOnce() -> String) -> Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if end > limit => Err(rustix_error(Errno::FBIG, what()).next(format!(
+            "raise the limit of the length of files (ulimit -f), now {limit} bytes"
+        ))),
+        _ => Ok(()),
     }
 }
 

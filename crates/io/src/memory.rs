@@ -163,6 +163,20 @@ pub fn crc_span(span: Span) -> u64 {
     crc64(unsafe { span.bytes() })
 }
 
+/// `len` zero bytes, for lengths that come from outside: too much for this process is an error and not its end.
+///
+/// # Errors
+/// NoSpace when there is no memory.
+pub fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| {
+        Error::no_space(format!("no memory for {len} bytes"))
+            .next("give the process more memory (ulimit -v, the limit of its control group)")
+    })?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
 /// Owned, zeroed memory with a chosen alignment.
 pub struct Buffer {
     start: NonNull<u8>,

@@ -23,7 +23,7 @@
 use crate::clock::Deadline;
 use crate::dir::retry;
 use crate::error::rustix_error;
-use crate::file::File;
+use crate::file::{File, check_length};
 use crate::futex;
 use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
 use crate::memory::{Span, copy_out, write_span};
@@ -189,6 +189,9 @@ impl Pool {
                 _ => error,
             }
         };
+        check_length(layout.total, || {
+            format!("create a pool of {} bytes", layout.total)
+        })?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = fs::memfd_create("orcheck-pool", flags).map_err(what)?;
         fs::ftruncate(&file, layout.total).map_err(what)?;

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use orcheck_format::error::{Error, Result};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 
 /// Starts a named thread with all signals blocked.
 ///
@@ -19,15 +19,42 @@ pub fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
-    let old = block_signals();
-    let spawned = std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work);
-    restore_signals(&old);
-    spawned.map_err(|error| {
-        Error::unavailable(format!("thread '{name}' could not be started: {error}"))
-            .next("raise the limit of processes (ulimit -u) or of memory")
+    with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
     })
+    .map_err(|error| refused(name, &error))
+}
+
+/// The same for a thread that ends before the scope does. The standard library's own way panics without a thread.
+///
+/// # Errors
+/// Unavailable when the system grants no thread.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn_scoped(scope, work)
+    })
+    .map_err(|error| refused(name, &error))
+}
+
+fn refused(name: &str, error: &std::io::Error) -> Error {
+    Error::unavailable(format!("thread '{name}' could not be started: {error}"))
+        .next("raise the limit of processes (ulimit -u) or of memory (ulimit -v)")
+}
+
+/// A thread inherits what is blocked when it is started.
+fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let old = block_signals();
+    let started = start();
+    restore_signals(&old);
+    started
 }
 
 fn block_signals() -> libc::sigset_t {

@@ -17,6 +17,7 @@ use orcheck_format::container::{
 };
 use orcheck_format::{CommitRecord, ContainerRef, Error, Manifest, RankRecord, Result};
 use orcheck_io::File;
+use orcheck_io::memory::zeroed;
 
 use super::{as_usize, check_manifest, read_block};
 
@@ -56,7 +57,7 @@ pub(crate) fn record_at(file: &dyn File, at: u64, end: u64) -> Result<(RankRecor
             Error::corrupt(format!("{len} bytes do not fit before byte {end}")).at(place()),
         );
     }
-    let mut bytes = vec![0; as_usize(len)?];
+    let mut bytes = zeroed(as_usize(len)?).map_err(|error| error.at(place()))?;
     file.read_at(&mut bytes, at)?;
     let (record, used) = decode_rank_record(&bytes).map_err(|error| error.at(place()))?;
     Ok((record, used as u64))
