@@ -131,7 +131,7 @@ pub(crate) fn open(
         ranks: layout.nodes[node as usize].ranks.len() as u32,
         writers: layout.nodes[node as usize].writers.len() as u32,
     };
-    let side = if leads_node {
+    let claim_here = || {
         let claimant = Claimant {
             job: job.clone(),
             run: start.run,
@@ -152,9 +152,13 @@ pub(crate) fn open(
             clock,
         )
         .map(Some)
-    } else {
-        Ok(None)
     };
+    // The lead first: of two runs at once one has its directories and thereby the job, and the other one has claimed
+    // nothing elsewhere. Breaks if: all nodes claim at once; each run may then lose somewhere to the other.
+    let led = if leads_job { claim_here() } else { Ok(None) };
+    let led = agree(collective, led)?;
+    let others = leads_node && !leads_job;
+    let side = if others { claim_here() } else { Ok(led) };
     let mut side = agree(collective, side)?;
     if let Some(side) = &mut side {
         notes.append(&mut side.held.notes);
