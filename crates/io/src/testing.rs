@@ -9,11 +9,13 @@
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
 //! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
-//! memory ([`image`]), and kernels that refuse system calls ([`kernel`]).
+//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), and
+//! limits, mounts and interrupts ([`hardship`]).
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
 
+pub mod hardship;
 pub mod image;
 pub mod journal;
 pub mod kernel;

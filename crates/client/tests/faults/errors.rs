@@ -55,7 +55,7 @@ fn faults(key: &Key, turn: usize, all: bool) -> Vec<(Do, &'static str)> {
 }
 
 /// Sites of the engine's own threads: an error there ends the thread, as a defect would.
-fn is_internal(site: &str) -> bool {
+pub fn is_internal(site: &str) -> bool {
     !site.starts_with("file.") && !site.starts_with("dir.")
 }
 

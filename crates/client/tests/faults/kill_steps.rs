@@ -83,7 +83,7 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
 }
 
 /// Directories in which a first run ended well.
-fn after_a_good_run(workload: Workload, root: &Path) {
+pub fn after_a_good_run(workload: Workload, root: &Path) {
     let ended = apart_with(&Life::new(workload, root, 1, 3), &|_| {});
     let story = Story::read(root);
     assert!(

@@ -6,21 +6,29 @@ use crate::payload::Origin;
 use orcheck_format::ids::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 /// The writing side: used by the ranks of a run.
 #[derive(Clone)]
 pub struct Ledger {
-    path: PathBuf,
+    /// Open from the start: a run that is out of descriptors can still tell.
+    file: Arc<File>,
     run: u64,
 }
 
 impl Ledger {
     /// The ledger of a trial, as run number `run` writes it.
     pub fn new(root: &Path, run: u64) -> Self {
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(root.join("ledger"))
+            .unwrap();
         Self {
-            path: root.join("ledger"),
+            file: Arc::new(file),
             run,
         }
     }
@@ -28,12 +36,7 @@ impl Ledger {
     fn line(&self, text: &str) {
         let mut line = String::new();
         let _ = writeln!(line, "{} {}", self.run, text.replace('\n', " "));
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&self.path)
-            .unwrap();
-        file.write_all(line.as_bytes()).unwrap();
+        (&*self.file).write_all(line.as_bytes()).unwrap();
     }
 
     /// The run's epoch counter.

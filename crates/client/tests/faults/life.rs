@@ -10,10 +10,12 @@ use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait inside a run; a run that needs it hangs.
@@ -161,6 +163,17 @@ impl Workload {
 
     /// The directories as one node sees them, or why it cannot.
     pub fn places(&self, root: &Path, node: u32, view: View) -> orcheck_format::Result<Places> {
+        self.places_with(root, node, view, &Steps::none())
+    }
+
+    /// The same with numbered steps.
+    pub fn places_with(
+        &self,
+        root: &Path,
+        node: u32,
+        view: View,
+        steps: &Steps,
+    ) -> orcheck_format::Result<Places> {
         let wanted = |level| view == View::All || view == View::Only(level);
         let node_root = (self.node_level && wanted(Level::Node)).then(|| root.join("local"));
         let servers: Vec<PathBuf> = if wanted(Level::Global) {
@@ -175,7 +188,7 @@ impl Workload {
             &format!("n{node}"),
             node_root.as_ref(),
             &servers,
-            &Steps::none(),
+            steps,
             false,
         )
     }
@@ -427,6 +440,9 @@ pub struct Life {
     /// More lines of options.
     pub more: String,
     pub steps: Steps,
+    pub clock: Arc<dyn Clock>,
+    /// Where it tells what happens, if that must be open before it begins.
+    ledger: Option<Ledger>,
 }
 
 impl Life {
@@ -438,7 +454,20 @@ impl Life {
             checkpoints,
             more: String::new(),
             steps: Steps::none(),
+            clock: Arc::new(SystemClock),
+            ledger: None,
         }
+    }
+
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens the ledger now and not when it is first needed.
+    pub fn open_ledger(mut self) -> Self {
+        self.ledger = Some(Ledger::new(&self.root, self.run));
+        self
     }
 
     pub fn steps(mut self, steps: Steps) -> Self {
@@ -453,13 +482,18 @@ impl Life {
     }
 
     pub fn ledger(&self) -> Ledger {
-        Ledger::new(&self.root, self.run)
+        self.ledger
+            .clone()
+            .unwrap_or_else(|| Ledger::new(&self.root, self.run))
     }
 
     /// Lives it: open, find and restart, checkpoints, close. What happened is in the ledger. `between` is called
     /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`; [`RESTARTED`]).
     pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
-        let job = self.workload.job(&self.root, self.steps.clone());
+        let job = Job {
+            clock: Arc::clone(&self.clock),
+            ..self.workload.job(&self.root, self.steps.clone())
+        };
         let job = if self.more.is_empty() {
             job
         } else {
@@ -483,7 +517,7 @@ impl Life {
         let text = format!("{}{}node_name = 'n{node}'\n", job.options, self.more);
         let environment = Environment {
             steps: self.steps.clone(),
-            ..Environment::default()
+            clock: Arc::clone(&self.clock),
         };
         let session = Session::open_with("job", collective, Options::from_text(&text), environment);
         self.live_rank(session, rank, between);
@@ -514,10 +548,9 @@ impl Life {
         let mut state = Payload::blank(rank, scale);
         let mut last = 0;
         let found = session.find();
-        if lead {
-            while let Some(warning) = session.take_warning() {
-                ledger.warning(&warning);
-            }
+        // Of every rank: what one node sees of a directory, the others may not see.
+        while let Some(warning) = session.take_warning() {
+            ledger.warning(&warning);
         }
         match found {
             Ok(_) => {
@@ -599,10 +632,9 @@ impl Life {
         if self.workload.overlapped && self.checkpoints > 0 {
             self.wait(&session, &ledger, lead, last + self.checkpoints);
         }
-        if lead {
-            while let Some(warning) = session.take_warning() {
-                ledger.warning(&warning);
-            }
+        // Of every rank: what one node sees of a directory, the others may not see.
+        while let Some(warning) = session.take_warning() {
+            ledger.warning(&warning);
         }
         match session.close(LONG) {
             Ok(()) if lead => ledger.closed(),

@@ -14,6 +14,7 @@ mod alone;
 mod damage;
 mod directory;
 mod errors;
+mod hardship;
 mod hooks;
 mod kernels;
 mod kill_random;
@@ -23,6 +24,9 @@ mod ledger;
 mod life;
 mod payload;
 mod processes;
+mod reads;
+mod rivals;
+mod signals;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;
@@ -54,7 +58,17 @@ const TESTS: &[(&str, fn())] = tests![
     kernels::killed_on_linux_4_18,
     kill_random::killed_at_random_moments,
     kill_steps::killed_before_every_step,
+    hardship::copied_only_by_half,
+    hardship::interrupted_in_every_call,
+    hardship::limits_of_the_process,
+    hardship::small_and_simple_file_systems,
     processes::one_rank_is_killed_at_each_of_its_steps,
+    reads::one_error_at_every_call_of_a_restart,
+    reads::one_error_at_every_call_of_verify,
+    rivals::clocks_that_lie,
+    rivals::several_restarts_at_once,
+    signals::one_rank_stands_still_for_a_while,
+    signals::told_to_end_with_a_grace_time,
     zombie::superseded_at_every_step,
 ];
 
@@ -90,6 +104,7 @@ fn main() -> ExitCode {
     }
     let clock = SystemClock;
     let all = clock.now();
+    let seed = trial::seed();
     let (mut passed, mut failed) = (0, 0);
     println!(
         "\nrunning {} tests",
@@ -111,6 +126,15 @@ fn main() -> ExitCode {
             "test {name} ... {word} ({:.1} s)",
             (clock.now() - begun).as_secs_f64()
         );
+        if ended != Ended::Exited(0) {
+            let trials = match trial::trials(0) {
+                0 => String::new(),
+                count => format!(" ORCHECK_TRIALS={count}"),
+            };
+            println!(
+                "  again: ORCHECK_SEED={seed}{trials} cargo test -p orcheck-client --locked --test faults -- --exact {name}"
+            );
+        }
         *(if ended == Ended::Exited(0) {
             &mut passed
         } else {

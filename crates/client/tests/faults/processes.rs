@@ -24,7 +24,7 @@ const MEETING: Duration = Duration::from_secs(40);
 const PROMPTLY: Duration = Duration::from_secs(6);
 
 /// A collective between processes: rank 0 gathers what all put in and shows it to all.
-struct Hub {
+pub struct Hub {
     rank: u32,
     size: u32,
     /// On rank 0 one per other rank, elsewhere the one to rank 0.
@@ -33,7 +33,7 @@ struct Hub {
 
 impl Hub {
     /// One per rank, to be made before the processes.
-    fn world(size: u32) -> Vec<Hub> {
+    pub fn world(size: u32) -> Vec<Hub> {
         let (mut ends, mut others) = (Vec::new(), Vec::new());
         for rank in 1..size {
             let (one, other) = UnixStream::pair().unwrap();
@@ -137,7 +137,7 @@ impl Collective for Hub {
 }
 
 /// Each rank its own CP-thread, one gate for all, a pool that holds one snapshot at a time: every lock is in use.
-const CORES: Workload = Workload {
+pub const CORES: Workload = Workload {
     name: "3 processes, a CP-thread each",
     ranks: 3,
     nodes: 1,
@@ -152,7 +152,7 @@ const CORES: Workload = Workload {
 };
 
 /// Two nodes with a CP-thread each on their lowest rank, both levels.
-const HOSTS: Workload = Workload {
+pub const HOSTS: Workload = Workload {
     name: "4 processes on 2 nodes, node + global",
     ranks: 4,
     nodes: 2,

@@ -7,6 +7,7 @@ use orcheck_io::environment::env_var;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Longest life of a run before it counts as hanging.
@@ -179,9 +180,13 @@ pub fn trials(quick: usize) -> usize {
 
 /// The seed of this run: `ORCHECK_SEED`, or a fresh one. Printed by whoever uses it.
 pub fn seed() -> u64 {
-    env_var("ORCHECK_SEED")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(|| u64::from(u32::from_le_bytes(orcheck_io::rng::random_bytes())))
+    // Chosen before the first test forks: one seed for all of them.
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        env_var("ORCHECK_SEED")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| u64::from(u32::from_le_bytes(orcheck_io::rng::random_bytes())))
+    })
 }
 
 /// A small generator, the same everywhere.

@@ -3,7 +3,7 @@
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Dtype;
-use orcheck_io::clock::SystemClock;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
 use std::path::Path;
@@ -142,6 +142,7 @@ pub struct Job {
     pub ranks_per_node: u32,
     pub options: String,
     pub steps: Steps,
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Job {
@@ -170,6 +171,7 @@ impl Job {
             ranks_per_node: ranks,
             options,
             steps: Steps::none(),
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -210,7 +212,7 @@ impl Job {
                             Options::from_text(&format!("{}node_name = 'n{node}'\n", self.options));
                         let environment = Environment {
                             steps: self.steps.clone(),
-                            clock: Arc::new(SystemClock),
+                            clock: Arc::clone(&self.clock),
                         };
                         work(
                             Session::open_with("job", Box::new(collective), options, environment),
