@@ -27,7 +27,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import orcbench as ob
 from adapter import Missing, adapters
 from faults import KINDS
-from trial import VERDICTS, Subject
+from trial import DAMAGES, VERDICTS, Subject
 
 WORST = VERDICTS[4:]
 
@@ -61,6 +61,8 @@ def arguments(argv=None):
     if args.trial is not None:
         args.jobs = 1
     args.dir, args.prefix = os.path.realpath(args.dir), os.path.abspath(args.prefix)
+    if os.sep in args.python:
+        args.python = os.path.abspath(args.python)  # not resolved: a virtual environment is a link
     os.makedirs(args.dir, exist_ok=True)
     return args
 
@@ -118,28 +120,34 @@ def torture(args, say=print):
     out = os.path.join(args.dir, "bin")
     meddle = build_meddle(out)
     words = {"out": out, "prefix": args.prefix, "python": args.python}
-    cells, missing, versions = [], {}, {}
-    end = time.monotonic() + 60 * args.minutes
-    wanted = adapters(args.adapters, words, args.formats)
-    for left, adapter in zip(range(len(wanted), 0, -1), wanted):
+    cells, missing, versions, ready = [], {}, {}, []
+    for adapter in adapters(args.adapters, words, args.formats):
         try:
             adapter.prepare()
+            ready.append(adapter)
         except Missing as why:
             missing[adapter.name] = str(why)
-            continue
-        versions[adapter.name] = {"about": adapter.about, **adapter.versions}
+    end = time.monotonic() + 60 * args.minutes
+    # What takes least goes first, and leaves its time to the others.
+    order = sorted(args.kinds, key=lambda kind: kind not in (*DAMAGES, "read"))
+    for left, adapter in zip(range(len(ready), 0, -1), ready):
         with ob.scratch(args.dir) as scratch:
             subject = Subject(adapter, meddle, scratch, args.seed, args.state_kib * 1024, args.trials, args.timeout_s)
-            subject.reference()
-            versions[adapter.name]["calls"] = subject.calls
+            try:
+                subject.reference()
+            except RuntimeError as error:  # it cannot even do it without a fault: the others go on
+                missing[adapter.name] = str(error).strip()
+                continue
+            versions[adapter.name] = {"about": adapter.about, **adapter.versions, "calls": subject.calls}
             finish = time.monotonic() + max(1.0, end - time.monotonic()) / left
-            for kinds_left, kind in zip(range(len(args.kinds), 0, -1), args.kinds):
+            for kinds_left, kind in zip(range(len(order), 0, -1), order):
                 begun = time.monotonic()
                 cell = Cell(subject, kind)
                 cell.run(args, max(0.5, finish - begun) / kinds_left)
                 cells.append(cell)
                 say(f"  {adapter.name} {kind}: {len(cell.outcomes)} trials, {time.monotonic() - begun:.0f} s",
                     file=sys.stderr, flush=True)
+    cells.sort(key=lambda cell: (ready.index(cell.subject.adapter), args.kinds.index(cell.kind)))
     return cells, missing, versions
 
 

@@ -124,10 +124,10 @@ class Subject:
             wrong = sorted(set(replayed) ^ set(self.image)) or [n for n in replayed if replayed[n] != self.image[n]]
             self.unseen = {f"unexplained: {wrong[0]}"}
 
-    def replayed(self, until, trace=None, data=None):
-        """The disk as of a call's number."""
-        disk = model.Disk(self.root, self.data if data is None else data)
-        for call in (trace or self.trace).calls:
+    def replayed(self, until):
+        """The disk as of a call's number; None: at the end."""
+        disk = model.Disk(self.root, self.data)
+        for call in self.trace.calls:
             if until is None or call.number <= until:
                 disk.apply(call)
         return disk
