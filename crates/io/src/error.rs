@@ -47,6 +47,7 @@ pub fn errno_name(errno: i32) -> &'static str {
         libc::ENETUNREACH => "ENETUNREACH",
         libc::ECONNABORTED => "ECONNABORTED",
         libc::ECONNRESET => "ECONNRESET",
+        libc::ENOBUFS => "ENOBUFS",
         libc::ETIMEDOUT => "ETIMEDOUT",
         libc::ECONNREFUSED => "ECONNREFUSED",
         libc::EHOSTUNREACH => "EHOSTUNREACH",
@@ -74,6 +75,7 @@ pub fn errno_kind(errno: i32) -> ErrorKind {
         | libc::EMFILE
         | libc::ENFILE
         | libc::ENOMEM
+        | libc::ENOBUFS
         | libc::EAGAIN
         | libc::EBUSY
         | libc::EINTR

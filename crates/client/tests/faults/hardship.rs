@@ -26,7 +26,7 @@ const CHECKPOINTS: u64 = 4;
 const FIRST: u64 = 3;
 
 /// One rank without a routed file, which the test itself could not write when it is out of descriptors.
-const PLAIN: Workload = Workload {
+pub const PLAIN: Workload = Workload {
     name: "1 rank, global, nothing routed",
     routed: false,
     ..SOLO
@@ -100,15 +100,16 @@ fn limited(workload: &Workload, hardship: Hardship, at_once: bool) -> Outcome {
     .wait(PATIENCE);
     let story = Story::read(root);
     let safe_before = if at_once { 0 } else { FIRST - 1 };
-    let result = judge(workload, root, ended, &story, safe_before)
+    let result = judge(workload, root, 1, ended, &story, safe_before)
         .and_then(|verdict| heal(workload, root, 2).map(|_| verdict));
     Outcome::of(true, result)
 }
 
 /// Ended by itself, in time, with a word for each step that is not safe, and with all that was safe before.
-fn judge(
+pub fn judge(
     workload: &Workload,
     root: &Path,
+    run: u64,
     ended: Ended,
     story: &Story,
     safe_before: u64,
@@ -124,7 +125,7 @@ fn judge(
             );
         }
     }
-    let mine = story.run(1);
+    let mine = story.run(run);
     if let Some(late) = mine.errors.iter().find(|e| e.contains("is not yet safe")) {
         return fail(Verdict::Hang, late.clone());
     }
@@ -140,8 +141,8 @@ fn judge(
     if let Some(step) = (1..=safe_before).find(|&step| !safe(step)) {
         return fail(Verdict::LostWork, format!("step {step} was taken in peace"));
     }
-    let all = (1..=CHECKPOINTS).all(safe);
-    if !all && mine.errors.is_empty() {
+    let lost = mine.begun.iter().find(|&&step| !safe(step));
+    if mine.errors.is_empty() && (lost.is_some() || !mine.closed) {
         return fail(
             Verdict::HardFail,
             "steps were lost without a word".to_owned(),
@@ -246,7 +247,7 @@ fn lives_there(
     let life = Life::new(*workload, root, 1, CHECKPOINTS);
     let ended = crate::trial::apart(&life);
     let story = Story::read(root);
-    let verdict = judge(workload, root, ended, &story, 0)?;
+    let verdict = judge(workload, root, 1, ended, &story, 0)?;
     let mine = story.run(1);
     if verdict == Verdict::ClearFail {
         let full = |error: &String| error.contains("no_space") || error.contains("ENOSPC");
@@ -330,7 +331,7 @@ fn full_shared_memory() -> Result<Verdict, Failure> {
         0
     })
     .wait(PATIENCE);
-    let verdict = judge(&PAIR, root, ended, &Story::read(root), CHECKPOINTS)?;
+    let verdict = judge(&PAIR, root, 1, ended, &Story::read(root), CHECKPOINTS)?;
     heal(&PAIR, root, 2).map(|_| verdict)
 }
 

@@ -22,6 +22,7 @@ mod kill_random;
 mod kill_steps;
 mod ledger;
 mod life;
+mod outside;
 mod payload;
 mod processes;
 mod reads;
@@ -62,6 +63,7 @@ const TESTS: &[(&str, fn())] = tests![
     hardship::interrupted_in_every_call,
     hardship::limits_of_the_process,
     hardship::small_and_simple_file_systems,
+    outside::any_system_call_fails,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
     reads::one_error_at_every_call_of_verify,
