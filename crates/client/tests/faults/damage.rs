@@ -1,14 +1,12 @@
 //! Damage in each structure of the format: the exact bytes from what is redundant, or the older step with a
 //! warning that says what was wrong; never other bytes. With `strict`, an error instead of the older step.
 
+use crate::anatomy::anatomy;
 use crate::ledger::Story;
 use crate::life::{Life, PAIR, SPREAD, STRIPED, Workload, copy_tree, names};
 use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Random, Table, Verdict, apart, seed, share, told, trials};
-use orcheck_format::container::{
-    BLOCK_BYTES, RankHeader, TRAILER_BYTES, Trailer, decode_rank_record,
-};
-use orcheck_format::manifest::Manifest;
+use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::names::FileName;
 use orcheck_io::testing::{Ended, Scratch};
 use std::ops::Range;
@@ -51,63 +49,6 @@ enum Harm {
     Swap,
     /// The block that an older checkpoint has at the same offset.
     Stale,
-}
-
-/// The ranges of one container's structures.
-struct Anatomy {
-    header: Range<usize>,
-    ranks: Vec<(u32, Range<usize>, Range<usize>, Range<usize>)>,
-    manifest: Range<usize>,
-    trailer: Range<usize>,
-    /// Stored bytes of regions: (rank, store, range in that store's file).
-    extents: Vec<(u32, usize, Range<usize>)>,
-}
-
-fn anatomy(bytes: &[u8]) -> Anatomy {
-    let trailer = bytes.len() - TRAILER_BYTES..bytes.len();
-    let found = Trailer::decode(&bytes[trailer.clone()]).unwrap();
-    let at = found.manifest_at as usize;
-    let manifest = at..at + found.manifest_len_bytes as usize;
-    let decoded = Manifest::decode(&bytes[manifest.clone()]).unwrap();
-    let striped = decoded.stores.len() > 1;
-    let mut ranks = Vec::new();
-    let mut at = BLOCK_BYTES;
-    while at < manifest.start {
-        let header = RankHeader::decode(&bytes[at..at + BLOCK_BYTES]).unwrap();
-        let stream = at + BLOCK_BYTES;
-        let record = stream
-            + if striped {
-                0
-            } else {
-                header.stream_len_bytes as usize
-            };
-        let (_, used) = decode_rank_record(&bytes[record..]).unwrap();
-        ranks.push((
-            header.rank,
-            at..at + BLOCK_BYTES,
-            stream..record,
-            record..record + used,
-        ));
-        at = (record + used).next_multiple_of(BLOCK_BYTES);
-    }
-    let mut extents = Vec::new();
-    for rank in &decoded.ranks {
-        for extent in rank.regions.iter().flat_map(|region| &region.extents) {
-            let from = extent.physical as usize;
-            extents.push((
-                rank.rank,
-                usize::from(extent.store),
-                from..from + extent.stored_len_bytes as usize,
-            ));
-        }
-    }
-    Anatomy {
-        header: 0..BLOCK_BYTES,
-        ranks,
-        manifest,
-        trailer,
-        extents,
-    }
 }
 
 /// Files of the newest step that satisfy `which`, relative to `root`.

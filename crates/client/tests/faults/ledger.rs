@@ -107,7 +107,11 @@ pub struct Story {
 impl Story {
     /// Reads the ledger of a trial.
     pub fn read(root: &Path) -> Self {
-        let text = std::fs::read_to_string(root.join("ledger")).unwrap_or_default();
+        Self::parse(std::fs::read_to_string(root.join("ledger")).unwrap_or_default())
+    }
+
+    /// Reads what a ledger says.
+    pub fn parse(text: String) -> Self {
         let mut runs: BTreeMap<u64, Told> = BTreeMap::new();
         for line in text.lines() {
             let mut words = line.splitn(3, ' ');

@@ -5,7 +5,7 @@ use crate::payload::{Origin, Payload};
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::places::Places;
-use orcheck_engine::restore::{RankView, candidates};
+use orcheck_engine::restore::{Candidate, RankView, candidates};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
@@ -118,6 +118,16 @@ pub enum View {
     Only(Level),
 }
 
+/// Why a checkpoint was not read.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Somebody said that it cannot be read. (`power` looks at what was said.)
+    #[allow(dead_code)]
+    Refused(orcheck_format::error::Error),
+    /// It was read, and is not what was written.
+    Wrong(String),
+}
+
 impl Workload {
     /// The job below `root`, with this workload's options.
     pub fn job(&self, root: &Path, steps: Steps) -> Job {
@@ -148,7 +158,7 @@ impl Workload {
         levels
     }
 
-    fn node_of(&self, rank: u32) -> u32 {
+    pub fn node_of(&self, rank: u32) -> u32 {
         rank / self.ranks.div_ceil(self.nodes)
     }
 
@@ -205,50 +215,62 @@ impl Workload {
             Err(error) => return Err(format!("{view:?}: {error}")),
         };
         let offer = candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
-        'next: for candidate in offer.candidates {
-            let mut origins = BTreeSet::new();
-            for rank in 0..self.ranks {
-                let place = &places[self.node_of(rank) as usize];
-                let Ok(mut view) = RankView::open(place, candidate, rank, self.ranks) else {
-                    continue 'next;
-                };
-                let mut state = Payload::blank(rank, self.scale);
-                for (region, bytes) in [
-                    ("u", &mut state.u),
-                    ("v", &mut state.v),
-                    ("small", &mut state.small),
-                ] {
-                    if view.region(region).map(|r| r.len_bytes) != Some(bytes.len() as u64) {
-                        return Err(format!(
-                            "step {}: region {region} has another length",
-                            candidate.step
-                        ));
-                    }
-                    if view.read(region, Span::from_mut(bytes)).is_err() {
-                        continue 'next;
-                    }
-                }
-                let mut tail = Vec::new();
-                let mut take = |at: u64, bytes: &[u8]| {
-                    tail.truncate(at as usize);
-                    tail.extend_from_slice(bytes);
-                    Ok(())
-                };
-                if view.stream("tail", &mut take).is_err() {
-                    continue 'next;
-                }
-                *state.tail.lock().unwrap() = tail;
-                origins.insert(state.origin(rank, self.scale)?);
+        for candidate in offer.candidates {
+            match self.read(&places, candidate, &mut Vec::new()) {
+                Ok(origin) => return Ok(Some(origin)),
+                Err(Trouble::Refused(_)) => {}
+                Err(Trouble::Wrong(text)) => return Err(format!("{view:?}: {text}")),
             }
-            return match origins.into_iter().collect::<Vec<_>>()[..] {
-                [origin] if origin.step == candidate.step => Ok(Some(origin)),
-                ref several => Err(format!(
-                    "{view:?}: step {} holds {several:?}",
-                    candidate.step
-                )),
-            };
         }
         Ok(None)
+    }
+
+    /// One checkpoint, read by all ranks from the places of their nodes, with what is to be said about it.
+    pub fn read(
+        &self,
+        places: &[Places],
+        candidate: Candidate,
+        notes: &mut Vec<String>,
+    ) -> Result<Origin, Trouble> {
+        let mut origins = BTreeSet::new();
+        // As in a restart: first all ranks open their part, then they read.
+        let views: Vec<RankView> = (0..self.ranks)
+            .map(|rank| {
+                let place = &places[self.node_of(rank) as usize];
+                RankView::open(place, candidate, rank, self.ranks)
+            })
+            .collect::<orcheck_format::Result<_>>()
+            .map_err(Trouble::Refused)?;
+        for (rank, mut view) in (0..).zip(views) {
+            let mut state = Payload::blank(rank, self.scale);
+            for (region, bytes) in state.memory() {
+                if view.region(region).map(|r| r.len_bytes) != Some(bytes.len() as u64) {
+                    return Err(Trouble::Wrong(format!(
+                        "step {}: region {region} has another length",
+                        candidate.step
+                    )));
+                }
+                view.read(region, Span::from_mut(bytes))
+                    .map_err(Trouble::Refused)?;
+            }
+            let mut tail = Vec::new();
+            let mut take = |at: u64, bytes: &[u8]| {
+                tail.truncate(at as usize);
+                tail.extend_from_slice(bytes);
+                Ok(())
+            };
+            view.stream("tail", &mut take).map_err(Trouble::Refused)?;
+            notes.append(&mut view.take_notes());
+            *state.tail.lock().unwrap() = tail;
+            origins.insert(state.origin(rank, self.scale).map_err(Trouble::Wrong)?);
+        }
+        match origins.into_iter().collect::<Vec<_>>()[..] {
+            [origin] if origin.step == candidate.step => Ok(origin),
+            ref several => Err(Trouble::Wrong(format!(
+                "step {} holds {several:?}",
+                candidate.step
+            ))),
+        }
     }
 
     /// Commit records that name containers which are not there, and directories that lack the record of the newest

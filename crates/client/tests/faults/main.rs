@@ -11,14 +11,16 @@
 )]
 
 mod alone;
+mod anatomy;
 mod damage;
 mod directory;
 mod errors;
 mod hardship;
+#[macro_use]
+mod harness;
 mod hooks;
 mod kernels;
 mod kill_random;
-
 mod kill_steps;
 mod ledger;
 mod life;
@@ -34,16 +36,7 @@ mod support;
 mod trial;
 mod zombie;
 
-use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::testing::{Child, Ended};
 use std::process::ExitCode;
-use std::time::Duration;
-
-macro_rules! tests {
-    ($($module:ident::$name:ident,)*) => {
-        &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name as fn())),*]
-    };
-}
 
 const TESTS: &[(&str, fn())] = tests![
     alone::the_program_never_calls_in_again,
@@ -74,84 +67,6 @@ const TESTS: &[(&str, fn())] = tests![
     zombie::superseded_at_every_step,
 ];
 
-/// Longest time of one test; a campaign takes hours.
-fn limit() -> Duration {
-    let hours = if trial::trials(0) > 0 { 48 } else { 1 };
-    Duration::from_secs(hours * 3600)
-}
-
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let exact = arguments.iter().any(|argument| argument == "--exact");
-    let wanted: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
-    let chosen = |name: &str| {
-        wanted.is_empty()
-            || wanted.iter().any(|part| {
-                if exact {
-                    name == part.as_str()
-                } else {
-                    name.contains(part.as_str())
-                }
-            })
-    };
-    if arguments.iter().any(|argument| argument == "--list") {
-        TESTS
-            .iter()
-            .filter(|(name, _)| chosen(name))
-            .for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let clock = SystemClock;
-    let all = clock.now();
-    let seed = trial::seed();
-    let (mut passed, mut failed) = (0, 0);
-    println!(
-        "\nrunning {} tests",
-        TESTS.iter().filter(|(name, _)| chosen(name)).count()
-    );
-    for (name, test) in TESTS.iter().filter(|(name, _)| chosen(name)) {
-        let begun = clock.now();
-        let ended = Child::run(|| {
-            test();
-            0
-        })
-        .wait(limit());
-        let word = if ended == Ended::Exited(0) {
-            "ok".to_owned()
-        } else {
-            format!("FAILED ({ended:?})")
-        };
-        println!(
-            "test {name} ... {word} ({:.1} s)",
-            (clock.now() - begun).as_secs_f64()
-        );
-        if ended != Ended::Exited(0) {
-            let trials = match trial::trials(0) {
-                0 => String::new(),
-                count => format!(" ORCHECK_TRIALS={count}"),
-            };
-            println!(
-                "  again: ORCHECK_SEED={seed}{trials} cargo test -p orcheck-client --locked --test faults -- --exact {name}"
-            );
-        }
-        *(if ended == Ended::Exited(0) {
-            &mut passed
-        } else {
-            &mut failed
-        }) += 1;
-    }
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {} filtered out; finished in {:.2}s\n",
-        TESTS.len() - passed - failed,
-        (clock.now() - all).as_secs_f64()
-    );
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    harness::run("faults", TESTS)
 }

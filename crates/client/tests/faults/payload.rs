@@ -1,6 +1,7 @@
 //! State that says whose it is: every 64 bytes carry region, rank, run, step and offset, so that stale, swapped,
 //! zero and mixed bytes are recognised, and not only that a checksum is wrong.
 
+use orcheck_client::regions::SAME;
 use orcheck_client::{Codec, Session};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Dtype;
@@ -18,6 +19,10 @@ pub struct Payload {
     pub v: Vec<u8>,
     /// A region smaller than its own identity.
     pub small: Vec<u8>,
+    /// A region that is the same on all ranks, and stored once.
+    pub shared: Vec<u8>,
+    /// A region without bytes.
+    pub none: Vec<u8>,
     /// What the codec packs; its length depends on the step.
     pub tail: Arc<Mutex<Vec<u8>>>,
     /// The routed file, where the workload has one.
@@ -75,6 +80,8 @@ impl Payload {
             u: part(1, rank, origin, scale * 700 + 17 * rank as usize),
             v: part(2, rank, origin, scale * 300 + 5),
             small: part(3, rank, origin, 24),
+            shared: part(6, 0, origin, 130),
+            none: Vec::new(),
             tail: Arc::new(Mutex::new(part(4, rank, origin, tail_len(origin.step)))),
             route: None,
         }
@@ -92,9 +99,21 @@ impl Payload {
     pub fn scribble(&mut self, lent: bool) {
         self.u.fill(0xee);
         self.small.fill(0xee);
+        self.shared.fill(0xee);
         if !lent {
             self.v.fill(0xee);
         }
+    }
+
+    /// The regions that are plain memory, by name.
+    pub fn memory(&mut self) -> [(&'static str, &mut Vec<u8>); 5] {
+        [
+            ("u", &mut self.u),
+            ("v", &mut self.v),
+            ("small", &mut self.small),
+            ("shared", &mut self.shared),
+            ("none", &mut self.none),
+        ]
     }
 
     /// Names all regions.
@@ -102,6 +121,8 @@ impl Payload {
         session.protect("u", Span::from_mut(&mut self.u), Dtype::U8, 0)?;
         session.protect("v", Span::from_mut(&mut self.v), Dtype::U8, 0)?;
         session.protect("small", Span::from_mut(&mut self.small), Dtype::F64, 0)?;
+        session.protect("shared", Span::from_mut(&mut self.shared), Dtype::U8, SAME)?;
+        session.protect("none", Span::from_mut(&mut self.none), Dtype::U8, 0)?;
         session.protect_codec("tail", Box::new(Tail(Arc::clone(&self.tail))), 0)?;
         if routed {
             self.route = Some(session.route("notes")?);
@@ -133,6 +154,7 @@ impl Payload {
             ("u", self.u.clone(), expected.u),
             ("v", self.v.clone(), expected.v),
             ("small", self.small.clone(), expected.small),
+            ("shared", self.shared.clone(), expected.shared),
             (
                 "tail",
                 self.tail.lock().unwrap().clone(),
