@@ -3,7 +3,7 @@
 //! Works on names only and removes only files whose name Orcheck could have given: foreign files
 //! stay. Each level is pruned by itself, so that one that fails again and again cannot fill the
 //! directories of the other: the commit records of what goes in all its directories, fsync of
-//! these, then the containers.
+//! these and of all others of the level, then the containers.
 //!
 //! Invariants:
 //! 1. Nothing goes from a level before `keep` newer checkpoints are committed at that level by this
@@ -118,7 +118,6 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
     // Records first, everywhere, and durably: no record may name a container that went before it.
     let mut going = BTreeSet::new();
     for Listed { dir, names } in &listed {
-        let before = gone;
         for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
             match FileName::parse(name) {
                 Some(FileName::Commit { step, epoch, .. }) if checkpoint_goes(step, epoch) => {
@@ -133,9 +132,11 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
                 _ => {}
             }
         }
-        if gone > before {
-            dir.sync()?;
-        }
+    }
+    if gone > 0 || !going.is_empty() {
+        // Every directory, also one that had no record now: an earlier prune may have removed it and then failed, or
+        // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
+        listed.iter().try_for_each(|listed| listed.dir.sync())?;
     }
     let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
     for Listed { dir, names } in &listed {

@@ -79,13 +79,14 @@ fn files(image: &Image, which: impl Fn(&FileName) -> bool) -> Vec<(String, Range
     .collect()
 }
 
-/// Every structure of the newest checkpoint.
-fn spots(workload: &Workload, image: &Image) -> Vec<Spot> {
+/// Every structure of one checkpoint.
+fn spots(workload: &Workload, image: &Image, of_step: u64) -> Vec<Spot> {
     let mut spots = Vec::new();
     let striped = workload.options.contains("traditional");
-    for (path, _) in files(image, |name| {
-        matches!(name, FileName::Container { step: NEWEST, .. })
-    }) {
+    for (path, _) in files(
+        image,
+        |name| matches!(name, FileName::Container { step, .. } if *step == of_step),
+    ) {
         let anatomy = anatomy(image.file(&path).unwrap().bytes());
         // Level node is read first, and level global only where that fails.
         let (lost, said) = match (workload.node_level, path.starts_with("local")) {
@@ -160,9 +161,10 @@ fn spots(workload: &Workload, image: &Image) -> Vec<Spot> {
     };
     copies(
         ["commit record, one copy", "commit record, all copies"],
-        files(image, |name| {
-            matches!(name, FileName::Commit { step: NEWEST, .. })
-        }),
+        files(
+            image,
+            |name| matches!(name, FileName::Commit { step, .. } if *step == of_step),
+        ),
         Expect::NewestSaid,
         Expect::Older,
     );
@@ -370,7 +372,7 @@ pub fn every_bit_of_metadata() {
             ..workload
         };
         let image = checkpoints(&workload);
-        let mut spots = spots(&workload, &image);
+        let mut spots = spots(&workload, &image, NEWEST);
         // Small records are alike in all jobs.
         spots.retain(|spot| number == 0 || thorough || spot.files[0].0.ends_with(".orc"));
         let mut random = Random::new(seed.wrapping_add(number as u64));
@@ -389,14 +391,80 @@ pub fn seeded_damage_to_data() {
         let scale = if name == "striped" { 70 } else { 16 };
         let workload = Workload { scale, ..workload };
         let image = checkpoints(&workload);
-        let spots = spots(&workload, &image);
+        let spots = spots(&workload, &image, NEWEST);
         let mut random = Random::new(seed.wrapping_add(number as u64));
         let cases = data_cases(&spots, &mut random, trials(DATA));
         try_all(&mut table, name, &workload, &image, &spots, &cases);
+        let both: Vec<Spot> = spots
+            .into_iter()
+            .chain(self::spots(&workload, &image, NEWEST - 1))
+            .collect();
+        let count = trials(DATA) / 2;
+        let several = |number| several(&workload, &image, &both, random_of(seed, number));
+        let outcomes = share(count, &several);
+        let names: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        let allowed = [Verdict::Pass, Verdict::FellBack, Verdict::ClearFail];
+        table.add(
+            &format!("{name}: several places"),
+            &names,
+            &outcomes,
+            &allowed,
+        );
     }
     table.finish(&format!(
         "damaged data; again: ORCHECK_SEED={seed} cargo test -p orcheck-client --test power -- data"
     ));
+}
+
+/// The choices of one trial, whoever runs it.
+fn random_of(seed: u64, number: usize) -> Random {
+    Random::new(seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Two to nine damages at once, to anything of both checkpoints.
+// Breaks if: what cannot be read looks like what was never there; the job would then begin afresh.
+fn several(workload: &Workload, image: &Image, spots: &[Spot], mut random: Random) -> Outcome {
+    let mut changed = image.clone();
+    let mut files = Vec::new();
+    for _ in 0..2 + random.below(8) {
+        let spot = &spots[random.below(spots.len() as u64) as usize];
+        for (path, range) in &spot.files {
+            let there = changed.file(path).unwrap().bytes().len();
+            let range = range.start.min(there)..range.end.min(there);
+            if range.is_empty() {
+                continue;
+            }
+            let at = random.below(range.len() as u64) as usize;
+            let harm = match random.below(4) {
+                0 => Harm::Cut(at),
+                1 => Harm::Zero(at),
+                _ => Harm::Flip(at * 8 + random.below(8) as usize),
+            };
+            if let Some(bytes) = harmed(&changed, path, &range, harm) {
+                changed = changed.with(path, Some(Content::new(bytes)));
+                files.push(name_of(path).to_owned());
+            }
+        }
+    }
+    let named = |text: &str| files.iter().any(|file| text.contains(file.as_str()));
+    let result = match restart(workload, &changed, View::All) {
+        Err((Verdict::HardFail, text)) if named(&text) => Ok(Verdict::ClearFail),
+        Err(failure) => Err(failure),
+        Ok(found) => match found.origin {
+            Some(Origin {
+                run: 1,
+                step: NEWEST,
+            }) => Ok(Verdict::Pass),
+            Some(Origin { run: 1, step: 2 }) if named(&found.damage.join(" ")) => {
+                Ok(Verdict::FellBack)
+            }
+            other => Err((
+                Verdict::HardFail,
+                format!("found {other:?}: {:?}; damaged {files:?}", found.damage),
+            )),
+        },
+    };
+    Outcome::of(!files.is_empty(), result)
 }
 
 /// The directories after three checkpoints, of which two are kept.

@@ -43,5 +43,5 @@ const TESTS: &[(&str, fn())] = tests![
 ];
 
 fn main() -> ExitCode {
-    harness::run(TESTS)
+    harness::run("power", TESTS)
 }
