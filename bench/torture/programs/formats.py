@@ -128,8 +128,8 @@ def save(form, directory, states, first, last, ack):
     whole = getattr(form, "directory", False)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if name.endswith(".tmp") or (whole and not os.path.exists(os.path.join(path, ".metadata"))):
-            remove(path)  # of a run that was killed
+        if not re.fullmatch(r"step-\d+", name) or (whole and not os.path.exists(os.path.join(path, ".metadata"))):
+            remove(path)  # of a run that was killed, also what the format itself calls temporary
     for step in range(first, last + 1):
         with open(os.path.join(states, str(step)), "rb") as file:
             parts = numpy.split(numpy.frombuffer(bytearray(file.read()), dtype="u8"), PARTS)
