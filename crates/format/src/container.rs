@@ -61,8 +61,11 @@ impl Features {
     /// Incompatible bit 0: the container has stripes; see `docs/format.md`.
     pub const STRIPED: u64 = 1;
 
+    /// Incompatible bit 1: extents may lie in older containers; see `docs/format.md`.
+    pub const REFERENCES: u64 = 2;
+
     /// Incompatible bits that this version knows.
-    pub const KNOWN_INCOMPAT: u64 = Self::STRIPED;
+    pub const KNOWN_INCOMPAT: u64 = Self::STRIPED | Self::REFERENCES;
 
     /// The features of a striped container.
     pub const fn striped() -> Self {
@@ -70,6 +73,15 @@ impl Features {
             compat: 0,
             ro_compat: 0,
             incompat: Self::STRIPED,
+        }
+    }
+
+    /// The features of a container whose extents may lie in older containers.
+    pub const fn references() -> Self {
+        Features {
+            compat: 0,
+            ro_compat: 0,
+            incompat: Self::REFERENCES,
         }
     }
 

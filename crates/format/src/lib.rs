@@ -31,7 +31,7 @@ pub use container::{
     BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader,
     TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,
 };
-pub use crc::{Crc64, crc64, crc64_combine};
+pub use crc::{Crc64, CrcShift, crc64, crc64_combine};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Dtype, Epoch, JobName, Level, RunId};
 pub use manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};

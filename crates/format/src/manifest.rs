@@ -321,12 +321,7 @@ impl Manifest {
     fn check_place(&self, extent: &Extent, file_len_bytes: u64) -> Result<()> {
         let end = extent.end()?;
         if let Some(name) = &extent.container {
-            return match FileName::parse(name) {
-                Some(FileName::Container { .. }) => Ok(()),
-                _ => Err(Error::corrupt(format!(
-                    "{name:?} is not the name of a container"
-                ))),
-            };
+            return self.referred_step(name).map(|_| ());
         }
         if usize::from(extent.store) >= self.stores.len() {
             return Err(Error::corrupt(format!(
@@ -342,6 +337,24 @@ impl Manifest {
             )));
         }
         Ok(())
+    }
+
+    /// The step of an older container that extents of this one may lie in: one of the same run and
+    /// the same writer. Fails with Corrupt for any other name.
+    pub fn referred_step(&self, name: &str) -> Result<u64> {
+        let own = FileName::Container {
+            step: self.step,
+            epoch: self.epoch.counter,
+            run: self.epoch.run.short_bytes(),
+            node: self.node,
+            writer: self.writer,
+        };
+        match own.of_older_step(name) {
+            Some(step) => Ok(step),
+            None => Err(Error::corrupt(format!(
+                "{name:?} is not the name of an older container of this run and writer"
+            ))),
+        }
     }
 
     /// The BLAKE3 digest that identifies an encoded manifest.

@@ -140,6 +140,27 @@ impl FileName {
         // Numbers are read leniently; printing the result and comparing makes it exact.
         parse_loosely(text).filter(|name| name.to_string() == text)
     }
+
+    /// The step of the container called `text` if it differs from this one only in being of an
+    /// older step.
+    pub fn of_older_step(&self, text: &str) -> Option<u64> {
+        let older = FileName::parse(text)?;
+        let (FileName::Container { step: own, .. }, FileName::Container { step, .. }) =
+            (self, &older)
+        else {
+            return None;
+        };
+        (step < own && self.at_step(*step) == older).then_some(*step)
+    }
+
+    /// This container's name at another step; any other name unchanged.
+    pub fn at_step(&self, step: u64) -> FileName {
+        let mut name = self.clone();
+        if let FileName::Container { step: own, .. } = &mut name {
+            *own = step;
+        }
+        name
+    }
 }
 
 fn parse_loosely(text: &str) -> Option<FileName> {

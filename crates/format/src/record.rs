@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
 use crate::manifest::{MAX_METADATA_BYTES, MAX_NAME_BYTES};
 use crate::names::{FileName, MAX_FILE_NAME_BYTES};
+use std::collections::BTreeSet;
 
 /// Most nodes of a job: a hundred times the largest machines.
 pub const MAX_NODES: usize = 1 << 20;
@@ -29,14 +30,17 @@ pub const MAX_PATH_BYTES: usize = 4096;
 pub const MAX_CONTAINERS: usize = 1 << 20;
 /// Most rank ranges of one container; ranks of a node are mostly consecutive.
 pub const MAX_RANK_RANGES: usize = 1 << 16;
+/// Most older checkpoints that one container may refer to.
+pub const MAX_REFERRED: usize = 64;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
 pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
 
 const ENVELOPE_HEAD_BYTES: usize = 40;
 const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
 const ENVELOPE_VERSION: u16 = 1;
-/// Incompatible features of small records that this version knows: none yet.
-const KNOWN_INCOMPAT: u64 = 0;
+/// Incompatible feature of small records: a commit record refers to older checkpoints. A version
+/// that does not know it must neither restart from the checkpoint nor let go of older ones.
+const REFERS: u64 = 1;
 const KIND_COMMIT: u16 = 1;
 const KIND_CLAIM: u16 = 2;
 const KIND_RESUMED: u16 = 3;
@@ -83,6 +87,9 @@ pub struct ContainerRef {
     pub manifest_digest: [u8; 32],
     /// The ranks it holds: (first, count), ascending, not touching each other.
     pub ranks: Vec<(u32, u32)>,
+    /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
+    /// containers must stay as long as this one does: extents of this one lie there.
+    pub refers_to: Vec<u64>,
 }
 
 /// Who runs an epoch of a job; created before anything else of that epoch.
@@ -130,7 +137,7 @@ impl ContainerRef {
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {
-        w.map(7);
+        w.map(7 + u64::from(!self.refers_to.is_empty()));
         w.uint(1u8).text(&self.file);
         w.uint(2u8).uint(self.server);
         w.uint(3u8).uint(self.node);
@@ -141,11 +148,15 @@ impl ContainerRef {
         for (first, count) in &self.ranks {
             w.array(2).uint(*first).uint(*count);
         }
+        if !self.refers_to.is_empty() {
+            w.uint(8u8).uints(&self.refers_to);
+        }
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
         let (mut file, mut server, mut node, mut writer) = (None, None, None, None);
         let (mut len_bytes, mut manifest_digest, mut ranks) = (None, None, None);
+        let mut refers_to = Vec::new();
         r.map(|r, key| {
             match key {
                 1 => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
@@ -160,6 +171,7 @@ impl ContainerRef {
                         Ok((r.uint()?, r.uint()?))
                     })?)
                 }
+                8 => refers_to = r.items(MAX_REFERRED, Reader::u64)?,
                 _ => return Ok(false),
             }
             Ok(true)
@@ -172,21 +184,31 @@ impl ContainerRef {
             len_bytes: r.need(len_bytes, "container length (key 5)")?,
             manifest_digest: r.need(manifest_digest, "manifest digest (key 6)")?,
             ranks: r.need(ranks, "ranks (key 7)")?,
+            refers_to,
         };
         found.check().map_err(|error| r.corrupt(error))?;
         Ok(found)
     }
 
     fn check(&self) -> Result<()> {
-        match FileName::parse(&self.file) {
-            Some(FileName::Container { node, writer, .. })
-                if node == self.node && writer == self.writer => {}
+        let step = match FileName::parse(&self.file) {
+            Some(FileName::Container {
+                step, node, writer, ..
+            }) if node == self.node && writer == self.writer => step,
             _ => {
                 return Err(Error::corrupt(format!(
                     "{:?} is not the name of a container of node {}, writer {}",
                     self.file, self.node, self.writer
                 )));
             }
+        };
+        let ascending = self.refers_to.is_sorted_by(|a, b| a < b);
+        let older = self.refers_to.last().is_none_or(|last| *last < step);
+        if !ascending || !older || self.refers_to.len() > MAX_REFERRED {
+            return Err(Error::corrupt(format!(
+                "{}: expected at most {MAX_REFERRED} older steps, ascending, found references to {:?}",
+                self.file, self.refers_to
+            )));
         }
         let mut free = 0u64;
         for (index, (first, count)) in self.ranks.iter().enumerate() {
@@ -240,7 +262,19 @@ impl CommitRecord {
             container.write(&mut w);
         }
         w.uint(10u8).uint(self.created_unix_ms);
-        wrap(KIND_COMMIT, &w.finish())
+        let refers = self.containers.iter().any(|c| !c.refers_to.is_empty());
+        wrap(KIND_COMMIT, if refers { REFERS } else { 0 }, &w.finish())
+    }
+
+    /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
+    /// checkpoint does; ascending.
+    pub fn refers_to(&self) -> Vec<u64> {
+        let all: BTreeSet<u64> = self
+            .containers
+            .iter()
+            .flat_map(|container| container.refers_to.iter().copied())
+            .collect();
+        all.into_iter().collect()
     }
 
     /// Reads a whole file. Fails with Corrupt or Unsupported.
@@ -357,7 +391,7 @@ impl Claim {
         w.uint(6u8).uint(self.since_unix_ms);
         w.uint(7u8).uint(self.world_size);
         w.uint(8u8).texts(&self.nodes);
-        wrap(KIND_CLAIM, &w.finish())
+        wrap(KIND_CLAIM, 0, &w.finish())
     }
 
     /// Reads a whole file. Fails with Corrupt or Unsupported.
@@ -407,7 +441,7 @@ impl Resumed {
         if let Some(from) = &self.from {
             w.uint(4u8).epoch(from);
         }
-        wrap(KIND_RESUMED, &w.finish())
+        wrap(KIND_RESUMED, 0, &w.finish())
     }
 
     /// Reads a whole file. Fails with Corrupt or Unsupported.
@@ -435,7 +469,7 @@ impl Resumed {
     }
 }
 
-fn wrap(kind: u16, cbor: &[u8]) -> Vec<u8> {
+fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_HEAD_BYTES];
     Put::new(&mut bytes)
         .bytes(&ENVELOPE_MAGIC)
@@ -444,7 +478,7 @@ fn wrap(kind: u16, cbor: &[u8]) -> Vec<u8> {
         .u32(cbor.len() as u32)
         .u64(0)
         .u64(0)
-        .u64(0);
+        .u64(incompat);
     bytes.extend_from_slice(cbor);
     let crc = crc64(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
@@ -484,8 +518,9 @@ fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<&'b [u8]> {
         ))
         .next("read it with the version that wrote it, or a newer one"));
     }
+    let known = if kind == KIND_COMMIT { REFERS } else { 0 };
     features
-        .check_known(KNOWN_INCOMPAT)
+        .check_known(known)
         .map_err(|error| error.at(what))?;
     Ok(&bytes[ENVELOPE_HEAD_BYTES..crc_at])
 }

@@ -28,6 +28,10 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
         ("manifest.bin", samples::manifest().encode()),
         ("trailer.bin", samples::trailer().encode().to_vec()),
         ("commit-record.bin", samples::commit_record().encode()),
+        (
+            "commit-record-referring.bin",
+            samples::referring_record().encode(),
+        ),
         ("claim.bin", samples::claim().encode()),
         ("resumed.bin", samples::resumed().encode()),
         ("frame-vote.bin", samples::frame()),
@@ -85,6 +89,9 @@ fn golden_files_decode_to_the_samples() {
         CommitRecord::decode(&read("commit-record.bin")),
         Ok(samples::commit_record())
     );
+    let referring = CommitRecord::decode(&read("commit-record-referring.bin")).unwrap();
+    assert_eq!(referring, samples::referring_record());
+    assert_eq!(referring.refers_to(), [38, 39, 41]);
     assert_eq!(Claim::decode(&read("claim.bin")), Ok(samples::claim()));
     assert_eq!(
         Resumed::decode(&read("resumed.bin")),

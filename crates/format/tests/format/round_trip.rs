@@ -153,6 +153,7 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                         len_bytes: step ^ 99,
                         manifest_digest,
                         ranks: ranks_to_ranges(&ranks),
+                        refers_to: (0..u64::from(node)).filter(|older| *older < step).collect(),
                     };
                     for rank in 0..owners.len() as u32 + 2 {
                         assert_eq!(reference.holds(rank), ranks.contains(&rank));

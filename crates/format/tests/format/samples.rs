@@ -139,7 +139,16 @@ pub fn container_ref(node: u32, ranks: &[(u32, u32)]) -> ContainerRef {
         len_bytes: 20480,
         manifest_digest: Manifest::digest(&node.to_le_bytes()),
         ranks: ranks.to_vec(),
+        refers_to: vec![],
     }
+}
+
+/// A commit record whose containers refer to older ones.
+pub fn referring_record() -> CommitRecord {
+    let mut record = commit_record();
+    record.containers[0].refers_to = vec![38, 41];
+    record.containers[2].refers_to = vec![39, 41];
+    record
 }
 
 pub fn commit_record() -> CommitRecord {
