@@ -51,6 +51,7 @@ pub mod signal;
 pub mod steps;
 pub mod testing;
 pub mod thread;
+pub mod track;
 
 pub use clock::{Clock, SystemClock};
 pub use conn::Conn;
@@ -71,3 +72,4 @@ pub use ring::Ring;
 pub use rng::random_bytes;
 pub use signal::install_signal;
 pub use steps::{StepHook, StepInfo, Steps, Verdict};
+pub use track::{Tracker, page_bytes};

@@ -20,6 +20,9 @@ pub mod image;
 pub mod journal;
 pub mod kernel;
 pub mod outage;
+mod pinned;
+
+pub use pinned::Pinned;
 
 use crate::clock::Deadline;
 use crate::steps::{StepHook, StepInfo, Steps, Verdict};
