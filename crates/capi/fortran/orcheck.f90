@@ -56,6 +56,8 @@ module orcheck
     integer(c_int64_t) :: committed_node_step = 0, committed_global_step = 0
     real(c_double) :: flush_cpu_s = 0
     integer(c_int64_t) :: skipped = 0
+    integer(c_int64_t) :: captured_step = 0, stored_bytes = 0, referred_bytes = 0
+    integer(c_int64_t) :: tracked_bytes = 0, full_because = 0
   end type
 
   public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message

@@ -37,6 +37,11 @@ pub unsafe extern "C" fn orc_stats_read(
             committed_global_step: read.committed_global_step,
             flush_cpu_s: read.flush_cpu_s,
             skipped: read.skipped,
+            captured_step: read.captured.step,
+            stored_bytes: read.captured.stored_bytes,
+            referred_bytes: read.captured.referred_bytes,
+            tracked_bytes: read.captured.tracked_bytes,
+            full_because: read.captured.full.map_or(0, |full| full as u64),
         };
         // SAFETY: large enough, as `covers` checked.
         unsafe { stats.write(filled) };

@@ -100,8 +100,9 @@ pub enum orc_flag {
     ORC_OPTIONAL = 1,
     /// Holds the same bytes on all ranks, and may be stored once.
     ORC_SAME = 2,
-    /// Written by the CPUs of this process only: no RDMA, GPU, or other process writes into it. Page
-    /// tracking is then allowed.
+    /// A promise of the program: only processors of this process write it. No RDMA, no GPU, no fixed
+    /// buffers of io_uring, no other process. With incremental = "auto" the kernel is then asked which
+    /// pages were written, and the others are not read; what is written otherwise goes unnoticed.
     ORC_CPU_WRITES_ONLY = 4,
 }
 
@@ -231,4 +232,17 @@ pub struct orc_stats {
     pub flush_cpu_s: f64,
     /// Checkpoints left out because the one before was still being flushed (overrun = "skip").
     pub skipped: u64,
+    /// With incremental = "auto": step of the last snapshot of this rank that is staged completely,
+    /// which the following fields are about; 0 if there is none.
+    pub captured_step: u64,
+    /// Bytes of regions that were stored with it.
+    pub stored_bytes: u64,
+    /// Bytes of regions that did not change and are stored with older checkpoints.
+    pub referred_bytes: u64,
+    /// Bytes of regions of which only written pages were read.
+    pub tracked_bytes: u64,
+    /// Why it refers to no older one: 1 nothing was known of them, 2 as many refer to older ones as
+    /// incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the
+    /// directories changed. 0: it may refer to older ones.
+    pub full_because: u64,
 }

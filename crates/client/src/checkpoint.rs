@@ -13,20 +13,28 @@
 use crate::agree::agree_min;
 use crate::lend::Lent;
 use crate::options::{Marshal, Overrun};
-use crate::regions::SAME;
+use crate::regions::{CPU_WRITES_ONLY, SAME};
 use crate::session::Session;
 use crate::stager::Stager;
+use orcheck_engine::baseline::{Beginning, Capture, Fate};
 use orcheck_engine::container::STRIPE_BYTES;
 use orcheck_engine::flush::STAGE_SLOT;
-use orcheck_engine::index::Index;
+use orcheck_engine::index::{Index, Outcome};
 use orcheck_engine::layout::Mode;
+use orcheck_engine::pages::Pages;
 use orcheck_engine::stage::{Source, StageContext, Staging};
 use orcheck_engine::stream::{Entry, Plan};
 use orcheck_format::container::BLOCK_BYTES;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::manifest::RegionRecord;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{MAX_METADATA_BYTES, RegionRecord};
+use orcheck_format::names::FileName;
+use orcheck_io::memory::Span;
+use orcheck_io::track::page_bytes;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What an extent takes in a rank record at most, with the name of another container.
+const EXTENT_BYTES: u64 = 112;
 
 /// Checkpoints whose outcome can be waited for.
 pub(crate) const HISTORY: usize = 64;
@@ -37,6 +45,16 @@ struct Prepared {
     records: Vec<RegionRecord>,
     sources: Vec<Source>,
     lent: Vec<(String, bool)>,
+}
+
+impl Prepared {
+    /// Regions of which only written pages are read.
+    fn tracked(&self) -> impl Iterator<Item = Span> {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Tracked(span) => Some(*span),
+            _ => None,
+        })
+    }
 }
 
 impl Session {
@@ -150,8 +168,9 @@ impl Session {
             let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
             let (record, source) = region.prepare(name, elsewhere, route)?;
             let len_bytes = record.len_bytes;
+            let source = self.tracked_or(name, region.flags, source);
             let entry = match (&source, self.lent.get(name)) {
-                (Source::Elsewhere, _) => Entry::Copied { len_bytes: 0 },
+                (Source::Elsewhere | Source::Tracked(_), _) => Entry::Copied { len_bytes: 0 },
                 (Source::Memory(span), Some(Lent::Announced)) => {
                     let pool_at = self
                         .pool
@@ -182,6 +201,74 @@ impl Session {
         })
     }
 
+    /// Memory of a region of which only written pages have to be read, where the program allows that
+    /// and the system can; other sources unchanged.
+    fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
+        let (Some(baseline), Source::Memory(span)) = (&self.baseline, &source) else {
+            return source;
+        };
+        let whole_pages = (self.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
+        let tracked = flags & CPU_WRITES_ONLY != 0
+            && !self.lent.contains_key(name)
+            && self.pool.offset_of(*span).is_none()
+            && whole_pages
+            && baseline.track(name, *span, &self.environment.steps);
+        if tracked {
+            return Source::Tracked(*span);
+        }
+        source
+    }
+
+    /// Takes the baseline for the snapshot of `step`.
+    fn capture(&self, step: u64, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
+        let (baseline, chain) = (self.baseline.as_ref()?, self.options.incremental_chain?);
+        let names = prepared.records.iter().zip(&prepared.sources);
+        let names = names.map(|(record, source)| {
+            let tracked = matches!(source, Source::Tracked(_));
+            (record.name.clone(), tracked)
+        });
+        let index = self.index();
+        let levels = self.places.levels();
+        let fate = |step: u64| {
+            let mut fate = Fate::Committed;
+            for &level in &levels {
+                match index.outcome(step, level) {
+                    Outcome::Committed => {}
+                    Outcome::Lost(error) => {
+                        return (Fate::Lost, error.kind() != ErrorKind::NoSpace);
+                    }
+                    Outcome::Pending => fate = Fate::Pending,
+                }
+            }
+            (fate, false)
+        };
+        let beginning = Beginning {
+            step,
+            turn,
+            chain,
+            generation: index.generation(),
+            container: FileName::Container {
+                step,
+                epoch: self.epoch.counter,
+                run: self.epoch.run.short_bytes(),
+                node: self.layout.node_of(self.rank),
+                writer: self.writer,
+            },
+            fate: &fate,
+        };
+        let capture = baseline.begin(names.collect(), &beginning);
+        Some((capture, self.most_extents(prepared)))
+    }
+
+    /// Most extents of each tracked region: the records of all ranks of a writer must fit one manifest,
+    /// half of which is left for the other regions.
+    fn most_extents(&self, prepared: &Prepared) -> usize {
+        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        let ranks = node.writers[self.writer as usize].len().max(1);
+        let tracked = prepared.tracked().count().max(1);
+        MAX_METADATA_BYTES / 2 / EXTENT_BYTES as usize / ranks / tracked
+    }
+
     /// Longest extent: a chunk, or a stripe unit when striped.
     fn cut_bytes(&self) -> u64 {
         match self.options.mode {
@@ -199,14 +286,25 @@ impl Session {
             .iter()
             .map(|segment| segment.pieces.len() as u64)
             .sum();
-        let record_bytes = 4096 + extents * 96 + prepared.records.len() as u64 * 512;
-        let record = record_bytes.div_ceil(u64::from(self.pool.shape().chunk_bytes));
+        let most = self.most_extents(prepared);
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let (mut page_chunks, mut page_extents) = (0, 0);
+        for span in prepared.tracked() {
+            // The parts of pages at both ends take a page each.
+            let bytes = span.len_bytes() + 2 * page_bytes();
+            page_chunks += (bytes as u64).div_ceil(chunk_bytes);
+            page_extents += Pages::most_extents(span.len_bytes()).min(most) as u64;
+        }
+        let record_bytes =
+            4096 + (extents + page_extents) * EXTENT_BYTES + prepared.records.len() as u64 * 512;
+        let record = record_bytes.div_ceil(chunk_bytes);
         let own: u64 = self
             .allocations
             .values()
             .map(|&(_, chunks)| u64::from(chunks))
             .sum();
-        (prepared.plan.packed_chunks() + record) * u64::from(self.options.held_steps) + own
+        (prepared.plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps)
+            + own
     }
 
     fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
@@ -234,6 +332,7 @@ impl Session {
                 .map_err(|error| error.at("stage slot of the node"))
         });
         let stage_from = clock.now();
+        let incremental = self.capture(step, turn, &prepared);
         let context = StageContext {
             pool: Arc::clone(&self.pool),
             shape: self.shape,
@@ -257,6 +356,7 @@ impl Session {
             parts,
             (slot, pipelined),
             self.cut_bytes() as u32,
+            incremental,
         );
         staging.begin()?;
         if let Some(error) = refused {

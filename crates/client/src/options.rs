@@ -6,6 +6,7 @@
 //!
 //! Invariant: all ranks of a job must have the same options, except `node_name`.
 
+use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
@@ -73,6 +74,16 @@ pub enum NetKind {
     Tcp,
 }
 
+/// Whether a checkpoint may refer to older ones for what did not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IncrementalKind {
+    /// Every checkpoint is whole by itself.
+    Off,
+    /// Full or incremental, by how much changed.
+    Auto,
+}
+
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
@@ -111,6 +122,8 @@ struct Raw {
     take_over: bool,
     take_over_wait_s: f64,
     copy_threads: u32,
+    incremental: IncrementalKind,
+    incremental_chain: u32,
     timeout_s: f64,
     net: NetKind,
     every_steps: u64,
@@ -145,6 +158,8 @@ impl Default for Raw {
             take_over: false,
             take_over_wait_s: 10.0,
             copy_threads: 1,
+            incremental: IncrementalKind::Off,
+            incremental_chain: 8,
             timeout_s: 600.0,
             net: NetKind::Auto,
             every_steps: 0,
@@ -157,7 +172,7 @@ impl Default for Raw {
     }
 }
 
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 31] = [
     "global",
     "node_dir",
     "node_name",
@@ -179,6 +194,8 @@ const NAMES: [&str; 29] = [
     "take_over",
     "take_over_wait_s",
     "copy_threads",
+    "incremental",
+    "incremental_chain",
     "timeout_s",
     "net",
     "every_steps",
@@ -234,6 +251,8 @@ pub struct Options {
     pub take_over_wait_s: f64,
     /// Threads that copy.
     pub copy_threads: usize,
+    /// How many older checkpoints one may refer to; `None`: every checkpoint is whole by itself.
+    pub incremental_chain: Option<u32>,
     /// Longest wait inside a call that has no timeout of its own.
     pub timeout_s: f64,
     /// How nodes talk.
@@ -336,6 +355,19 @@ impl Options {
         range("held_steps", f64::from(raw.held_steps), 1.0, 16.0)?;
         range("keep", f64::from(raw.keep), 1.0, 1e6)?;
         range("copy_threads", f64::from(raw.copy_threads), 1.0, 256.0)?;
+        let most = f64::from(MAX_CHAIN);
+        range(
+            "incremental_chain",
+            f64::from(raw.incremental_chain),
+            1.0,
+            most,
+        )?;
+        if raw.incremental == IncrementalKind::Auto && raw.mode == ModeName::Traditional {
+            return Err(Error::invalid(
+                "incremental = \"auto\" does not go with mode = \"traditional\", whose containers are striped",
+            )
+            .next("leave one of the two out"));
+        }
         range("timeout_s", raw.timeout_s, 0.1, 1e6)?;
         range("take_over_wait_s", raw.take_over_wait_s, 0.0, 1e6)?;
         range("every_s", raw.every_s, 0.0, 1e9)?;
@@ -376,6 +408,8 @@ impl Options {
             take_over: raw.take_over,
             take_over_wait_s: raw.take_over_wait_s,
             copy_threads: raw.copy_threads as usize,
+            incremental_chain: (raw.incremental == IncrementalKind::Auto)
+                .then_some(raw.incremental_chain),
             timeout_s: raw.timeout_s,
             net: raw.net,
             every_steps: raw.every_steps,
@@ -556,6 +590,11 @@ mod tests {
             ("global = '/a'\nchunk = 5000", "chunk"),
             ("global = '/a'\nmode = 'sideways'", "mode"),
             ("global = '/a'\nsignal = 'KILL'", "signal"),
+            ("global = '/a'\nincremental_chain = 33", "incremental_chain"),
+            (
+                "global = '/a'\nincremental = 'auto'\nmode = 'traditional'",
+                "striped",
+            ),
             ("", "no directory"),
         ] {
             let error = Options::from_text(text).unwrap_err();

@@ -20,6 +20,7 @@ use crate::resume::Resume;
 use crate::stager::Stager;
 use crate::threads::Threads;
 use crate::trigger::{Request, Trigger};
+use orcheck_engine::baseline::{Baseline, Captured};
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
@@ -84,6 +85,8 @@ pub struct Stats {
     pub flush_cpu_s: f64,
     /// Checkpoints left out by `overrun = skip`.
     pub skipped: u64,
+    /// How the last snapshot that is staged completely was captured, with `incremental = auto`.
+    pub captured: Captured,
 }
 
 /// Where this rank's routed files are.
@@ -113,6 +116,8 @@ pub struct Session {
     pub(crate) gates: Arc<Gates>,
     pub(crate) patience: Patience,
     pub(crate) regions: Regions,
+    /// With `incremental = auto`: what of the state is stored where.
+    pub(crate) baseline: Option<Arc<Baseline>>,
     pub(crate) trigger: Trigger,
     pub(crate) stager: Option<Stager>,
     pub(crate) lent: BTreeMap<String, Lent>,
@@ -193,6 +198,7 @@ impl Session {
             held,
             gates,
             regions: Regions::default(),
+            baseline: options.incremental_chain.map(|_| Arc::default()),
             trigger,
             stager: None,
             lent: BTreeMap::new(),
@@ -539,6 +545,7 @@ impl Session {
             committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
             committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,
+            captured: (self.baseline.as_ref()).map_or_else(Captured::default, |b| b.captured()),
             ..self.stats
         }
     }
@@ -552,6 +559,9 @@ impl Session {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         self.warnings.append(&mut notes);
         drop(notes);
+        if let Some(baseline) = &self.baseline {
+            self.warnings.extend(baseline.take_notes());
+        }
         if self.warnings.is_empty() {
             None
         } else {

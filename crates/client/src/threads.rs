@@ -158,6 +158,7 @@ impl ThreadContext<'_> {
             mode: self.options.mode,
             places: self.places.clone(),
             direct: self.options.direct,
+            incremental: self.options.incremental_chain.is_some(),
             gate_timeout: timeout,
             clock: Arc::clone(&self.environment.clock),
             steps: self.environment.steps.clone(),

@@ -63,13 +63,14 @@ fn look_for_newer_runs(
     })
 }
 
-/// As [`make_visible`], from the encoded record that the lead sent to this node.
+/// As [`make_visible`], from the encoded record that the lead sent to this node; gives it back.
 ///
 /// # Errors
 /// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
-pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<()> {
+pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<CommitRecord> {
     let record = CommitRecord::decode(bytes)?;
-    make_visible(std::slice::from_ref(dir), &record).map_err(|(_, error)| error)
+    make_visible(std::slice::from_ref(dir), &record).map_err(|(_, error)| error)?;
+    Ok(record)
 }
 
 /// File name of a commit record.

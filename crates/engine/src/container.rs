@@ -7,6 +7,9 @@
 //! A striped container (mode `traditional`) keeps only the small blocks in its own file; unit `u`
 //! of rank `r`'s stream goes to stripe file `(u + r) mod S`, 64 KiB at a time.
 //!
+//! With incremental capture the stream holds only what is stored anew, its length is known at its end,
+//! and other extents lie in older containers of the same writer (`ledger.rs`).
+//!
 //! Invariants:
 //! 1. Every write begins where the last one of its file ended, at a multiple of a block.
 //! 2. `finish` = manifest, trailer, truncate, fsync of every file, close, fsync of every
@@ -17,21 +20,26 @@
 //! Survives: short writes (in `io`), a full disk (fallocate says so early), failed fsync and
 //! close. Not here: making it visible (`commit.rs`).
 
+use crate::ledger::Ledger;
 use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, RankHeader, STRIPE_UNIT_BYTES, Trailer, decode_rank_record,
-    header_crc,
+    BLOCK_BYTES, ContainerHeader, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer,
+    decode_rank_record, encode_rank_record, header_crc,
 };
 use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
+use orcheck_format::manifest::{Extent, MAX_METADATA_BYTES, Manifest};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{ContainerRef, ranks_to_ranges};
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::File;
 use orcheck_io::pool::Pool;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Stripe unit of mode `traditional`.
 pub const STRIPE_BYTES: u64 = STRIPE_UNIT_BYTES;
+
+/// A stream whose length is not known is given room in steps of this size.
+const ROOM_BYTES: u64 = 64 << 20;
 
 /// Where a container goes.
 pub struct Target {
@@ -104,15 +112,30 @@ pub struct ContainerWriter {
     main: Store,
     stripes: Vec<Store>,
     manifest: Manifest,
+    /// Older steps that the ranks refer to.
+    refers_to: BTreeSet<u64>,
     stream: Option<Stream>,
+}
+
+/// What a rank announces of its stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Announced {
+    /// Its length, or the most it can be.
+    pub stream_len_bytes: u64,
+    /// Longest extent.
+    pub cut_bytes: u32,
+    /// It may turn out shorter.
+    pub may_shrink: bool,
 }
 
 /// The rank whose stream is being written.
 struct Stream {
     rank: u32,
-    len_bytes: u64,
+    announced: Announced,
     at: u64,
     base: u64,
+    /// Where the room in the file ends that was asked for.
+    room: u64,
     /// Physical offset of every stripe unit so far.
     units: Vec<u64>,
 }
@@ -157,6 +180,7 @@ impl ContainerWriter {
             used: target.server,
             main,
             stripes: Vec::new(),
+            refers_to: BTreeSet::new(),
             stream: None,
         };
         let begun = this.begin(target, run);
@@ -207,18 +231,36 @@ impl ContainerWriter {
     ///
     /// # Errors
     /// NoSpace as early as the file system can tell.
-    pub fn begin_rank(&mut self, rank: u32, stream_len_bytes: u64, cut_bytes: u32) -> Result<()> {
+    pub fn begin_rank(&mut self, rank: u32, announced: Announced) -> Result<()> {
+        let Announced {
+            stream_len_bytes,
+            cut_bytes,
+            may_shrink,
+        } = announced;
         let header = RankHeader {
             rank,
             step: self.header.step,
             epoch: self.header.epoch,
-            stream_len_bytes,
+            stream_len_bytes: if may_shrink {
+                STREAM_LEN_UNKNOWN
+            } else {
+                stream_len_bytes
+            },
             cut_bytes,
         };
+        // A disk that cannot take what is not stored anew may well take what is.
+        let now_bytes = if may_shrink {
+            stream_len_bytes.min(ROOM_BYTES)
+        } else {
+            stream_len_bytes
+        };
+        let mut room = u64::MAX;
         if self.stripes.is_empty() {
-            self.main
-                .file
-                .allocate(self.main.at + 4 * BLOCK_BYTES as u64 + stream_len_bytes)?;
+            let end = self.main.at + 4 * BLOCK_BYTES as u64 + now_bytes;
+            self.main.file.allocate(end)?;
+            if may_shrink {
+                room = end;
+            }
         } else {
             let units = stream_len_bytes
                 .div_ceil(STRIPE_BYTES)
@@ -233,9 +275,10 @@ impl ContainerWriter {
         let base = self.main.at;
         self.stream = Some(Stream {
             rank,
-            len_bytes: stream_len_bytes,
+            announced,
             at: 0,
             base,
+            room,
             units: Vec::new(),
         });
         Ok(())
@@ -249,15 +292,20 @@ impl ContainerWriter {
         let Some(stream) = &mut self.stream else {
             return Err(Error::internal("stream bytes outside a rank"));
         };
-        if len_bytes > stream.len_bytes - stream.at {
+        let most_bytes = stream.announced.stream_len_bytes;
+        if len_bytes > most_bytes - stream.at {
             return Err(Error::corrupt(format!(
-                "rank {} sends {} bytes more than the {} it announced",
+                "rank {} sends {} bytes more than the {most_bytes} it announced",
                 stream.rank,
-                stream.at + len_bytes - stream.len_bytes,
-                stream.len_bytes
+                stream.at + len_bytes - most_bytes,
             )));
         }
         if self.stripes.is_empty() {
+            if self.main.at + len_bytes > stream.room {
+                let left_bytes = most_bytes - stream.at;
+                stream.room = self.main.at + left_bytes.min(len_bytes.max(ROOM_BYTES));
+                self.main.file.allocate(stream.room)?;
+            }
             pool.write_to(
                 self.main.file.as_ref(),
                 pool_at_bytes,
@@ -286,41 +334,76 @@ impl ContainerWriter {
         Ok(())
     }
 
-    /// Ends a rank with its framed record; its extents become absolute in the manifest.
+    /// Ends a rank with its framed record; its extents become absolute in the manifest. Those that
+    /// lie in containers of the steps it `refers_to` are looked up in the ledger, in which its own
+    /// are entered.
     ///
     /// # Errors
-    /// Corrupt when the record does not fit the stream.
-    pub fn end_rank(&mut self, framed: Vec<u8>) -> Result<()> {
+    /// Corrupt when the record does not fit the stream; what the ledger says.
+    pub fn end_rank(
+        &mut self,
+        mut framed: Vec<u8>,
+        refers_to: &[u64],
+        ledger: &mut Ledger,
+    ) -> Result<()> {
         let Some(stream) = self.stream.take() else {
             return Err(Error::internal("a rank record outside a rank"));
         };
         let (mut record, used) = decode_rank_record(&framed)?;
-        if used != framed.len() || record.rank != stream.rank || stream.at != stream.len_bytes {
+        let Announced {
+            stream_len_bytes,
+            may_shrink,
+            ..
+        } = stream.announced;
+        if used != framed.len()
+            || record.rank != stream.rank
+            || record.stream_len_bytes != stream.at
+            || (stream.at != stream_len_bytes && !may_shrink)
+        {
             return Err(Error::corrupt(format!(
-                "rank {}: its record (rank {}, {} of {} bytes read) does not fit the stream ({} of {} bytes)",
+                "rank {}: its record (rank {}, {} of {} bytes read, a stream of {} bytes) does not fit the stream ({} of {stream_len_bytes} bytes)",
                 stream.rank,
                 record.rank,
                 used,
                 framed.len(),
+                record.stream_len_bytes,
                 stream.at,
-                stream.len_bytes
             )));
         }
+        let level = self.header.level;
+        if !refers_to.is_empty() {
+            let manifest = &self.manifest;
+            let step_of = |name: &str| {
+                let step = manifest.referred_step(name).ok()?;
+                refers_to.contains(&step).then_some(step)
+            };
+            ledger.resolve(level, &mut record, step_of)?;
+            // On disk the record must be readable without the ledger.
+            framed = encode_rank_record(&record);
+            self.refers_to.extend(refers_to);
+        }
         let stripes = self.stripes.len() as u64;
+        let mut stored = Vec::new();
+        let own = |extent: &&mut Extent| extent.container.is_none() || refers_to.is_empty();
         for extent in record
             .regions
             .iter_mut()
             .flat_map(|region| &mut region.extents)
+            .filter(own)
         {
-            let end = extent.physical.checked_add(extent.stored_len_bytes);
-            if end.is_none_or(|end| end > stream.len_bytes) {
+            let stream_at = extent.physical;
+            let end = stream_at.checked_add(extent.stored_len_bytes);
+            if extent.container.is_some() || end.is_none_or(|end| end > stream.at) {
                 return Err(Error::corrupt(format!(
                     "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",
-                    stream.rank, extent.stored_len_bytes, extent.physical, stream.len_bytes
+                    stream.rank, extent.stored_len_bytes, extent.physical, stream.at
                 )));
             }
             if stripes == 0 {
                 extent.physical += stream.base;
+                if may_shrink {
+                    stored.push((stream_at, extent.clone()));
+                }
             } else {
                 let unit = extent.physical / STRIPE_BYTES;
                 extent.store = (1 + (unit + u64::from(stream.rank)) % stripes) as u16;
@@ -329,6 +412,11 @@ impl ContainerWriter {
         }
         self.used = self.main.server;
         self.main.write_padded(framed)?;
+        if may_shrink {
+            // In the order of the stream, which is not that of the regions.
+            stored.sort_by_key(|(stream_at, _)| *stream_at);
+            ledger.enter((level, record.rank, self.header.step), refers_to, stored);
+        }
         self.manifest.ranks.push(record);
         Ok(())
     }
@@ -407,6 +495,7 @@ impl ContainerWriter {
             len_bytes,
             manifest_digest: digest,
             ranks: ranks_to_ranges(&ranks),
+            refers_to: self.refers_to.iter().copied().collect(),
         })
     }
 

@@ -20,7 +20,7 @@ use crate::places::Places;
 use crate::protocol::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
 };
-use crate::prune::{KeepRule, prune};
+use crate::prune::{KeepRule, Referred, prune};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::record::CommitRecord;
@@ -128,6 +128,7 @@ pub struct Control {
     work: VecDeque<Work>,
     /// Steps of this run committed at each level, the newest few.
     committed: BTreeMap<Level, BTreeSet<u64>>,
+    referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,
 }
 
@@ -148,6 +149,7 @@ impl Control {
             lead,
             work: VecDeque::new(),
             committed: BTreeMap::new(),
+            referred: BTreeMap::new(),
             inactive: BTreeSet::new(),
         };
         if let Some(placement) = this.context.placement.clone() {
@@ -274,7 +276,10 @@ impl Control {
             }
             NodeAction::WriteRecord(step, bytes) => {
                 let written = match &self.context.places.node {
-                    Some(dir) => commit::make_visible_here(dir, &bytes),
+                    Some(dir) => commit::make_visible_here(dir, &bytes).map(|record| {
+                        let referred = self.referred.entry(Level::Node).or_default();
+                        referred.learn(&record);
+                    }),
                     None => Err(Error::internal("level node has no directory")),
                 };
                 self.work
@@ -313,6 +318,8 @@ impl Control {
             LeadAction::WriteRecord(record) => {
                 self.context.steps.at("control.write_record", "")?;
                 let written = self.write_global(&record);
+                let referred = self.referred.entry(Level::Global).or_default();
+                referred.learn(&record);
                 self.work
                     .push_back(Work::Lead(LeadEvent::RecordWritten(record.step, written)));
             }
@@ -387,7 +394,8 @@ impl Control {
             resumed: *resumed.unwrap_or_else(std::sync::PoisonError::into_inner),
             committed: committed.clone(),
         };
-        if let Err(error) = prune(&dirs, level, &rule) {
+        let referred = self.referred.entry(level).or_default();
+        if let Err(error) = prune(&dirs, level, &rule, referred) {
             // Nothing is lost by keeping too much; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
         }

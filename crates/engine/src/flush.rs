@@ -20,13 +20,15 @@
 //! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
 //! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
 
-use crate::container::{ContainerWriter, Target};
+use crate::container::{Announced, ContainerWriter, Target};
 use crate::index::{Descriptor, Index, IndexShape};
 use crate::layout::Mode;
+use crate::ledger::Ledger;
 use crate::places::Places;
 use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::record::MAX_REFERRED;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::gate::{Gate, Gates};
@@ -68,6 +70,8 @@ pub struct FlushContext {
     pub places: Places,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
+    /// Snapshots may refer to older containers.
+    pub incremental: bool,
     /// Longest wait for a gate.
     pub gate_timeout: Duration,
     /// Clock for creation times.
@@ -86,6 +90,7 @@ pub struct Flusher {
     context: FlushContext,
     gates: Gates,
     report: Report,
+    ledger: Ledger,
     /// Chunks made ready per rank.
     populated: Vec<u32>,
     /// Per rank: a snapshot whose begin was read but whose turn has not come.
@@ -103,9 +108,9 @@ struct Sink {
 struct Held {
     local: u32,
     rank: u32,
-    stream_len_bytes: u64,
-    cut_bytes: u32,
+    announced: Announced,
     segments: Vec<(u64, u64, Option<u32>)>,
+    refers_to: Vec<u64>,
     record: Option<Vec<u8>>,
 }
 
@@ -122,6 +127,7 @@ impl Flusher {
             context,
             gates,
             report,
+            ledger: Ledger::default(),
             populated,
             begun,
         })
@@ -206,11 +212,15 @@ impl Flusher {
                 stream_len_bytes,
                 cut_bytes,
                 pipelined,
+                may_shrink,
             }) => {
                 self.begun[which] = Some(Begin {
                     step,
-                    stream_len_bytes,
-                    cut_bytes,
+                    announced: Announced {
+                        stream_len_bytes,
+                        cut_bytes,
+                        may_shrink,
+                    },
                     pipelined,
                 });
                 Ok(())
@@ -320,9 +330,13 @@ impl Flusher {
         Ok(Held {
             local,
             rank,
-            stream_len_bytes: 0,
-            cut_bytes: BLOCK_BYTES as u32,
+            announced: Announced {
+                stream_len_bytes: 0,
+                cut_bytes: BLOCK_BYTES as u32,
+                may_shrink: false,
+            },
             segments: Vec::new(),
+            refers_to: Vec::new(),
             record: None,
         })
     }
@@ -401,6 +415,8 @@ impl Flusher {
             let header = ContainerHeader {
                 features: if striped {
                     Features::striped()
+                } else if context.incremental {
+                    Features::references()
                 } else {
                     Features::default()
                 },
@@ -456,12 +472,12 @@ impl Flusher {
         &mut self,
         step: u64,
         sink: &mut Sink,
-        work: impl FnOnce(&mut ContainerWriter, &FlushContext) -> Result<()>,
+        work: impl FnOnce(&mut ContainerWriter, &FlushContext, &mut Ledger) -> Result<()>,
     ) -> Result<()> {
         let Some(mut container) = sink.container.take() else {
             return Ok(());
         };
-        match work(&mut container, &self.context) {
+        match work(&mut container, &self.context, &mut self.ledger) {
             Ok(()) => {
                 sink.container = Some(container);
                 Ok(())
@@ -518,14 +534,14 @@ impl Flusher {
         let mut held = Held {
             local,
             rank,
-            stream_len_bytes: begin.stream_len_bytes,
-            cut_bytes: begin.cut_bytes,
+            announced: begin.announced,
             segments: Vec::new(),
+            refers_to: Vec::new(),
             record: None,
         };
         for sink in sinks.iter_mut() {
-            self.on_sink(step, sink, |container, _| {
-                container.begin_rank(rank, held.stream_len_bytes, held.cut_bytes)
+            self.on_sink(step, sink, |container, _, _| {
+                container.begin_rank(rank, held.announced)
             })?;
         }
         let mut record = Vec::new();
@@ -537,7 +553,7 @@ impl Flusher {
                     chunk,
                 }) => {
                     for sink in sinks.iter_mut() {
-                        self.on_sink(step, sink, |container, context| {
+                        self.on_sink(step, sink, |container, context, _| {
                             container.append(&context.pool, pool_at_bytes, len_bytes)
                         })?;
                     }
@@ -546,6 +562,14 @@ impl Flusher {
                     } else {
                         held.segments.push((pool_at_bytes, len_bytes, chunk));
                     }
+                }
+                Some(Descriptor::Refers { step: older }) => {
+                    if held.refers_to.len() >= MAX_REFERRED {
+                        return Err(Error::corrupt(format!(
+                            "rank {rank} refers to more than {MAX_REFERRED} older checkpoints"
+                        )));
+                    }
+                    held.refers_to.push(older);
                 }
                 Some(Descriptor::Record {
                     pool_at_bytes,
@@ -572,7 +596,9 @@ impl Flusher {
         }
         for sink in sinks.iter_mut() {
             let framed = record.clone();
-            self.on_sink(step, sink, |container, _| container.end_rank(framed))?;
+            self.on_sink(step, sink, |container, _, ledger| {
+                container.end_rank(framed, &held.refers_to, ledger)
+            })?;
         }
         drop(gates);
         held.record = Some(record);
@@ -588,19 +614,16 @@ impl Flusher {
     ) -> Result<()> {
         let gates = self.lock_gates(step, sinks)?;
         let Held {
-            rank,
-            stream_len_bytes,
-            cut_bytes,
-            ..
+            rank, announced, ..
         } = *snapshot;
         for sink in sinks.iter_mut() {
-            self.on_sink(step, sink, |container, _| {
-                container.begin_rank(rank, stream_len_bytes, cut_bytes)
+            self.on_sink(step, sink, |container, _, _| {
+                container.begin_rank(rank, announced)
             })?;
         }
         for &(pool_at_bytes, len_bytes, chunk) in &snapshot.segments {
             for sink in sinks.iter_mut() {
-                self.on_sink(step, sink, |container, context| {
+                self.on_sink(step, sink, |container, context, _| {
                     container.append(&context.pool, pool_at_bytes, len_bytes)
                 })?;
             }
@@ -610,9 +633,9 @@ impl Flusher {
         }
         for sink in sinks.iter_mut() {
             match snapshot.record.clone() {
-                Some(framed) => {
-                    self.on_sink(step, sink, |container, _| container.end_rank(framed))?
-                }
+                Some(framed) => self.on_sink(step, sink, |container, _, ledger| {
+                    container.end_rank(framed, &snapshot.refers_to, ledger)
+                })?,
                 None => self.lose(step, sink, given_up(rank, step))?,
             }
         }
@@ -667,7 +690,6 @@ fn given_up(rank: u32, step: u64) -> Error {
 /// What a `Begin` said.
 struct Begin {
     step: u64,
-    stream_len_bytes: u64,
-    cut_bytes: u32,
+    announced: Announced,
     pipelined: bool,
 }

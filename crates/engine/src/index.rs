@@ -52,7 +52,7 @@ const LEVELS: u32 = 2;
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
-/// What a rank tells its CP-thread, in this order: `Begin`, segments, `Record`s, `Seal` — or `Fail`
+/// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`
 /// at any point after `Begin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {
@@ -66,6 +66,8 @@ pub enum Descriptor {
         cut_bytes: u32,
         /// Chunks are released as they are written, because the pool does not hold all snapshots.
         pipelined: bool,
+        /// The stream may turn out shorter: bytes that are stored already are left out.
+        may_shrink: bool,
     },
     /// The next bytes of the stream.
     Segment {
@@ -75,6 +77,11 @@ pub enum Descriptor {
         len_bytes: u64,
         /// Chunk to give back once written; `None` for lent pool memory.
         chunk: Option<u32>,
+    },
+    /// The snapshot needs what the checkpoint of an older step stored.
+    Refers {
+        /// That step.
+        step: u64,
     },
     /// A part of the framed rank record.
     Record {
@@ -99,13 +106,14 @@ impl Descriptor {
                 stream_len_bytes,
                 cut_bytes,
                 pipelined,
+                may_shrink,
             } => [
                 1,
                 step,
                 stream_len_bytes,
                 u64::from(cut_bytes),
                 u64::from(pipelined),
-                0,
+                u64::from(may_shrink),
                 0,
                 0,
             ],
@@ -139,6 +147,7 @@ impl Descriptor {
             ],
             Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
             Self::Fail => [5, 0, 0, 0, 0, 0, 0, 0],
+            Self::Refers { step } => [6, step, 0, 0, 0, 0, 0, 0],
         }
     }
 
@@ -150,6 +159,7 @@ impl Descriptor {
                 stream_len_bytes: words[2],
                 cut_bytes: u32::try_from(words[3]).ok()?,
                 pipelined: words[4] != 0,
+                may_shrink: words[5] != 0,
             },
             2 => Self::Segment {
                 pool_at_bytes: words[1],
@@ -163,6 +173,7 @@ impl Descriptor {
             },
             4 => Self::Seal,
             5 => Self::Fail,
+            6 => Self::Refers { step: words[1] },
             _ => return None,
         })
     }
@@ -620,7 +631,7 @@ mod tests {
             chunk_count: 4,
             words: shape.words(),
             rings: shape.ranks,
-            ring_entries: 8,
+            ring_entries: 16,
         })
         .unwrap()
     }
@@ -639,7 +650,16 @@ mod tests {
                 stream_len_bytes: 4096,
                 cut_bytes: 65536,
                 pipelined: true,
+                may_shrink: false,
             },
+            Descriptor::Begin {
+                step: 8,
+                stream_len_bytes: 8192,
+                cut_bytes: 65536,
+                pipelined: false,
+                may_shrink: true,
+            },
+            Descriptor::Refers { step: 5 },
             Descriptor::Segment {
                 pool_at_bytes: 0,
                 len_bytes: 4096,

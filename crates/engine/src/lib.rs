@@ -18,6 +18,7 @@
 //! Not here: the program's view (crate `client`), where bytes physically go (crate `io`), the
 //! bytes themselves (crate `format`).
 
+pub mod baseline;
 pub mod budget;
 pub mod catalog;
 pub mod commit;
@@ -27,6 +28,8 @@ pub mod epoch;
 pub mod flush;
 pub mod index;
 pub mod layout;
+pub mod ledger;
+pub mod pages;
 pub mod patience;
 pub mod places;
 pub mod protocol;

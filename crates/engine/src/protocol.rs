@@ -30,6 +30,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Decisions that are remembered, to recognise late messages.
 const REMEMBERED: usize = 4096;
 
+/// Committed steps of level `global` of which it is known in which directories they lie.
+const PLACED: usize = 128;
+
 /// Something that happened to a node.
 #[derive(Debug, Clone)]
 pub enum NodeEvent {
@@ -280,6 +283,8 @@ pub struct LeadState {
     gone: BTreeMap<u32, Error>,
     /// Directories that failed, other than by being full: what lies there may be gone.
     lost_servers: BTreeSet<u32>,
+    /// Directories of the last steps of level `global`, for those that refer to them.
+    placed: BTreeMap<u64, BTreeSet<u32>>,
 }
 
 impl LeadState {
@@ -293,6 +298,7 @@ impl LeadState {
             decided: BTreeSet::new(),
             gone: BTreeMap::new(),
             lost_servers: BTreeSet::new(),
+            placed: BTreeMap::new(),
         }
     }
 
@@ -434,6 +440,16 @@ impl LeadState {
             containers: ballot.votes.values().flatten().cloned().collect(),
             created_unix_ms: now_unix_ms,
         };
+        if level == Level::Global {
+            if let Err(error) = self.check_referred(&record) {
+                return self.abort(step, level, &error).into_iter().collect();
+            }
+            let servers = record.containers.iter().map(|container| container.server);
+            self.placed.insert(step, servers.collect());
+            while self.placed.len() > PLACED {
+                self.placed.pop_first();
+            }
+        }
         match level {
             Level::Global => vec![LeadAction::WriteRecord(record)],
             _ => vec![LeadAction::ToAll(Message::Record {
@@ -442,6 +458,20 @@ impl LeadState {
                 bytes: record.encode(),
             })],
         }
+    }
+
+    /// What a step refers to must lie in directories that did not fail since.
+    // Breaks if: this returns Ok; a step would be committed whose bytes went with a directory.
+    fn check_referred(&self, record: &CommitRecord) -> Result<(), Error> {
+        for older in record.refers_to() {
+            let sound = |servers: &BTreeSet<u32>| servers.is_disjoint(&self.lost_servers);
+            if !self.placed.get(&older).is_some_and(sound) {
+                return Err(Error::unavailable(format!(
+                    "it refers to step {older}, of which a container lies in a directory that failed since"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn commit(&mut self, step: u64, level: Level) -> Vec<LeadAction> {

@@ -10,17 +10,22 @@
 //!    run (the one it resumed from counts where that level has it).
 //! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
 //! 3. After a crash anywhere, a record never names a container that prune removed before it.
+//! 4. What a record that stays refers to stays as well, its own record included, and so on. A record
+//!    that cannot be read may refer to anything older, so all of that stays.
 //!
 //! With the first commit of this run also go: containers without record (crashed or failed steps),
 //! what this run superseded, temporary files and routed files of killed runs; and claims of epochs
 //! that nothing refers to any more.
 //! Not here: when to prune (`control.rs`).
 
+use crate::catalog::RECORD_LIMIT_BYTES;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
 use orcheck_io::dir::Dir;
-use std::collections::BTreeSet;
+use orcheck_io::file::read_small;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const ROUTE_PREFIX: &str = "route-e";
@@ -81,6 +86,87 @@ impl KeepRule {
     }
 }
 
+/// What the checkpoints of one level refer to, as far as their records were read: they never change.
+#[derive(Debug, Default)]
+pub struct Referred {
+    /// Steps of the same epoch, by (step, epoch counter).
+    known: BTreeMap<(u64, u64), Vec<u64>>,
+}
+
+/// Checkpoints that stay because others refer to them.
+#[derive(Debug, Default)]
+struct Pinned {
+    checkpoints: BTreeSet<(u64, u64)>,
+    /// (step, epoch counter) of records that cannot be read.
+    unread: Vec<(u64, u64)>,
+}
+
+impl Pinned {
+    fn holds(&self, step: u64, epoch: u64) -> bool {
+        self.checkpoints.contains(&(step, epoch))
+            || self.unread.iter().any(|&(s, e)| step < s && epoch <= e)
+    }
+}
+
+impl Referred {
+    /// Remembers what a record of this run says, so that it need not be read back.
+    pub fn learn(&mut self, record: &CommitRecord) {
+        let checkpoint = (record.step, record.epoch.counter);
+        self.known.insert(checkpoint, record.refers_to());
+    }
+
+    /// Everything that the records that stay refer to.
+    fn pinned(
+        &mut self,
+        listed: &[Listed],
+        recorded: &BTreeSet<(u64, u64)>,
+        stays: impl Fn(u64, u64) -> bool,
+    ) -> Pinned {
+        self.known
+            .retain(|checkpoint, _| recorded.contains(checkpoint));
+        let mut pinned = Pinned::default();
+        let mut open: Vec<(u64, u64)> = recorded
+            .iter()
+            .copied()
+            .filter(|&(step, epoch)| stays(step, epoch))
+            .collect();
+        while let Some((step, epoch)) = open.pop() {
+            let referred = match self.known.get(&(step, epoch)) {
+                Some(referred) => referred.clone(),
+                None => match read_referred(listed, step, epoch) {
+                    Some(referred) => referred,
+                    None => {
+                        // Breaks if: it counts as referring to nothing; prune would then take from under it.
+                        pinned.unread.push((step, epoch));
+                        continue;
+                    }
+                },
+            };
+            self.known.insert((step, epoch), referred.clone());
+            for older in referred {
+                // Breaks if: only what is kept by the rule is looked at; a pinned one would lose what it needs.
+                if pinned.checkpoints.insert((older, epoch)) && recorded.contains(&(older, epoch)) {
+                    open.push((older, epoch));
+                }
+            }
+        }
+        pinned
+    }
+}
+
+/// The steps that a checkpoint refers to, from the first copy of its record that can be read.
+fn read_referred(listed: &[Listed], step: u64, epoch: u64) -> Option<Vec<u64>> {
+    listed.iter().find_map(|Listed { dir, names }| {
+        let (name, _) = names.iter().find(|(name, _)| {
+            matches!(FileName::parse(name), Some(FileName::Commit { step: s, epoch: e, .. })
+                if (s, e) == (step, epoch))
+        })?;
+        let bytes = read_small(*dir, name, RECORD_LIMIT_BYTES).ok()?;
+        let record = CommitRecord::decode(&bytes).ok()?;
+        (record.step == step && record.epoch.counter == epoch).then(|| record.refers_to())
+    })
+}
+
 /// What is in one directory of a level.
 struct Listed<'d> {
     dir: &'d dyn Dir,
@@ -91,7 +177,12 @@ struct Listed<'d> {
 ///
 /// # Errors
 /// What a directory says; whatever went before stays gone, the rest is tried again next time.
-pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usize> {
+pub fn prune(
+    dirs: &[Arc<dyn Dir>],
+    level: Level,
+    rule: &KeepRule,
+    referred: &mut Referred,
+) -> Result<usize> {
     let mut listed = Vec::new();
     for dir in dirs {
         let entries = dir.list()?.into_iter();
@@ -103,10 +194,11 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
         // Nothing of this run can take anything's place yet.
         return Ok(0);
     }
-    let recorded = |step, epoch| has_record(&listed, level, step, epoch);
+    let records = records(&listed, level);
+    let recorded = |step, epoch| records.contains(&(step, epoch));
     let kept = rule.kept(recorded);
     // Before enough are kept only what no restart can use may go.
-    let checkpoint_goes = |step, epoch| {
+    let ruled_out = |step, epoch| {
         if kept.is_empty() {
             rule.is_superseded(step, epoch)
                 || !recorded(step, epoch) && rule.is_abandoned(step, epoch)
@@ -114,6 +206,8 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
             rule.may_go(&kept, step, epoch)
         }
     };
+    let pinned = referred.pinned(&listed, &records, |step, epoch| !ruled_out(step, epoch));
+    let checkpoint_goes = |step, epoch| ruled_out(step, epoch) && !pinned.holds(step, epoch);
     let mut gone = 0;
     // Records first, everywhere, and durably: no record may name a container that went before it.
     let mut going = BTreeSet::new();
@@ -163,12 +257,20 @@ pub fn prune(dirs: &[Arc<dyn Dir>], level: Level, rule: &KeepRule) -> Result<usi
     Ok(gone)
 }
 
-/// Whether any directory holds a commit record of this checkpoint at this level.
-fn has_record(listed: &[Listed], level: Level, step: u64, epoch: u64) -> bool {
-    listed.iter().flat_map(|listed| &listed.names).any(|(name, _)| {
-        matches!(FileName::parse(name), Some(FileName::Commit { step: s, epoch: e, level: l, .. })
-            if (s, e, l) == (step, epoch, level))
-    })
+/// The checkpoints of which any directory holds a commit record at this level.
+fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
+    let names = listed.iter().flat_map(|listed| &listed.names);
+    names
+        .filter_map(|(name, _)| match FileName::parse(name) {
+            Some(FileName::Commit {
+                step,
+                epoch,
+                level: l,
+                ..
+            }) if l == level => Some((step, epoch)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Whether a temporary file belongs to a run that is over. Claims are written under their name and

@@ -113,17 +113,13 @@ impl Reader {
             }
         }
         Err(worst.unwrap_or_else(|| {
-            let searched: Vec<String> = places
-                .iter()
-                .map(|dir| dir.path().display().to_string())
-                .collect();
             Error::not_found(format!(
                 "container {} of step {} (node {}, {} bytes) is in none of these places: {}",
                 container.file,
                 commit.step,
                 container.node,
                 container.len_bytes,
-                searched.join(", ")
+                listed(places)
             ))
             .next("give the directory that holds it, or use an older step")
         }))
@@ -147,9 +143,7 @@ impl Reader {
         }
         let block =
             read_block(file.as_ref(), 0).map_err(|error| error.next("use an older step"))?;
-        let header = ContainerHeader::decode(&block).map_err(|error| {
-            error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name()))
-        })?;
+        let header = decode_header(file.as_ref(), &block)?;
         if header.level != commit.level {
             return Ok(None);
         }
@@ -377,7 +371,14 @@ impl Reader {
                     )));
                 }
             },
-            Some(name) => Stored::Other(self.referred_file(name, extent.store)?),
+            Some(name) => Stored::Other(self.referred_file(name).map_err(|error| {
+                error.at(format!(
+                    "step {}, rank {rank}, region {:?}, bytes {at}..{}",
+                    self.manifest.step,
+                    region.name,
+                    at + extent.len_bytes
+                ))
+            })?),
         };
         let source = Source {
             step: self.manifest.step,
@@ -398,18 +399,49 @@ impl Reader {
         Ok(source)
     }
 
-    fn referred_file(&self, name: &str, store: u16) -> Result<Arc<dyn File>> {
-        let wanted = match (store, name.strip_suffix(".orc")) {
-            (0, _) | (_, None) => name.to_string(),
-            (stripe, Some(stem)) => format!("{stem}.stripe{stripe:02}"),
-        };
+    /// The older container of this name, opened and known to be the one that was meant. Its data is
+    /// proven by the CRCs in this container's manifest.
+    fn referred_file(&self, name: &str) -> Result<Arc<dyn File>> {
         let mut referred = self.referred.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = referred.get(&wanted) {
+        if let Some(file) = referred.get(name) {
             return Ok(file.clone());
         }
-        let file: Arc<dyn File> = Arc::from(find(&self.places, &wanted)?);
-        referred.insert(wanted, file.clone());
-        Ok(file)
+        let expected = ContainerHeader {
+            step: self.manifest.referred_step(name)?,
+            ..self.header.clone()
+        };
+        let mut failed = None;
+        for dir in &self.places {
+            let opened = match dir.open(name) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened.and_then(|file| Ok((read_header(file.as_ref())?, file))),
+            };
+            let checked = opened.and_then(|(header, file)| {
+                check_older(&expected, &header).map_err(|error| error.at(file.name()))?;
+                Ok((header.level, file))
+            });
+            match checked {
+                // The container of another level has the same name.
+                Ok((level, _)) if level != expected.level => {}
+                Ok((_, file)) => {
+                    let file: Arc<dyn File> = Arc::from(file);
+                    referred.insert(name.to_owned(), file.clone());
+                    return Ok(file);
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        let error = failed.unwrap_or_else(|| {
+            Error::corrupt(format!(
+                "container {name}, in which step {} stored bytes that did not change since, is in none of these places: {}",
+                expected.step,
+                listed(&self.places)
+            ))
+            .next("give the directory that holds it, or use an older step")
+        });
+        Err(error)
     }
 
     pub(crate) fn header(&self) -> &ContainerHeader {
@@ -554,6 +586,43 @@ impl Crc {
     }
 }
 
+fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<ContainerHeader> {
+    ContainerHeader::decode(block)
+        .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))
+}
+
+fn read_header(file: &dyn File) -> Result<ContainerHeader> {
+    decode_header(file, &read_block(file, 0)?)
+}
+
+/// Whether a container of the expected name is of the same job, run and writer, apart from its level.
+fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()> {
+    let told = |header: &ContainerHeader| {
+        format!(
+            "job {}, step {}, epoch {}, node {}, writer {}",
+            header.job.as_str(),
+            header.step,
+            header.epoch,
+            header.node,
+            header.writer
+        )
+    };
+    let (expected, found) = (told(expected), told(found));
+    // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "the header of a container that is referred to: expected {expected}; found {found}"
+    ))
+    .next("use an older step"))
+}
+
+fn listed(places: &[Arc<dyn Dir>]) -> String {
+    let places = places.iter().map(|dir| dir.path().display().to_string());
+    places.collect::<Vec<String>>().join(", ")
+}
+
 fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
     let mut failed = None;
     for dir in places {
@@ -566,13 +635,9 @@ fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
         }
     }
     Err(failed.unwrap_or_else(|| {
-        let searched: Vec<String> = places
-            .iter()
-            .map(|dir| dir.path().display().to_string())
-            .collect();
         Error::not_found(format!(
             "{name} is in none of these places: {}",
-            searched.join(", ")
+            listed(places)
         ))
         .next("give the directory that holds it, or use an older step")
     }))
@@ -644,6 +709,20 @@ fn check_manifest(
         commit.world_size,
         manifest.world_size,
     )?;
+    let regions = manifest.ranks.iter().flat_map(|record| &record.regions);
+    for older in regions
+        .flat_map(|region| &region.extents)
+        .filter_map(|extent| extent.container.as_deref())
+    {
+        let step = manifest.referred_step(older)?;
+        // Breaks if: this is left out; prune would not know that the older one is needed.
+        if container.refers_to.binary_search(&step).is_err() {
+            return Err(Error::corrupt(format!(
+                "the manifest refers to {older}, the commit record names {:?} as the older steps it may refer to",
+                container.refers_to
+            )));
+        }
+    }
     match manifest
         .ranks
         .iter()

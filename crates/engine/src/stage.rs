@@ -9,18 +9,26 @@
 //! of Algorithm 1 (checkpointing orchestration), so at most two snapshots are in memory and a pool
 //! of a few chunks suffices.
 //!
+//! With incremental capture (`baseline.rs`) a segment whose bytes are stored already is not handed over:
+//! its chunk goes back, and its pieces become references. Of a tracked region (`pages.rs`) only written
+//! pages are copied, packed into chunks of their own. So what is handed over is known only as it goes;
+//! the stream's length is announced as the most it can be.
+//!
 //! Invariants:
 //! 1. `Begin` is always followed by `Seal` or `Fail`: the CP-thread never waits for ever.
 //! 2. The CRC in the record is that of the program's memory at the moment it was read.
 //! 3. Chunks are taken in stream order, so a pool of any size makes progress.
+//! 4. Segments are handed over in stream order, and an extent's place is where its segment came to lie.
 //!
 //! Survives: a full pool (waits, with a deadline), a codec that fails (`Fail`, the step is lost,
 //! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
 
+use crate::baseline::Capture;
 use crate::index::{Descriptor, Index, IndexShape};
+use crate::pages::{Copied, Wanted};
 use crate::patience::Patience;
-use crate::stream::{Piece, Plan, Segment};
-use orcheck_format::container::encode_rank_record;
+use crate::stream::{Piece, Plan};
+use orcheck_format::container::{BLOCK_BYTES, encode_rank_record};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
@@ -29,6 +37,7 @@ use orcheck_io::memory::{Span, crc_span};
 use orcheck_io::pool::{Chunk, Pool};
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn_scoped;
+use orcheck_io::track::page_bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +50,8 @@ pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
 pub enum Source {
     /// The program's memory.
     Memory(Span),
+    /// The program's memory, of which only written pages are read.
+    Tracked(Span),
     /// Something that is read piece by piece on the staging thread: codec, file, strided array.
     Read(ReadFn),
     /// Nothing: another rank stores it.
@@ -97,15 +108,47 @@ pub struct Staging {
     sources: Vec<Source>,
     slot: Option<Gate>,
     done: usize,
+    /// Where the next segment comes to lie in the stream.
+    stream_at_bytes: u64,
     cut_bytes: u32,
     pipelined: bool,
     open: bool,
+    capture: Option<Capture>,
+    most_extents: usize,
+}
+
+/// What fills at most one chunk.
+enum Job {
+    /// A segment of the plan, by its number.
+    Segment(usize),
+    /// Pages (first, count) of a tracked region.
+    Pages(usize, Vec<(usize, usize)>),
+}
+
+/// What a job came to.
+enum Filled {
+    /// The CRCs of a segment's pieces, and whether it is stored already.
+    Segment(Vec<u64>, bool),
+    /// Copied pages, by their place in the chunk, and how many bytes of it they fill.
+    Pages(Vec<Copied>, u64),
+}
+
+impl Filled {
+    /// Bytes to hand over; 0 when all of it may be referred to.
+    fn len_bytes(&self, segment: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Filled::Segment(_, true) => 0,
+            Filled::Segment(_, false) => segment(),
+            Filled::Pages(_, len_bytes) => *len_bytes,
+        }
+    }
 }
 
 impl Staging {
     /// A snapshot of `regions` (extents still empty) read from `sources`, laid out by `plan`.
     /// `pipelined`: the pool does not hold all snapshots; the rank then holds `slot`, the node's
-    /// stage slot, unless it was refused and only says so.
+    /// stage slot, unless it was refused and only says so. `incremental`: against this baseline, and
+    /// with at most so many extents for each tracked region.
     #[must_use]
     pub fn new(
         context: StageContext,
@@ -114,8 +157,10 @@ impl Staging {
         parts: (Vec<RegionRecord>, Vec<Source>),
         (slot, pipelined): (Option<Gate>, bool),
         cut_bytes: u32,
+        incremental: Option<(Capture, usize)>,
     ) -> Self {
         let (regions, sources) = parts;
+        let (capture, most_extents) = incremental.unzip();
         Self {
             context,
             step,
@@ -124,10 +169,24 @@ impl Staging {
             sources,
             slot,
             done: 0,
+            stream_at_bytes: 0,
             cut_bytes,
             pipelined,
             open: false,
+            capture,
+            most_extents: most_extents.unwrap_or(0),
         }
+    }
+
+    /// The most bytes that the stream can have.
+    fn most_bytes(&self) -> u64 {
+        let tracked = self.sources.iter().filter_map(|source| match source {
+            // Whole pages, and one more block for the part at each end.
+            Source::Tracked(span) => Some(span.len_bytes().next_multiple_of(BLOCK_BYTES) as u64),
+            _ => None,
+        });
+        let ends = tracked.clone().count() as u64 * 2 * page_bytes() as u64;
+        self.plan.stream_len_bytes + tracked.sum::<u64>() + ends
     }
 
     /// Announces the snapshot to the CP-thread.
@@ -139,9 +198,10 @@ impl Staging {
         let allowed = self.context.steps.at("stage.begin", "");
         self.push(Descriptor::Begin {
             step: self.step,
-            stream_len_bytes: self.plan.stream_len_bytes,
+            stream_len_bytes: self.most_bytes(),
             cut_bytes: self.cut_bytes,
             pipelined: self.pipelined,
+            may_shrink: self.capture.is_some(),
         })?;
         self.open = true;
         allowed.map(|_| ())
@@ -152,8 +212,58 @@ impl Staging {
     /// # Errors
     /// What a source or the pool says; the snapshot is then given up (`Fail`).
     pub fn foreground(&mut self, threads: usize) -> Result<()> {
-        let until = self.plan.foreground;
-        self.stage_until(until, threads)
+        let segments = self.done..self.plan.foreground;
+        self.done = self.plan.foreground;
+        let mut jobs: Vec<Job> = segments.map(Job::Segment).collect();
+        let wanted = self.want_pages(&mut jobs);
+        let mut copied: Vec<Vec<Copied>> = wanted.iter().map(|_| Vec::new()).collect();
+        for (region, pages) in self.run(&jobs, threads)? {
+            if let Some(at) = wanted.iter().position(|(other, _)| *other == region) {
+                copied[at].extend(pages);
+            }
+        }
+        for ((region, wanted), copied) in wanted.iter().zip(copied) {
+            if let Some(capture) = &mut self.capture {
+                let cut_bytes = u64::from(self.cut_bytes);
+                self.regions[*region].extents =
+                    capture.enter_pages(*region, wanted, &copied, cut_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the written pages of the tracked regions, and cuts what must be copied into jobs.
+    fn want_pages(&mut self, jobs: &mut Vec<Job>) -> Vec<(usize, Wanted)> {
+        let mut all = Vec::new();
+        let Some(capture) = &mut self.capture else {
+            return all;
+        };
+        let per_chunk = self.context.pool.shape().chunk_bytes as usize / page_bytes();
+        for (region, source) in self.sources.iter().enumerate() {
+            if !matches!(source, Source::Tracked(_)) {
+                continue;
+            }
+            let Some(wanted) = capture.want(region, self.most_extents) else {
+                continue;
+            };
+            let (mut runs, mut room) = (Vec::new(), per_chunk);
+            for &(mut first, mut count) in &wanted.runs {
+                while count > 0 {
+                    let take = count.min(room);
+                    runs.push((first, take));
+                    (first, count, room) = (first + take, count - take, room - take);
+                    if room == 0 {
+                        jobs.push(Job::Pages(region, std::mem::take(&mut runs)));
+                        room = per_chunk;
+                    }
+                }
+            }
+            if !runs.is_empty() {
+                jobs.push(Job::Pages(region, runs));
+            }
+            all.push((region, wanted));
+        }
+        all
     }
 
     /// Whether segments are left for the CP-thread of this rank.
@@ -167,12 +277,20 @@ impl Staging {
     /// # Errors
     /// As [`Self::foreground`].
     pub fn finish(mut self) -> Result<()> {
-        self.stage_until(self.plan.segments.len(), 1)?;
+        let left: Vec<Job> = (self.done..self.plan.segments.len())
+            .map(Job::Segment)
+            .collect();
+        self.done = self.plan.segments.len();
+        self.run(&left, 1)?;
         let record = RankRecord {
             rank: self.context.rank,
-            stream_len_bytes: self.plan.stream_len_bytes,
+            stream_len_bytes: self.stream_at_bytes,
             regions: std::mem::take(&mut self.regions),
         };
+        let refers_to = self.capture.as_ref().map(Capture::refers_to);
+        for step in refers_to.unwrap_or_default() {
+            self.push(Descriptor::Refers { step })?;
+        }
         let framed = encode_rank_record(&record);
         let pool = Arc::clone(&self.context.pool);
         let chunk_bytes = pool.shape().chunk_bytes as usize;
@@ -189,6 +307,9 @@ impl Staging {
         self.context.steps.at("stage.seal", "")?;
         self.push(Descriptor::Seal)?;
         self.open = false;
+        if let Some(capture) = self.capture.take() {
+            capture.finish();
+        }
         if self.slot.is_some() {
             let StageContext {
                 ref patience,
@@ -222,88 +343,112 @@ impl Staging {
             .first_chunk(self.context.local, chunk_count)
     }
 
-    fn stage_until(&mut self, until: usize, threads: usize) -> Result<()> {
+    /// Does jobs in order; gives the pages that were copied, with their regions.
+    fn run(&mut self, jobs: &[Job], threads: usize) -> Result<Vec<(usize, Vec<Copied>)>> {
         let memory_only = self
             .sources
             .iter()
             .all(|source| !matches!(source, Source::Read(_)));
-        if threads > 1 && memory_only && until > self.done + 1 {
-            return self.stage_parallel(until, threads);
+        let mut pages = Vec::new();
+        if threads > 1 && memory_only && jobs.len() > 1 {
+            for (job, (filled, at)) in jobs.iter().zip(self.fill_parallel(jobs, threads)?) {
+                pages.extend(self.enter(job, filled, at));
+            }
+            return Ok(pages);
         }
-        while self.done < until {
-            let segment = self.plan.segments[self.done].clone();
-            let crcs = self.stage_one(&segment)?;
-            self.note(&segment, &crcs);
-            self.done += 1;
+        for job in jobs {
+            let (filled, at) = self.fill_one(job)?;
+            pages.extend(self.enter(job, filled, at));
         }
-        Ok(())
+        Ok(pages)
     }
 
-    fn note(&mut self, segment: &Segment, crcs: &[u64]) {
-        for (piece, &crc) in segment.pieces.iter().zip(crcs) {
-            self.regions[piece.region].extents.push(Extent {
-                container: None,
-                store: 0,
-                physical: segment.stream_at_bytes + piece.segment_at_bytes,
-                stored_len_bytes: piece.len_bytes,
-                len_bytes: piece.len_bytes,
-                encoding: 0,
-                crc_stored: crc,
-                crc_plain: crc,
-            });
+    /// Enters the extents of a segment that came to lie at `stream_at_bytes`; gives copied pages back.
+    fn enter(
+        &mut self,
+        job: &Job,
+        filled: Filled,
+        stream_at_bytes: u64,
+    ) -> Option<(usize, Vec<Copied>)> {
+        match (job, filled) {
+            (Job::Segment(number), Filled::Segment(crcs, stored)) => {
+                let segment = &self.plan.segments[*number];
+                for (piece, crc) in segment.pieces.iter().zip(crcs) {
+                    let at = stream_at_bytes + piece.segment_at_bytes;
+                    let extent = match &mut self.capture {
+                        Some(capture) => capture.enter(piece, crc, (!stored).then_some(at)),
+                        None => own_extent(at, piece.len_bytes, crc),
+                    };
+                    self.regions[piece.region].extents.push(extent);
+                }
+                None
+            }
+            (Job::Pages(region, _), Filled::Pages(mut copied, _)) => {
+                for copy in &mut copied {
+                    copy.stream_at_bytes = copy.stream_at_bytes.map(|at| at + stream_at_bytes);
+                }
+                Some((*region, copied))
+            }
+            _ => None,
         }
     }
 
-    fn stage_one(&mut self, segment: &Segment) -> Result<Vec<u64>> {
+    fn fill_one(&mut self, job: &Job) -> Result<(Filled, u64)> {
+        let at = self.stream_at_bytes;
+        if let Job::Segment(number) = job
+            && let Some(pool_at_bytes) = self.plan.segments[*number].borrowed_at_bytes
+        {
+            let segment = &self.plan.segments[*number];
+            let len_bytes = segment.len_bytes;
+            let crcs = vec![crc_span(self.context.pool.span(pool_at_bytes, len_bytes)?)];
+            let stored = (self.capture.as_ref()).is_some_and(|c| c.is_stored(segment, &crcs));
+            if !stored {
+                self.push(Descriptor::Segment {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk: None,
+                })?;
+                self.stream_at_bytes += len_bytes;
+            }
+            return Ok((Filled::Segment(crcs, stored), at));
+        }
         let pool = Arc::clone(&self.context.pool);
-        if let Some(at) = segment.borrowed_at_bytes {
-            let crc = crc_span(pool.span(at, segment.len_bytes)?);
-            self.push(Descriptor::Segment {
-                pool_at_bytes: at,
-                len_bytes: segment.len_bytes,
-                chunk: None,
-            })?;
-            return Ok(vec![crc]);
-        }
         let chunk = self.context.take(self.near())?;
         // Breaks if: the chunk is given back on errors only; a codec that panics would take it along.
         let mut filling = Filling {
             pool: &pool,
             index: Some(chunk.index()),
         };
-        let mut crcs = Vec::with_capacity(segment.pieces.len());
-        let mut end = 0;
-        for piece in &segment.pieces {
-            pool.zero(&chunk, end, piece.segment_at_bytes as u32 - end);
-            end = (piece.segment_at_bytes + piece.len_bytes) as u32;
-            let crc = match &mut self.sources[piece.region] {
-                Source::Memory(span) => {
-                    let from = span.sub(piece.region_at_bytes as usize, piece.len_bytes as usize);
-                    pool.stage(&chunk, piece.segment_at_bytes as u32, from)
-                }
-                Source::Read(read) => {
-                    let mut bytes = vec![0; piece.len_bytes as usize];
-                    read(piece.region_at_bytes, &mut bytes).map_err(|error| {
-                        error.at(format!("region '{}'", self.regions[piece.region].name))
-                    })?;
-                    pool.put(&chunk, piece.segment_at_bytes as u32, &bytes);
-                    crc64(&bytes)
-                }
-                Source::Elsewhere => {
-                    return Err(Error::internal("a region stored elsewhere has no pieces"));
-                }
-            };
-            crcs.push(crc);
-        }
-        pool.zero(&chunk, end, segment.len_bytes as u32 - end);
+        let (sources, regions) = (&mut self.sources, &self.regions);
+        let mut read = |piece: &Piece, chunk: &Chunk| match &mut sources[piece.region] {
+            Source::Memory(span) => {
+                let from = span.sub(piece.region_at_bytes as usize, piece.len_bytes as usize);
+                Ok(pool.stage(chunk, piece.segment_at_bytes as u32, from))
+            }
+            Source::Read(read) => {
+                let mut bytes = vec![0; piece.len_bytes as usize];
+                read(piece.region_at_bytes, &mut bytes).map_err(|error| {
+                    error.at(format!("region '{}'", regions[piece.region].name))
+                })?;
+                pool.put(chunk, piece.segment_at_bytes as u32, &bytes);
+                Ok(crc64(&bytes))
+            }
+            Source::Tracked(_) | Source::Elsewhere => Err(no_pieces()),
+        };
+        let copy = Copying {
+            context: &self.context,
+            plan: &self.plan,
+            capture: self.capture.as_ref(),
+            near: 0,
+        };
+        let filled = copy.fill(job, &chunk, &mut read)?;
         filling.index = None;
-        hand_over(&self.context, segment, chunk.into_index())?;
-        Ok(crcs)
+        self.stream_at_bytes += copy.hand_over(job, &filled, chunk.into_index())?;
+        Ok((filled, at))
     }
 
-    /// Copies with several threads; chunks are taken and handed over in stream order.
-    fn stage_parallel(&mut self, until: usize, threads: usize) -> Result<()> {
-        let from = self.done;
+    /// Fills with several threads; chunks are taken and handed over in stream order.
+    fn fill_parallel(&mut self, jobs: &[Job], threads: usize) -> Result<Vec<(Filled, u64)>> {
         let spans: Vec<Option<Span>> = self
             .sources
             .iter()
@@ -312,55 +457,64 @@ impl Staging {
                 _ => None,
             })
             .collect();
-        let finished = {
-            let copy = Copying {
-                context: &self.context,
-                plan: &self.plan,
-                near: self.near(),
-            };
-            let shared = Shared {
-                next: Mutex::new(from),
-                failed: AtomicBool::new(false),
-                order: Mutex::new(Order {
-                    next: from,
-                    ready: BTreeMap::new(),
-                    finished: Vec::new(),
-                }),
-            };
-            let work = || copy.segments(&shared, until, &spans);
-            let result = std::thread::scope(|scope| {
-                let helpers: Vec<_> = (1..threads.min(until - from))
-                    // Fewer threads than asked for are slower, not wrong: this one goes on alone if it must.
-                    .map_while(|_| spawn_scoped(scope, "orcheck-copy", work).ok())
-                    .collect();
-                let mut result = work();
-                for helper in helpers {
-                    let helped = helper
-                        .join()
-                        .unwrap_or_else(|_| Err(Error::internal("a copy thread panicked")));
-                    result = result.and(helped);
-                }
-                result
-            });
-            let order = shared
-                .order
-                .into_inner()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            for (_, (chunk, _)) in order.ready {
-                if let Ok(chunk) = Chunk::from_index(&self.context.pool, chunk) {
-                    self.context.pool.give(chunk);
-                }
-            }
-            result?;
-            order.finished
+        let copy = Copying {
+            context: &self.context,
+            plan: &self.plan,
+            capture: self.capture.as_ref(),
+            near: self.near(),
         };
-        for crcs in finished {
-            let segment = self.plan.segments[self.done].clone();
-            self.note(&segment, &crcs);
-            self.done += 1;
+        let shared = Shared {
+            next: Mutex::new(0),
+            failed: AtomicBool::new(false),
+            order: Mutex::new(Order {
+                ready: BTreeMap::new(),
+                finished: Vec::new(),
+                stream_at_bytes: self.stream_at_bytes,
+            }),
+        };
+        let work = || copy.jobs(&shared, jobs, &spans);
+        let result = std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads.min(jobs.len()))
+                // Fewer threads than asked for are slower, not wrong: this one goes on alone if it must.
+                .map_while(|_| spawn_scoped(scope, "orcheck-copy", work).ok())
+                .collect();
+            let mut result = work();
+            for helper in helpers {
+                let helped = helper
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::internal("a copy thread panicked")));
+                result = result.and(helped);
+            }
+            result
+        });
+        let order = shared
+            .order
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (_, (chunk, _)) in order.ready {
+            give_back(&self.context.pool, chunk);
         }
-        Ok(())
+        result?;
+        self.stream_at_bytes = order.stream_at_bytes;
+        Ok(order.finished)
     }
+}
+
+fn own_extent(stream_at_bytes: u64, len_bytes: u64, crc: u64) -> Extent {
+    Extent {
+        container: None,
+        store: 0,
+        physical: stream_at_bytes,
+        stored_len_bytes: len_bytes,
+        len_bytes,
+        encoding: 0,
+        crc_stored: crc,
+        crc_plain: crc,
+    }
+}
+
+fn no_pieces() -> Error {
+    Error::internal("a region stored elsewhere has no pieces")
 }
 
 /// A chunk being filled: given back when that ends early, by an error or by a panic of the program's code.
@@ -383,27 +537,92 @@ fn give_back(pool: &Pool, index: u32) {
     }
 }
 
-fn hand_over(context: &StageContext, segment: &Segment, chunk: u32) -> Result<()> {
-    let descriptor = Descriptor::Segment {
-        pool_at_bytes: u64::from(chunk) * u64::from(context.pool.shape().chunk_bytes),
-        len_bytes: segment.len_bytes,
-        chunk: Some(chunk),
-    };
-    context
-        .push(descriptor)
-        .inspect_err(|_| give_back(&context.pool, chunk))
-}
-
 /// What the copying threads of one snapshot share.
 struct Copying<'a> {
     context: &'a StageContext,
     plan: &'a Plan,
+    capture: Option<&'a Capture>,
     near: u32,
 }
 
 impl Copying<'_> {
-    fn segments(&self, shared: &Shared, until: usize, spans: &[Option<Span>]) -> Result<()> {
+    /// Fills a chunk; `read` puts one piece into it and gives its CRC.
+    fn fill(
+        &self,
+        job: &Job,
+        chunk: &Chunk,
+        read: &mut dyn FnMut(&Piece, &Chunk) -> Result<u64>,
+    ) -> Result<Filled> {
         let pool = &self.context.pool;
+        match job {
+            Job::Segment(number) => {
+                let segment = &self.plan.segments[*number];
+                let mut crcs = Vec::with_capacity(segment.pieces.len());
+                let mut end = 0;
+                for piece in &segment.pieces {
+                    pool.zero(chunk, end, piece.segment_at_bytes as u32 - end);
+                    end = (piece.segment_at_bytes + piece.len_bytes) as u32;
+                    crcs.push(read(piece, chunk)?);
+                }
+                pool.zero(chunk, end, segment.len_bytes as u32 - end);
+                let stored = self.capture.is_some_and(|c| c.is_stored(segment, &crcs));
+                Ok(Filled::Segment(crcs, stored))
+            }
+            Job::Pages(region, runs) => {
+                let capture = self.capture;
+                let Some((capture, pages)) = capture.and_then(|c| Some((c, c.pages(*region)?)))
+                else {
+                    return Err(Error::internal("pages of a region that is not tracked"));
+                };
+                let mut copied = Vec::new();
+                let mut at = 0;
+                for page in runs.iter().flat_map(|&(first, count)| first..first + count) {
+                    let memory = pages.memory(page);
+                    let crc = pool.stage(chunk, at, memory);
+                    let stored = capture.is_page_stored(pages, page, crc);
+                    copied.push(Copied {
+                        page,
+                        crc,
+                        stream_at_bytes: (!stored).then_some(u64::from(at)),
+                    });
+                    // The next page takes the place of one that need not be stored.
+                    if !stored {
+                        let end = at + memory.len_bytes() as u32;
+                        at = end.next_multiple_of(BLOCK_BYTES as u32);
+                        pool.zero(chunk, end, at - end);
+                    }
+                }
+                Ok(Filled::Pages(copied, u64::from(at)))
+            }
+        }
+    }
+
+    /// Hands a chunk over, or gives it back when nothing of it need be stored; returns the bytes that
+    /// the stream grew by.
+    fn hand_over(&self, job: &Job, filled: &Filled, chunk: u32) -> Result<u64> {
+        let pool = &self.context.pool;
+        let len_bytes = filled.len_bytes(|| match job {
+            Job::Segment(number) => self.plan.segments[*number].len_bytes,
+            Job::Pages(..) => 0,
+        });
+        if len_bytes == 0 {
+            give_back(pool, chunk);
+            return Ok(0);
+        }
+        let descriptor = Descriptor::Segment {
+            pool_at_bytes: u64::from(chunk) * u64::from(pool.shape().chunk_bytes),
+            len_bytes,
+            chunk: Some(chunk),
+        };
+        self.context
+            .push(descriptor)
+            .inspect_err(|_| give_back(pool, chunk))?;
+        Ok(len_bytes)
+    }
+
+    fn jobs(&self, shared: &Shared, jobs: &[Job], spans: &[Option<Span>]) -> Result<()> {
+        let pool = &self.context.pool;
+        let failed = |_: &Error| shared.failed.store(true, Ordering::Release);
         loop {
             let (number, chunk) = {
                 // The number and the chunk are taken together: a later segment never holds the
@@ -412,51 +631,41 @@ impl Copying<'_> {
                     .next
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                if *next >= until || shared.failed.load(Ordering::Acquire) {
+                if *next >= jobs.len() || shared.failed.load(Ordering::Acquire) {
                     return Ok(());
                 }
-                let chunk = self.context.take(self.near).inspect_err(|_| {
-                    shared.failed.store(true, Ordering::Release);
-                })?;
+                let chunk = self.context.take(self.near).inspect_err(failed)?;
                 *next += 1;
                 (*next - 1, chunk)
             };
-            let segment = &self.plan.segments[number];
-            let mut end = 0;
-            let mut crcs = Vec::with_capacity(segment.pieces.len());
-            for piece in &segment.pieces {
-                let Piece {
-                    region,
-                    region_at_bytes,
-                    segment_at_bytes,
-                    len_bytes,
-                } = *piece;
-                pool.zero(&chunk, end, segment_at_bytes as u32 - end);
-                end = (segment_at_bytes + len_bytes) as u32;
-                let Some(span) = spans[region] else {
-                    shared.failed.store(true, Ordering::Release);
+            let mut read = |piece: &Piece, chunk: &Chunk| {
+                let span = spans[piece.region].ok_or_else(no_pieces)?;
+                let from = span.sub(piece.region_at_bytes as usize, piece.len_bytes as usize);
+                Ok(pool.stage(chunk, piece.segment_at_bytes as u32, from))
+            };
+            let filled = match self.fill(&jobs[number], &chunk, &mut read) {
+                Ok(filled) => filled,
+                Err(error) => {
+                    failed(&error);
                     pool.give(chunk);
-                    return Err(Error::internal("a region stored elsewhere has no pieces"));
-                };
-                let from = span.sub(region_at_bytes as usize, len_bytes as usize);
-                crcs.push(pool.stage(&chunk, segment_at_bytes as u32, from));
-            }
-            pool.zero(&chunk, end, segment.len_bytes as u32 - end);
+                    return Err(error);
+                }
+            };
             let mut order = shared
                 .order
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            order.ready.insert(number, (chunk.into_index(), crcs));
+            order.ready.insert(number, (chunk.into_index(), filled));
             loop {
-                let next = order.next;
-                let Some((chunk, crcs)) = order.ready.remove(&next) else {
+                let next = order.finished.len();
+                let Some((chunk, filled)) = order.ready.remove(&next) else {
                     break;
                 };
-                hand_over(self.context, &self.plan.segments[next], chunk).inspect_err(|_| {
-                    shared.failed.store(true, Ordering::Release);
-                })?;
-                order.finished.push(crcs);
-                order.next += 1;
+                let at = order.stream_at_bytes;
+                order.stream_at_bytes += self
+                    .hand_over(&jobs[next], &filled, chunk)
+                    .inspect_err(failed)?;
+                order.finished.push((filled, at));
             }
         }
     }
@@ -469,9 +678,10 @@ struct Shared {
 }
 
 struct Order {
-    next: usize,
-    ready: BTreeMap<usize, (u32, Vec<u64>)>,
-    finished: Vec<Vec<u64>>,
+    ready: BTreeMap<usize, (u32, Filled)>,
+    /// In the order of the jobs, with their place in the stream.
+    finished: Vec<(Filled, u64)>,
+    stream_at_bytes: u64,
 }
 
 impl Drop for Staging {

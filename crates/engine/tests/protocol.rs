@@ -33,6 +33,7 @@ fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
         len_bytes: 8192,
         manifest_digest: [1; 32],
         ranks: vec![(rank, 1)],
+        refers_to: vec![],
     }
 }
 

@@ -46,7 +46,8 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         } else {
             "restartable"
         };
-        rows.push(committed(&job, commit, state, missing));
+        let why = missing.or_else(|| needed_by(&job, commit));
+        rows.push(committed(&job, commit, state, why));
     }
     for commit in job.catalog.fenced() {
         rows.push(committed(
@@ -110,6 +111,20 @@ fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String
         created_unix_ms: Some(record.created_unix_ms),
         copies: commit.copies.len(),
     }
+}
+
+/// The newest checkpoint that refers to this one, which is therefore kept longer than the keep rule says.
+fn needed_by(job: &Job, commit: &Commit) -> Option<String> {
+    let needs = |other: &&Commit| {
+        let (own, other) = (&commit.record, &other.record);
+        (own.epoch, own.level) == (other.epoch, other.level)
+            && other.refers_to().contains(&own.step)
+    };
+    let newest = job.catalog.commits().iter().find(needs)?;
+    Some(format!(
+        "kept because step {} refers to it",
+        newest.record.step
+    ))
 }
 
 /// Bytes of the stripe files that belong to these containers.

@@ -45,6 +45,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "of global",
         "at",
         "size",
+        "in older",
         "flags",
     ]);
     let places = job.places_of(commit);
@@ -83,6 +84,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             "node_name": node,
             "writer": container.writer,
             "len_bytes": container.len_bytes,
+            "refers_to": container.refers_to,
             "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
             "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
             "error": error,
@@ -191,7 +193,15 @@ pub fn region_document(region: &RegionRecord) -> Value {
         "offset": region.offset,
         "same_as": region.same_as,
         "extents": region.extents.len(),
+        "referred_bytes": referred_bytes(region),
     })
+}
+
+/// Bytes of a region that lie in containers of older checkpoints.
+fn referred_bytes(region: &RegionRecord) -> u64 {
+    let extents = region.extents.iter();
+    let older = extents.filter(|extent| extent.container.is_some());
+    older.map(|extent| extent.len_bytes).sum()
 }
 
 fn region_row(rank: u32, region: &RegionRecord) -> Vec<comfy_table::Cell> {
@@ -213,6 +223,7 @@ fn region_row(rank: u32, region: &RegionRecord) -> Vec<comfy_table::Cell> {
         plain(shape(&region.global)),
         plain(shape(&region.offset)),
         right(size(region.len_bytes)),
+        right(size(referred_bytes(region))),
         plain(flags.join(" ")),
     ]
 }

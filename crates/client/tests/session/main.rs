@@ -4,6 +4,7 @@
 mod directories;
 mod disk;
 mod hooks;
+mod incremental;
 mod lending;
 mod memory;
 mod mistakes;

@@ -196,6 +196,7 @@ pub fn write(dirs: &[PathBuf], spec: &Spec) -> Written {
             len_bytes: built.bytes.len() as u64,
             manifest_digest: Manifest::digest(&built.manifest.encode()),
             ranks: ranks_to_ranges(ranks),
+            refers_to: vec![],
         });
         paths.push(path);
         structures.push(built.structures);
