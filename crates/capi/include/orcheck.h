@@ -201,8 +201,9 @@ typedef enum {
    */
   ORC_SAME = 2,
   /**
-   * Written by the CPUs of this process only: no RDMA, GPU, or other process writes into it. Page
-   * tracking is then allowed.
+   * A promise of the program: only processors of this process write it. No RDMA, no GPU, no fixed
+   * buffers of io_uring, no other process. With incremental = "auto" the kernel is then asked which
+   * pages were written, and the others are not read; what is written otherwise goes unnoticed.
    */
   ORC_CPU_WRITES_ONLY = 4,
 } orc_flag;
@@ -375,6 +376,29 @@ typedef struct {
    * Checkpoints left out because the one before was still being flushed (overrun = "skip").
    */
   uint64_t skipped;
+  /**
+   * With incremental = "auto": step of the last snapshot of this rank that is staged completely,
+   * which the following fields are about; 0 if there is none.
+   */
+  uint64_t captured_step;
+  /**
+   * Bytes of regions that were stored with it.
+   */
+  uint64_t stored_bytes;
+  /**
+   * Bytes of regions that did not change and are stored with older checkpoints.
+   */
+  uint64_t referred_bytes;
+  /**
+   * Bytes of regions of which only written pages were read.
+   */
+  uint64_t tracked_bytes;
+  /**
+   * Why it refers to no older one: 1 nothing was known of them, 2 as many refer to older ones as
+   * incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the
+   * directories changed. 0: it may refer to older ones.
+   */
+  uint64_t full_because;
 } orc_stats;
 
 #ifdef __cplusplus
