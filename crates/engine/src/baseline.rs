@@ -299,7 +299,7 @@ impl Held {
     fn homes(&self) -> BTreeSet<u64> {
         match self {
             Held::Compared(units) => units.iter().map(|unit| unit.home.step).collect(),
-            Held::Paged(pages) => pages.homes(),
+            Held::Paged(pages) => pages.homes().clone(),
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Pages {
     /// One entry per page, the parts at both ends included; empty while nothing is known.
     table: Vec<Page>,
     count: usize,
+    /// Steps that stored some of it.
+    homes: BTreeSet<u64>,
     /// Extents of the last capture.
     extents: usize,
     whole_in_a_row: u32,
@@ -117,6 +119,7 @@ impl Pages {
             count: usize::from(head_bytes > 0) + tracker.pages() + usize::from(tail),
             tracker,
             table: Vec::new(),
+            homes: BTreeSet::new(),
             extents: 0,
             whole_in_a_row: 0,
             whole: true,
@@ -144,16 +147,8 @@ impl Pages {
 
     /// Steps that stored some of it.
     #[must_use]
-    pub fn homes(&self) -> BTreeSet<u64> {
-        let mut homes = BTreeSet::new();
-        let mut last = None;
-        for page in &self.table {
-            if last != Some(page.home.step) {
-                last = Some(page.home.step);
-                homes.insert(page.home.step);
-            }
-        }
-        homes
+    pub fn homes(&self) -> &BTreeSet<u64> {
+        &self.homes
     }
 
     /// A page's place in the region: offset and length in bytes.
@@ -194,6 +189,7 @@ impl Pages {
             Ok(written) => written,
             Err(error) => {
                 self.table.clear();
+                self.homes.clear();
                 return Err((everything(true), error));
             }
         };
@@ -215,11 +211,7 @@ impl Pages {
         let heavy = runs.pages * WHOLE_FROM_SHARE > self.count;
         // Breaks if: homes that are pending or lost are not looked at; their pages would be in no
         // committed checkpoint.
-        if self
-            .homes()
-            .into_iter()
-            .any(|step| fate(step) != Fate::Committed)
-        {
+        if self.homes.iter().any(|&step| fate(step) != Fate::Committed) {
             runs = self.with_uncommitted(&runs, fate);
         }
         let scattered = self.extents + 2 * runs.runs.len() > most_extents;
@@ -308,13 +300,18 @@ impl Pages {
         }
     }
 
-    fn runs(&self, step: u64, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
+    fn runs(&mut self, step: u64, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
         let mut stored = copied
             .iter()
             .filter_map(|copy| Some((copy.page, copy.stream_at_bytes?)))
             .peekable();
         let mut runs: Vec<Run> = Vec::new();
+        let (mut homes, mut last) = (BTreeSet::new(), None);
         for (number, page) in self.table.iter().enumerate() {
+            if last != Some(page.home.step) {
+                last = Some(page.home.step);
+                homes.insert(page.home.step);
+            }
             let len_bytes = self.part(number).1 as u64;
             let place = match stored.next_if(|(stored, _)| *stored == number) {
                 Some((_, stream_at_bytes)) => Home {
@@ -343,6 +340,7 @@ impl Pages {
                 }),
             }
         }
+        self.homes = homes;
         runs
     }
 }

@@ -77,8 +77,7 @@ impl Tracker {
         if first >= end {
             return Err(Error::unsupported("no whole page lies in the region"));
         }
-        let target = format!("{first:#x}..{end:#x}");
-        refused(steps, "track.arm", &target)?;
+        refused(steps, "track.arm", (end - first) / page)?;
         check_private(first, end)?;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
         // SAFETY: the call takes one integer and returns a descriptor.
@@ -133,11 +132,7 @@ impl Tracker {
     pub fn scan(&mut self) -> Result<Vec<(usize, usize)>> {
         let page = page_bytes();
         let end = self.first + self.pages * page;
-        refused(
-            &self.steps,
-            "track.scan",
-            &format!("{:#x}..{end:#x}", self.first),
-        )?;
+        refused(&self.steps, "track.scan", self.pages)?;
         let mut written: Vec<(usize, usize)> = Vec::new();
         let mut found = vec![[0u64; 3]; BATCH];
         let mut at = self.first;
@@ -191,8 +186,9 @@ impl Tracker {
 }
 
 /// What a test's hook makes of the step.
-fn refused(steps: &Steps, site: &'static str, target: &str) -> Result<()> {
-    match steps.refuse(site, target) {
+fn refused(steps: &Steps, site: &'static str, pages: usize) -> Result<()> {
+    let target = format!("{pages} pages");
+    match steps.refuse(site, &target) {
         Some(errno) => Err(os_error(errno, format_args!("{site} of {target}"))),
         None => Ok(()),
     }

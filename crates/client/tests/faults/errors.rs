@@ -4,7 +4,7 @@
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
 use crate::ledger::Story;
-use crate::life::{Life, PAIR, SOLO, SPREAD, STRIPED, Workload, names};
+use crate::life::{INCREMENTAL, Life, PAIR, SOLO, SPREAD, STRIPED, Workload, names};
 use crate::trial::{
     Failure, Outcome, Table, Verdict, apart_with, check_records, heal, share, told, trials,
 };
@@ -219,7 +219,13 @@ fn judge(
 pub fn one_error_at_every_call() {
     let mut table = Table::default();
     let all = trials(0) > 0;
-    for (workload, every) in [(SOLO, true), (PAIR, all), (SPREAD, all), (STRIPED, all)] {
+    for (workload, every) in [
+        (SOLO, true),
+        (PAIR, all),
+        (SPREAD, all),
+        (STRIPED, all),
+        (INCREMENTAL, all),
+    ] {
         let workload = Workload {
             overlapped: false,
             ..workload

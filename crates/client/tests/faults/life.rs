@@ -1,7 +1,7 @@
 //! One run of a job from open to close, and what must be true of the directories afterwards.
 
 use crate::ledger::{Ledger, Story};
-use crate::payload::{Origin, Payload};
+use crate::payload::{Origin, Payload, RARELY};
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::places::Places;
@@ -13,7 +13,7 @@ use orcheck_format::record::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,6 +108,17 @@ pub const PAIR: Workload = Workload {
 pub const SPREAD: Workload = Workload {
     name: "2 ranks, 2 nodes, global",
     node_level: false,
+    ..PAIR
+};
+
+/// Both levels, and checkpoints that refer to older ones; every third one is full.
+pub const INCREMENTAL: Workload = Workload {
+    name: "1 rank, node + global, incremental",
+    ranks: 1,
+    nodes: 1,
+    dirs: 1,
+    scale: 200 | RARELY,
+    options: "incremental = 'auto'\nincremental_chain = 2",
     ..PAIR
 };
 
@@ -369,17 +380,37 @@ impl Workload {
             } else {
                 kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0)
             };
+            // What those refer to, and what that refers to, stays as well.
+            let records: BTreeMap<(u64, u64), Vec<u64>> = dirs
+                .iter()
+                .filter(|other| level_of(other) == level)
+                .flat_map(|other| refers_in(other))
+                .collect();
             // Too few to let go of any: older ones that a restart could use stay as well.
             let spared = |step: u64, epoch: u64| {
                 few && recorded(step, epoch) && resumed.is_some_and(|(resumed, _)| step <= resumed)
             };
+            let mut open: Vec<(u64, u64)> = records.keys().copied().collect();
+            open.retain(|&(step, epoch)| kept.contains(&(step, epoch)) || spared(step, epoch));
+            let mut pinned = BTreeSet::new();
+            while let Some((step, epoch)) = open.pop() {
+                for &older in records.get(&(step, epoch)).into_iter().flatten() {
+                    if pinned.insert((older, epoch)) {
+                        open.push((older, epoch));
+                    }
+                }
+            }
             for name in names(dir) {
                 let expected = match FileName::parse(&name) {
                     Some(
                         FileName::Container { step, epoch, .. }
                         | FileName::Stripe { step, epoch, .. }
                         | FileName::Commit { step, epoch, .. },
-                    ) => kept.contains(&(step, epoch)) || spared(step, epoch),
+                    ) => {
+                        kept.contains(&(step, epoch))
+                            || spared(step, epoch)
+                            || pinned.contains(&(step, epoch))
+                    }
                     Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                         epoch >= oldest
                     }
@@ -413,6 +444,20 @@ pub fn names(dir: &Path) -> Vec<String> {
     };
     entries
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// What each commit record of a directory refers to, by step and epoch.
+fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
+    let commits = names(dir)
+        .into_iter()
+        .filter(|name| matches!(FileName::parse(name), Some(FileName::Commit { .. })));
+    commits
+        .filter_map(|name| {
+            let bytes = std::fs::read(dir.join(name)).ok()?;
+            let record = CommitRecord::decode(&bytes).ok()?;
+            Some(((record.step, record.epoch.counter), record.refers_to()))
+        })
         .collect()
 }
 

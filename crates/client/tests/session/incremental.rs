@@ -12,7 +12,7 @@ use orcheck_format::ids::{Dtype, JobName, Level};
 use orcheck_io::environment::env_var;
 use orcheck_io::memory::Span;
 use orcheck_io::steps::{Steps, Verdict};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::testing::{FaultPlan, Pinned, Scratch};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
@@ -551,6 +551,161 @@ fn without_tracking_regions_are_compared() {
             session.find().unwrap();
             assert_eq!(session.restart().unwrap(), 4);
             assert!(bytes == expected);
+            session.close(LONG).unwrap();
+        });
+    }
+}
+
+/// A checkpoint that refers to an older one whose container is gone, damaged, or another run's.
+// Breaks if: `check_older` in the reader returns Ok always.
+#[test]
+fn what_is_wrong_with_a_referred_container_is_named() {
+    let scratch = Scratch::new("referred");
+    let elsewhere = Scratch::new("elsewhere");
+    for root in [scratch.path(), elsewhere.path()] {
+        let job = Job::new(root, 1, 1, false).with("incremental = 'auto'");
+        job.run(|session, _| {
+            let mut session = session.unwrap();
+            let mut bytes = vec![3; 1 << 20];
+            session
+                .protect("u", Span::from_mut(&mut bytes), Dtype::U8, 0)
+                .unwrap();
+            for step in [1, 2] {
+                bytes[0] = step as u8;
+                session.checkpoint(step).unwrap();
+                session.wait(step, Level::Global, LONG).unwrap();
+            }
+            session.close(LONG).unwrap();
+        });
+    }
+    let dir = scratch.path().join("ost0");
+    let container = |root: &Path| {
+        let dir = root.join("ost0/job");
+        let is_first = |name: &String| name.starts_with("s000000000001") && name.ends_with(".orc");
+        dir.join(list(&dir).into_iter().find(is_first).unwrap())
+    };
+    let read = || {
+        let places = Places::open(
+            &JobName::new("job").unwrap(),
+            "n0",
+            None,
+            std::slice::from_ref(&dir),
+            &Steps::none(),
+            false,
+        )
+        .unwrap();
+        let catalog = Catalog::scan(&JobName::new("job").unwrap(), &places.all()).unwrap();
+        let record = &catalog.commits()[0].record;
+        assert_eq!((record.step, record.refers_to()), (2, vec![1]));
+        let candidate = Candidate {
+            step: 2,
+            epoch: record.epoch,
+        };
+        let mut found = vec![0; 1 << 20];
+        RankView::open(&places, candidate, 0, 1)
+            .and_then(|mut view| view.read("u", Span::from_mut(&mut found)))
+    };
+    read().unwrap();
+    let path = container(scratch.path());
+    let whole = read_file(&path);
+    let other = read_file(&container(elsewhere.path()));
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+
+    write_file(&path, &other);
+    let error = read().unwrap_err().to_string();
+    assert!(
+        error.contains("is referred to: expected job job, step 1") && error.contains(&name),
+        "{error}"
+    );
+
+    let mut damaged = whole.clone();
+    let at = damaged.len() / 2;
+    damaged[at] ^= 1;
+    write_file(&path, &damaged);
+    let error = read().unwrap_err().to_string();
+    assert!(
+        error.contains("damaged data") && error.contains("step 2") && error.contains(&name),
+        "{error}"
+    );
+
+    remove_file(&path);
+    let error = read().unwrap_err().to_string();
+    assert!(
+        error.contains("in which step 1 stored bytes") && error.contains(&name),
+        "{error}"
+    );
+
+    write_file(&path, &whole);
+    read().unwrap();
+}
+
+#[allow(clippy::disallowed_methods)] // tests look behind the door
+fn list(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+#[allow(clippy::disallowed_methods)]
+fn read_file(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+#[allow(clippy::disallowed_methods)]
+fn write_file(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[allow(clippy::disallowed_methods)]
+fn remove_file(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Pages that were pinned before are written behind the page table: missed where the program promised that this
+/// does not happen, found where it did not.
+#[test]
+#[allow(clippy::disallowed_methods, clippy::print_stderr)]
+fn a_write_to_pinned_pages_is_missed_only_where_the_program_promised_none() {
+    for (flags, missed) in [(0, false), (CPU_WRITES_ONLY, true)] {
+        let scratch = Scratch::new("dma");
+        let path = scratch.path().join("source");
+        std::fs::write(&path, vec![0xab; 4096]).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let mut bytes = vec![1u8; 2 << 20];
+        let span = Span::from_mut(&mut bytes);
+        let pinned = match Pinned::new(span) {
+            Ok(pinned) => pinned,
+            Err(error) => return eprintln!("SKIPPED: this system has no io_uring: {error}"),
+        };
+        let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'");
+        let tracked = job.run(|session, _| {
+            let mut session = session.unwrap();
+            session.protect("u", span, Dtype::U8, flags).unwrap();
+            for step in [1, 2] {
+                if step == 2 {
+                    pinned.read(&file, 1 << 20, 4096).unwrap();
+                }
+                session.checkpoint(step).unwrap();
+                session.wait(step, Level::Global, LONG).unwrap();
+            }
+            let captured = session.stats().captured;
+            session.close(LONG).unwrap();
+            captured.tracked_bytes > 0
+        });
+        if missed && !tracked[0] {
+            return eprintln!("SKIPPED: this system cannot track pages");
+        }
+        assert_eq!(bytes[1 << 20], 0xab);
+        Job::new(scratch.path(), 1, 1, false).run(|session, _| {
+            let mut session = session.unwrap();
+            let mut found = vec![0u8; 2 << 20];
+            session
+                .protect("u", Span::from_mut(&mut found), Dtype::U8, flags)
+                .unwrap();
+            session.find().unwrap();
+            assert_eq!(session.restart().unwrap(), 2);
+            assert_eq!(found != bytes, missed, "flags {flags}");
             session.close(LONG).unwrap();
         });
     }

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const OFF_SQ_RING: i64 = 0;
 const OFF_CQ_RING: i64 = 0x800_0000;
@@ -27,7 +28,13 @@ pub struct Pinned {
     complete: Mapped,
     entries: Mapped,
     offsets: Offsets,
+    turn: Mutex<()>,
 }
+
+// SAFETY: the ring's memory belongs to it alone, and `read` takes turns.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
 
 /// Where the words of the rings are.
 struct Offsets {
@@ -142,6 +149,7 @@ impl Pinned {
             complete,
             entries,
             offsets,
+            turn: Mutex::new(()),
         })
     }
 
@@ -150,6 +158,7 @@ impl Pinned {
     /// # Errors
     /// What the kernel says; a short read is one.
     pub fn read(&self, file: &File, at: usize, len: usize) -> Result<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.span.sub(at, len).address() as u64;
         // struct io_uring_sqe: opcode, flags, ioprio (u16), fd (i32), offset, address (u64), length (u32) …
         let mut entry = [0u64; 8];
