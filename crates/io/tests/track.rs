@@ -151,10 +151,9 @@ fn discarded_pages_count_as_written() {
     let at = memory.start.align_offset(huge);
     for (at, len) in [(3 * page_bytes(), page_bytes()), (at, huge)] {
         // SAFETY: a part of the mapping, of which no reference exists.
-        assert_eq!(
-            unsafe { libc::madvise(memory.start.add(at).cast(), len, libc::MADV_DONTNEED) },
-            0
-        );
+        let discarded =
+            unsafe { libc::madvise(memory.start.add(at).cast(), len, libc::MADV_DONTNEED) };
+        assert_eq!(discarded, 0);
         let (first, count) = (at / page_bytes(), len / page_bytes());
         assert_eq!(tracker.scan().unwrap(), [(first, count)], "at {at}");
         // SAFETY: inside the mapping.
