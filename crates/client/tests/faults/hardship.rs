@@ -20,8 +20,11 @@ use orcheck_io::testing::kernel::{Kernel, When};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 const CHECKPOINTS: u64 = 4;
+/// Longest life of a run to which something was refused: far below its deadlines, none of which may be waited for.
+pub const SOON: Duration = Duration::from_secs(25);
 /// Where hard times begin that do not begin at once: steps 1 and 2 are taken in peace.
 const FIRST: u64 = 3;
 
@@ -97,7 +100,7 @@ fn limited(workload: &Workload, hardship: Hardship, at_once: bool) -> Outcome {
         });
         0
     })
-    .wait(PATIENCE);
+    .wait(SOON);
     let story = Story::read(root);
     let safe_before = if at_once { 0 } else { FIRST - 1 };
     let result = judge(workload, root, 1, ended, &story, safe_before)

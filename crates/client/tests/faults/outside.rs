@@ -6,13 +6,12 @@
 //!
 //! Not here: transfers that end early (`errors`, `reads`); other programs (`make torture`).
 
-use crate::hardship::{PLAIN, judge};
+use crate::hardship::{PLAIN, SOON, judge};
 use crate::kill_steps::after_a_good_run;
 use crate::ledger::Story;
 use crate::life::{Life, copy_tree};
 use crate::trial::{
-    Failure, Outcome, PATIENCE, Random, Table, Verdict, check_records, heal, seed, share, told,
-    trials,
+    Failure, Outcome, Random, Table, Verdict, check_records, heal, seed, share, told, trials,
 };
 use orcheck_client::Solo;
 use orcheck_io::testing::kernel::{Answer, Asked, Kernel, When};
@@ -114,7 +113,7 @@ fn watched(life: &Life, moment: Option<(Moment, Answer)>) -> Option<(Ended, BTre
         life.live_one(Box::new(Solo), &|_| {});
         0
     };
-    let ended = kernel.watch(work, &mut decide, PATIENCE)?;
+    let ended = kernel.watch(work, &mut decide, SOON)?;
     Some((ended, seen.into_inner()))
 }
 
