@@ -1,5 +1,5 @@
-//! Copy kernels that checksum what they carry: each 64 (or 16) bytes are loaded once, streamed past the cache
-//! to the destination, and folded into the CRC by carry-less multiplication.
+//! Copy kernels that checksum what they carry: every byte is loaded once, stored past the cache to the
+//! destination, and folded into the CRC by carry-less multiplication.
 //!
 //! How: a CRC is a remainder modulo a polynomial P. A piece of the message that lies D bits before another may
 //! be replaced by what it is worth there, namely itself times x^D modulo P, which two carry-less multiplications
@@ -8,15 +8,35 @@
 //! The ordinary CRC of those few bytes then finishes the work, and no reduction constants are needed here.
 //! The method is that of Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ".
 //!
+//! | kernel | loads and stores | folds by | stride |
+//! | --- | --- | --- | --- |
+//! | [`x86::avx512`] | 64 bytes, streamed | VPCLMULQDQ, 4 × 128 bits at once | 256 |
+//! | [`x86::avx2_wide`] | 32 bytes, streamed | VPCLMULQDQ, 2 × 128 bits at once | 256 |
+//! | [`x86::avx2`] | 32 bytes, streamed | PCLMULQDQ | 128 |
+//! | [`x86::sse`] | 16 bytes, streamed | PCLMULQDQ | 128 |
+//! | [`arm::neon`] | 2 × 16 bytes, stored as a non-temporal pair | PMULL | 128 |
+//!
+//! A stride is at least two lines of the cache, and each kernel has at least eight chains of multiplications
+//! or as many as fill its registers, so that it waits for memory and not for a multiplication.
+//!
 //! Invariants
-//! 1. The kernels copy exactly `strides` × their stride; the destination is aligned to 64 bytes.
+//! 1. The kernels read and write exactly `strides` × their stride; the destination is aligned to 64 bytes.
 //! 2. The register that goes in is the inverted CRC of everything before; the state that comes out stands for
 //!    everything up to there: its plain CRC is the CRC of the whole.
-//! 3. Stores are ordered before the kernel returns (a store fence), so that whoever is told about the data by a
+//! 3. Stores are ordered before the kernel returns (a fence), so that whoever is told about the data by a
 //!    later ordinary store sees it.
 //!
 //! Not here: heads, tails and the choice of the kernel (see [`crate::copy`]).
 #![allow(unsafe_code)]
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod arm;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
 
 /// The polynomial of CRC-64/NVME, bits reversed.
 const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
@@ -38,130 +58,29 @@ const fn factors(bits: u32) -> (u64, u64) {
     (power(bits + 63), power(bits - 1))
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86 {
-    use super::factors;
-    use std::arch::x86_64::*;
+/// What comes out of a kernel: the state, of which the first so many bytes count.
+pub(crate) struct Folded {
+    state: [u8; MAX_STRIDE],
+    len: usize,
+}
 
-    /// Bytes per step of [`copy_wide`].
-    pub(crate) const WIDE_STRIDE: usize = 256;
-    /// Bytes per step of [`copy_narrow`].
-    pub(crate) const NARROW_STRIDE: usize = 128;
+/// The longest stride of all kernels.
+const MAX_STRIDE: usize = 256;
 
-    /// Whether this processor runs [`copy_wide`].
-    pub(crate) fn has_wide() -> bool {
-        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
-    }
-
-    /// Whether this processor runs [`copy_narrow`].
-    pub(crate) fn has_narrow() -> bool {
-        is_x86_feature_detected!("pclmulqdq")
-    }
-
-    /// Copies and folds with 512-bit registers.
-    ///
-    /// # Safety
-    /// The processor has AVX-512F and VPCLMULQDQ; `src` and `dst` are valid for `strides` × 256 bytes and do not
-    /// overlap; `dst` is a multiple of 64; `strides` ≥ 1.
-    #[target_feature(enable = "avx512f,vpclmulqdq")]
-    pub(crate) unsafe fn copy_wide(
-        dst: *mut u8,
-        src: *const u8,
-        strides: usize,
-        register: u64,
-    ) -> [u8; WIDE_STRIDE] {
-        const FACTORS: (u64, u64) = factors(8 * WIDE_STRIDE as u32);
-        let mut out = [0u8; WIDE_STRIDE];
-        // SAFETY: every load and store below lies within `strides` × 256 bytes of `src`, `dst` or within `out`;
-        // streaming stores are aligned because `dst` is and strides are multiples of 64.
-        unsafe {
-            let k = _mm512_set_epi64(
-                FACTORS.1 as i64,
-                FACTORS.0 as i64,
-                FACTORS.1 as i64,
-                FACTORS.0 as i64,
-                FACTORS.1 as i64,
-                FACTORS.0 as i64,
-                FACTORS.1 as i64,
-                FACTORS.0 as i64,
-            );
-            let mut state = [_mm512_setzero_si512(); 4];
-            for (lane, value) in state.iter_mut().enumerate() {
-                *value = _mm512_loadu_si512(src.add(64 * lane).cast());
-                _mm512_stream_si512(dst.add(64 * lane).cast(), *value);
-            }
-            state[0] = _mm512_xor_si512(
-                state[0],
-                _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, register as i64),
-            );
-            for stride in 1..strides {
-                let from = src.add(stride * WIDE_STRIDE);
-                let to = dst.add(stride * WIDE_STRIDE);
-                for (lane, value) in state.iter_mut().enumerate() {
-                    let next = _mm512_loadu_si512(from.add(64 * lane).cast());
-                    _mm512_stream_si512(to.add(64 * lane).cast(), next);
-                    let early = _mm512_clmulepi64_epi128::<0x00>(*value, k);
-                    let late = _mm512_clmulepi64_epi128::<0x11>(*value, k);
-                    *value = _mm512_ternarylogic_epi64::<0x96>(early, late, next);
-                }
-            }
-            // What goes out is read as a message with the usual start value, which is taken off here.
-            state[0] = _mm512_xor_si512(
-                state[0],
-                _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, u64::MAX as i64),
-            );
-            for (lane, value) in state.iter().enumerate() {
-                _mm512_storeu_si512(out.as_mut_ptr().add(64 * lane).cast(), *value);
-            }
-            _mm_sfence();
-        }
-        out
-    }
-
-    /// Copies and folds with 128-bit registers.
-    ///
-    /// # Safety
-    /// The processor has PCLMULQDQ; `src` and `dst` are valid for `strides` × 128 bytes and do not overlap;
-    /// `dst` is a multiple of 16; `strides` ≥ 1.
-    #[target_feature(enable = "sse2,pclmulqdq")]
-    pub(crate) unsafe fn copy_narrow(
-        dst: *mut u8,
-        src: *const u8,
-        strides: usize,
-        register: u64,
-    ) -> [u8; NARROW_STRIDE] {
-        const FACTORS: (u64, u64) = factors(8 * NARROW_STRIDE as u32);
-        let mut out = [0u8; NARROW_STRIDE];
-        // SAFETY: every load and store below lies within `strides` × 128 bytes of `src`, `dst` or within `out`;
-        // streaming stores are aligned because `dst` is and strides are multiples of 16.
-        unsafe {
-            let k = _mm_set_epi64x(FACTORS.1 as i64, FACTORS.0 as i64);
-            let mut state = [_mm_setzero_si128(); 8];
-            for (lane, value) in state.iter_mut().enumerate() {
-                *value = _mm_loadu_si128(src.add(16 * lane).cast());
-                _mm_stream_si128(dst.add(16 * lane).cast(), *value);
-            }
-            state[0] = _mm_xor_si128(state[0], _mm_set_epi64x(0, register as i64));
-            for stride in 1..strides {
-                let from = src.add(stride * NARROW_STRIDE);
-                let to = dst.add(stride * NARROW_STRIDE);
-                for (lane, value) in state.iter_mut().enumerate() {
-                    let next = _mm_loadu_si128(from.add(16 * lane).cast());
-                    _mm_stream_si128(to.add(16 * lane).cast(), next);
-                    let early = _mm_clmulepi64_si128::<0x00>(*value, k);
-                    let late = _mm_clmulepi64_si128::<0x11>(*value, k);
-                    *value = _mm_xor_si128(_mm_xor_si128(early, late), next);
-                }
-            }
-            state[0] = _mm_xor_si128(state[0], _mm_set_epi64x(0, u64::MAX as i64));
-            for (lane, value) in state.iter().enumerate() {
-                _mm_storeu_si128(out.as_mut_ptr().add(16 * lane).cast(), *value);
-            }
-            _mm_sfence();
-        }
-        out
+impl Folded {
+    /// The bytes whose plain CRC is that of everything up to there.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.state[..self.len]
     }
 }
+
+/// A kernel: copies `strides` × its stride from the second to the first address and folds them, beginning with
+/// the register given last.
+///
+/// # Safety
+/// The processor has what the kernel needs; both addresses are valid for that length and do not overlap; the
+/// first is a multiple of 64; `strides` ≥ 1.
+pub(crate) type CopyFold = unsafe fn(*mut u8, *const u8, usize, u64) -> Folded;
 
 #[cfg(test)]
 mod tests {

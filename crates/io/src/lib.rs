@@ -34,7 +34,6 @@ pub mod dir;
 pub mod environment;
 pub mod error;
 pub mod file;
-#[cfg(target_arch = "x86_64")]
 mod fold;
 mod futex;
 pub mod gate;
