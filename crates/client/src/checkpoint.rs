@@ -15,7 +15,7 @@ use crate::lend::Lent;
 use crate::options::{Marshal, Overrun};
 use crate::regions::{CPU_WRITES_ONLY, SAME};
 use crate::session::Session;
-use crate::stager::Stager;
+use crate::stager::{RETURN_WAIT, Stager};
 use orcheck_engine::baseline::{Beginning, Capture, Fate};
 use orcheck_engine::container::STRIPE_BYTES;
 use orcheck_engine::flush::STAGE_SLOT;
@@ -109,6 +109,8 @@ impl Session {
             self.history.pop_first();
         }
         let staged = self.stage(step, turn, prepared, begun);
+        // Breaks if: a rank that failed is not counted; every later lent region then waits in vain.
+        self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
         self.stats.blocked_s = blocked_s;
         self.trigger.taken(blocked_s);
@@ -358,7 +360,18 @@ impl Session {
             self.cut_bytes() as u32,
             incremental,
         );
-        staging.begin()?;
+        let (stager, refused) = match self.stager_for(&staging) {
+            Ok(stager) => (stager, refused),
+            Err(error) => (None, refused.or(Some(error))),
+        };
+        // With everything lent, the rank's own CP-thread begins: the program waits for nothing.
+        if refused.is_some() || staging.has_foreground() || stager.is_none() {
+            if let Err((earlier, error)) = self.wait_for_stager(step, timeout) {
+                earlier.give_up(step, staging)?;
+                return Err(error);
+            }
+            staging.begin()?;
+        }
         if let Some(error) = refused {
             return Err(error);
         }
@@ -371,13 +384,18 @@ impl Session {
             };
             self.lent.insert(name, lent);
         }
-        if staging.has_background() {
-            let stager = match self.stager.take() {
-                Some(stager) => stager,
-                None => Stager::start()?,
+        if let Some(stager) = stager {
+            let (pool, shape) = (Arc::clone(&self.pool), self.shape);
+            let waiting = Arc::clone(&clock);
+            let holdup = move || {
+                // With a stage slot the others cannot return before this one is flushed.
+                if !pipelined {
+                    let index = Index::new(&pool, shape);
+                    let _ = index.wait_returned(turn, waiting.as_ref(), RETURN_WAIT);
+                }
             };
-            stager.hand_over(step, staging)?;
-            self.stager = Some(stager);
+            stager.hand_over(step, staging, Box::new(holdup))?;
+            self.handed_over = Some(step);
         } else {
             staging.finish()?;
         }
@@ -391,6 +409,44 @@ impl Session {
         self.stats.pool_bytes = u64::from(shape.chunk_count) * u64::from(shape.chunk_bytes);
         self.stats.pool_used_bytes =
             u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
+        Ok(())
+    }
+
+    /// The rank's own CP-thread, if this snapshot needs it.
+    fn stager_for(&mut self, staging: &Staging) -> Result<Option<Arc<Stager>>> {
+        if !staging.has_background() {
+            return Ok(None);
+        }
+        let stager = match self.stager.take() {
+            Some(stager) => stager,
+            None => Arc::new(Stager::start()?),
+        };
+        self.stager = Some(Arc::clone(&stager));
+        Ok(Some(stager))
+    }
+
+    /// Waits until the rank's own CP-thread has sent what it was handed: snapshots of one rank follow
+    /// each other, they never mix.
+    fn wait_for_stager(
+        &mut self,
+        step: u64,
+        timeout: Duration,
+    ) -> std::result::Result<(), (Arc<Stager>, Error)> {
+        let (Some(stager), Some(earlier)) = (&self.stager, self.handed_over) else {
+            return Ok(());
+        };
+        // An error of that snapshot is for `lent_done`; it was given up, and nothing more of it comes.
+        if matches!(stager.wait(earlier, timeout), Ok(false)) {
+            let error = Error::unavailable(format!(
+                "checkpoint {step} waited {:.1} s for memory lent to checkpoint {earlier} to be read",
+                timeout.as_secs_f64()
+            ));
+            let error =
+                error.next("raise timeout_s, or wait with lent_done before the next checkpoint");
+            self.handed_over = Some(step);
+            return Err((Arc::clone(stager), error));
+        }
+        self.handed_over = None;
         Ok(())
     }
 

@@ -119,7 +119,9 @@ pub struct Session {
     /// With `incremental = auto`: what of the state is stored where.
     pub(crate) baseline: Option<Arc<Baseline>>,
     pub(crate) trigger: Trigger,
-    pub(crate) stager: Option<Stager>,
+    pub(crate) stager: Option<Arc<Stager>>,
+    /// The last step that `stager` was handed, until it is known to have sent it.
+    pub(crate) handed_over: Option<u64>,
     pub(crate) lent: BTreeMap<String, Lent>,
     pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
     pub(crate) resume: Resume,
@@ -201,6 +203,7 @@ impl Session {
             baseline: options.incremental_chain.map(|_| Arc::default()),
             trigger,
             stager: None,
+            handed_over: None,
             lent: BTreeMap::new(),
             allocations: BTreeMap::new(),
             resume: Resume::default(),

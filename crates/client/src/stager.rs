@@ -1,26 +1,45 @@
 //! The rank's own CP-thread: stages lent regions while the program goes on.
 //!
+//! It reads as fast as memory allows, and on a node with as many ranks as cores it would take turns
+//! with ranks that are still inside the call, which then take milliseconds instead of microseconds.
+//! So it begins a moment after the last rank of the node returned, or after [`RETURN_WAIT`], and never
+//! preempts a thread of the program only because it was woken.
+//!
 //! Invariants:
 //! 1. One staging at a time, in the order of the checkpoints.
 //! 2. A staging that fails is given up (`Fail` reaches the flushing CP-thread) and its error is
 //!    kept for `lent_done`.
+//! 3. It waits for other ranks for a bounded time: one that died in the call holds nobody up.
 //!
 //! Not here: staging itself (`engine::stage`).
 
 use orcheck_engine::stage::Staging;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::thread::spawn;
+use orcheck_io::thread::{never_preempt, spawn};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Longest wait for the other ranks of the node to return from the call.
+pub(crate) const RETURN_WAIT: Duration = Duration::from_millis(20);
+
+/// Waits until the snapshot may be read, for a bounded time.
+pub(crate) type Holdup = Box<dyn FnOnce() + Send>;
+
 /// Handle to the thread; dropping it lets the thread end after what it has.
 pub struct Stager {
-    sender: Option<Sender<(u64, Staging)>>,
+    sender: Option<Sender<Work>>,
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+}
+
+struct Work {
+    step: u64,
+    staging: Staging,
+    /// `None`: the snapshot is announced and given up.
+    holdup: Option<Holdup>,
 }
 
 #[derive(Default)]
@@ -36,12 +55,20 @@ impl Stager {
     /// # Errors
     /// When the system grants no thread.
     pub fn start() -> Result<Self> {
-        let (sender, receiver) = channel::<(u64, Staging)>();
+        let (sender, receiver) = channel::<Work>();
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         let thread = spawn("orcheck-stage", move || {
-            while let Ok((step, staging)) = receiver.recv() {
-                let error = staging.finish().err();
+            never_preempt();
+            while let Ok(work) = receiver.recv() {
+                let (step, mut staging) = (work.step, work.staging);
+                let error = match work.holdup {
+                    Some(holdup) => {
+                        holdup();
+                        staging.finish().err()
+                    }
+                    None => staging.begin().err(),
+                };
                 let mut finished = lock(&shared.finished);
                 finished.insert(step, error);
                 while finished.len() > 64 {
@@ -58,13 +85,38 @@ impl Stager {
         })
     }
 
-    /// Hands a snapshot over.
+    /// Hands a snapshot over, to be read once `holdup` returns.
     ///
     /// # Errors
     /// Internal when the thread is gone.
-    pub fn hand_over(&self, step: u64, staging: Staging) -> Result<()> {
+    pub fn hand_over(&self, step: u64, staging: Staging, holdup: Holdup) -> Result<()> {
+        self.send(Work {
+            step,
+            staging,
+            holdup: Some(holdup),
+        })
+    }
+
+    /// Has a snapshot announced and given up once the earlier ones are sent.
+    ///
+    /// # Errors
+    /// Internal when the thread is gone.
+    pub fn give_up(&self, step: u64, staging: Staging) -> Result<()> {
+        self.send(Work {
+            step,
+            staging,
+            holdup: None,
+        })
+    }
+
+    fn send(&self, work: Work) -> Result<()> {
         match &self.sender {
-            Some(sender) => sender.send((step, staging)).map_err(|_| gone()),
+            Some(sender) => sender.send(work).map_err(|refused| {
+                let mut staging = refused.0.staging;
+                // Begun, so that its end tells the flushing CP-thread that nothing comes.
+                let _ = staging.begin();
+                gone()
+            }),
             None => Err(gone()),
         }
     }

@@ -10,6 +10,7 @@
 //!       4            placement generation
 //!       5 … 12       server of lane 0 … 7, plus one
 //!       13           chunks that ranks of this node took with `alloc`
+//!       14           returns from checkpoint calls, of all ranks of the node together
 //!       16 … 31      one bit per placed directory: out of use
 //!       32 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
@@ -18,8 +19,8 @@
 //!
 //! Invariants:
 //! 1. A word has one writer: a rank its own block, a CP-thread `done/taken/popped` of its ranks,
-//!    the control thread the rest; the news words may be bumped, and chunks of `alloc` counted, by
-//!    anyone.
+//!    the control thread the rest; the news words may be bumped, and chunks of `alloc` and returns
+//!    counted, by anyone.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
 //! 3. A board entry's text is written before its state, and its step is checked after reading.
 //!
@@ -27,6 +28,7 @@
 
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
+use orcheck_io::clock::Clock;
 use orcheck_io::pool::Pool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::Duration;
@@ -39,6 +41,7 @@ const LANES: u32 = 5;
 /// Lanes a node can have at most.
 pub const MAX_LANES: u32 = 8;
 const ALLOCATED: u32 = 13;
+const RETURNS: u32 = 14;
 const INACTIVE: u32 = 16;
 /// Placed directories of which the index can say that they are out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
@@ -49,6 +52,8 @@ const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
 const BOARD_WORDS: u32 = 5 + LEVELS * TEXT_WORDS;
 const LEVELS: u32 = 2;
+/// Time between two looks whether the other ranks of a node have returned from a call.
+const RETURN_LOOK: Duration = Duration::from_millis(2);
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
@@ -270,6 +275,37 @@ impl<'p> Index<'p> {
         (0..self.shape.ranks)
             .map(|local| self.get(self.rank_word(local, DECLARED + (turn % 2) as u32)))
             .fold(0, u64::saturating_add)
+    }
+
+    /// Says that one rank is about to return from its call. Wakes
+    /// nobody: on a busy node the last rank would be the one that those it wakes keep from returning.
+    pub fn note_return(&self) {
+        self.pool.word(RETURNS).fetch_add(1, AcqRel);
+    }
+
+    /// Waits until all ranks of the node said that they return from turn `turn` (from 0), and a moment longer,
+    /// in which they do; false when one of them has not by then.
+    #[must_use]
+    pub fn wait_returned(&self, turn: u64, clock: &dyn Clock, timeout: Duration) -> bool {
+        let deadline = clock.now() + timeout;
+        let mut before = false;
+        loop {
+            let returns = self.get(RETURNS);
+            let all = returns >= self.returns_of(turn);
+            if all && before {
+                return true;
+            }
+            before = all;
+            let left = deadline.saturating_sub(clock.now());
+            if left.is_zero() {
+                return all;
+            }
+            clock.sleep(left.min(RETURN_LOOK));
+        }
+    }
+
+    fn returns_of(&self, turn: u64) -> u64 {
+        u64::from(self.shape.ranks) * (turn + 1)
     }
 
     /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory

@@ -266,17 +266,29 @@ impl Staging {
         all
     }
 
+    /// Whether the program waits for any segment or for pages. Without, the snapshot need not begin
+    /// before the CP-thread of this rank gets it.
+    #[must_use]
+    pub fn has_foreground(&self) -> bool {
+        let tracked = |source: &Source| matches!(source, Source::Tracked(_));
+        self.plan.foreground > 0 || self.sources.iter().any(tracked)
+    }
+
     /// Whether segments are left for the CP-thread of this rank.
     #[must_use]
     pub fn has_background(&self) -> bool {
-        self.done < self.plan.segments.len()
+        self.plan.foreground < self.plan.segments.len()
     }
 
-    /// Stages what is left, writes the rank record and seals the snapshot.
+    /// Stages what is left, writes the rank record and seals the snapshot; begins it first if nobody
+    /// has.
     ///
     /// # Errors
     /// As [`Self::foreground`].
     pub fn finish(mut self) -> Result<()> {
+        if !self.open {
+            self.begin()?;
+        }
         let left: Vec<Job> = (self.done..self.plan.segments.len())
             .map(Job::Segment)
             .collect();

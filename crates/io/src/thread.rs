@@ -11,6 +11,17 @@
 use orcheck_format::error::{Error, Result};
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 
+/// Lets the calling thread take no processor away from another thread just because it was woken: it waits for
+/// a free one, or for its fair share. For work in bulk that nobody waits for. Where the system refuses, nothing
+/// changes.
+pub fn never_preempt() {
+    // SAFETY: the structure is plain data, valid for the duration of the call; 0 is the calling thread.
+    unsafe {
+        let parameter: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameter);
+    }
+}
+
 /// Starts a named thread with all signals blocked.
 ///
 /// # Errors
@@ -72,5 +83,27 @@ fn restore_signals(old: &libc::sigset_t) {
     // SAFETY: `old` was filled by pthread_sigmask on this thread.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bulk_work_says_so_to_the_scheduler() {
+        // SAFETY: asks for the policy of the calling thread.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        let bulk = spawn("bulk", move || {
+            never_preempt();
+            policy()
+        });
+        // Breaks if: the policy is set for the whole process, or not at all.
+        assert_eq!(
+            bulk.map(|thread| thread.join().ok()).ok(),
+            Some(Some(libc::SCHED_BATCH))
+        );
+        assert_eq!(policy(), before);
     }
 }

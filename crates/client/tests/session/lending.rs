@@ -5,9 +5,12 @@ use crate::mistakes::{LONG, refused, says};
 use crate::support::Job;
 use orcheck_client::regions::SAME;
 use orcheck_client::{Codec, Session};
+use orcheck_engine::index::{Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::clock::SystemClock;
 use orcheck_io::memory::{Span, copy_out, fill_span};
+use orcheck_io::pool::{Pool, PoolShape};
 use orcheck_io::testing::Scratch;
 use std::time::Duration;
 
@@ -457,5 +460,78 @@ impl Codec for Broken {
 
     fn unpack(&mut self, _at: u64, _src: &[u8]) -> Result<()> {
         Err(Error::unavailable("no answer"))
+    }
+}
+
+// Breaks if: the next checkpoint begins while lent memory is still being sent (its begin would then come in the
+// middle of the other snapshot, which the flush refuses).
+#[test]
+fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
+    let scratch = Scratch::new("follow");
+    let hold = Hold::at("stage.seal", "");
+    let mut job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 3");
+    job.options = job.options.replace("timeout_s = 20.0", "timeout_s = 0.2");
+    job.clone().steps(hold.steps()).run(|session, rank| {
+        let mut session = session.unwrap();
+        let (mut u, mut v) = (pattern(rank, 1, 300_000), pattern(rank, 2, 200_000));
+        protect(&mut session, "u", Span::from_mut(&mut u));
+        session.lend("u").unwrap();
+        session.checkpoint(1).unwrap();
+        hold.wait_until_held();
+        // Copied, and there is room for it; but its turn comes only after the one that is being read.
+        protect(&mut session, "v", Span::from_mut(&mut v));
+        says(
+            &refused(session.checkpoint(2)),
+            ErrorKind::Unavailable,
+            &[
+                "checkpoint 2 waited 0.2 s for memory lent to checkpoint 1 to be read",
+                "lent_done",
+            ],
+        );
+        hold.release();
+        session.lent_done("u", LONG).unwrap();
+        session.checkpoint(3).unwrap();
+        session.wait(1, Level::Global, LONG).unwrap();
+        // Breaks if: what was refused is never announced; nobody would learn that it is lost.
+        refused(session.wait(2, Level::Global, LONG));
+        session.wait(3, Level::Global, LONG).unwrap();
+        session.close(LONG).unwrap();
+    });
+    restores(&job, 3, |rank| {
+        vec![
+            ("u", pattern(rank, 1, 300_000)),
+            ("v", pattern(rank, 2, 200_000)),
+        ]
+    });
+}
+
+// Breaks if: lent memory is read before the other ranks of the node have left the call.
+#[test]
+fn lent_memory_is_read_when_the_last_rank_of_the_node_returns() {
+    let clock = SystemClock::new();
+    let shape = IndexShape {
+        ranks: 3,
+        writers: 1,
+    };
+    let pool = Pool::create(PoolShape {
+        chunk_bytes: 65536,
+        chunk_count: 4,
+        words: shape.words(),
+        rings: shape.ranks,
+        ring_entries: 64,
+    })
+    .unwrap();
+    let index = Index::new(&pool, shape);
+    for turn in 0..3 {
+        index.note_return();
+        assert!(!index.wait_returned(turn, &clock, Duration::ZERO));
+        index.note_return();
+        assert!(!index.wait_returned(turn, &clock, Duration::from_millis(1)));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| index.wait_returned(turn, &clock, LONG));
+            index.note_return();
+            assert!(waiting.join().unwrap());
+        });
+        assert!(!index.wait_returned(turn + 1, &clock, Duration::ZERO));
     }
 }
