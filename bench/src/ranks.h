@@ -85,6 +85,16 @@ static double largest(double mine) {
     return most;
 }
 
+/* The sum of all ranks' values; every rank gets it. */
+static double sum(double mine) {
+    double total = 0;
+    shared->value[rank] = mine;
+    together();
+    for (int i = 0; i < ranks; i++) total += shared->value[i];
+    together();
+    return total;
+}
+
 /* Seconds from the first rank's begin to the last rank's end; every rank gets it. */
 static double span_s(double begin_s, double end_s) {
     double first = begin_s, last = end_s;

@@ -1,7 +1,7 @@
 /* How long a checkpoint keeps a program, beside what else it could have done with the same bytes.
  *
  *   mpirun -n N stall --size BYTES --dir DIR --report FILE [--rounds 15] [--slow 5] [--threads 1]
- *                     [--held 2] [--warm 2] [--options TOML]
+ *                     [--held 2] [--warm 2] [--series 0] [--options TOML]
  *
  * All peers run in turn within one round, in an order that rotates from round to round, so that
  * whatever disturbs the machine disturbs all of them; the driver pairs figures of one round.
@@ -20,10 +20,15 @@
  *   iwrite                       MPI_File_iwrite_at, compute, MPI_Wait: does it overlap?
  *   orcheck_overlap              orc_checkpoint, compute, orc_wait: the same question
  *
+ *   series, series_memcpy        --series: the first so many checkpoints of the session, one after
+ *                                the other, each with a memcpy beside it; `faults` is how many
+ *                                pages the calling threads of all ranks touched for the first time
+ *
  * What writes and waits, and orcheck_running, is slow and runs in --slow of the rounds only. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <omp.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -96,26 +101,41 @@ static void measure_agree(int round) {
     note(round, "agree", span_s(begin, now_s()), "");
 }
 
+/* Pages that the calling thread had to map since it began. */
+static double faults_so_far(void) {
+    struct rusage used;
+    if (getrusage(RUSAGE_THREAD, &used)) die("no getrusage");
+    return (double)(used.ru_minflt + used.ru_majflt);
+}
+
 /* One checkpoint under the clock. lent: by reference. drained: nothing is being flushed before it,
  * and the time until it is safe is noted too. */
 static void measure_checkpoint(int round, const char *task, bool lent, bool drained) {
     char extra[256];
     if (drained) settle();
     together();
-    double begin = now_s();
+    double faults = faults_so_far(), begin = now_s();
     if (lent) TRY(orc_lend(session, "state"));
     TRY(orc_checkpoint(session, ++step));
     double end = now_s();
     double s = span_s(begin, end);
+    faults = sum(faults_so_far() - faults);
     if (lent) TRY(orc_lent_done(session, "state", 600));
     wait_safe();
     double safe_s = span_s(begin, now_s());
     orc_stats stats = {.struct_size = sizeof stats};
     TRY(orc_stats_read(session, &stats));
     double stage_s = largest(stats.stage_s), wait_s = largest(stats.wait_s);
-    snprintf(extra, sizeof extra, ", \"stage_s\": %.9f, \"wait_s\": %.9f, \"safe_s\": %.6f", stage_s,
-             wait_s, safe_s);
+    snprintf(extra, sizeof extra, ", \"stage_s\": %.9f, \"wait_s\": %.9f, \"safe_s\": %.6f, \"faults\": %.0f",
+             stage_s, wait_s, safe_s, faults);
     note(round, task, s, extra);
+}
+
+static void measure_series(int checkpoints) {
+    for (int i = 0; i < checkpoints; i++) {
+        measure_checkpoint(i, "series", false, true);
+        measure_copy(i, WHOLE, "series_memcpy");
+    }
 }
 
 static void measure_running(int round) {
@@ -322,7 +342,8 @@ int main(int argc, char **argv) {
     threads = (int)number(argc, argv, "--threads", "1");
     int rounds = (int)number(argc, argv, "--rounds", "15"), slow = (int)number(argc, argv, "--slow", "5");
     long long held = number(argc, argv, "--held", "2"), warm = number(argc, argv, "--warm", "2");
-    if (size < 4096 || threads < 1 || rounds < 1 || slow > rounds) die("a value out of range");
+    int series = (int)number(argc, argv, "--series", "0");
+    if (size < 4096 || threads < 1 || slow > rounds) die("a value out of range");
 
     /* Room for all snapshots and their records: no rank waits for another one's flush. */
     unsigned long long chunk = 4 << 20, chunks = (size + chunk - 1) / chunk + 2;
@@ -342,6 +363,8 @@ int main(int argc, char **argv) {
         fputs("[", report);
     }
 
+    copy(WHOLE);
+    measure_series(series);
     /* The first use of anything is not what is measured: pool, files, threads, the copy's pages. */
     for (int i = 0; i < warm; i++) {
         for (int j = 0; j < held; j++) TRY(orc_checkpoint(session, ++step));
