@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that are missing, and nothing else.
 #
-# usage: tools/install-deps.sh base|bench|torture
+# usage: tools/install-deps.sh base|bench|torture|arm
 # exit:  0 all there; 2 something is missing and this user may not install it (the line to run
 #        is printed); any other: apt's own failure.
 set -euo pipefail
@@ -11,8 +11,9 @@ case "${1:-}" in
 base) wanted=("${base[@]}") ;;
 bench) wanted=("${base[@]}" librsvg2-bin) ;;
 torture) wanted=("${base[@]}" python3-venv) ;;
+arm) wanted=("${base[@]}" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) ;;
 *)
-    echo "usage: $0 base|bench|torture" >&2
+    echo "usage: $0 base|bench|torture|arm" >&2
     exit 64
     ;;
 esac

@@ -28,6 +28,7 @@ use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{MAX_METADATA_BYTES, RegionRecord};
 use orcheck_format::names::FileName;
+use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
 use orcheck_io::track::page_bytes;
 use std::sync::Arc;
@@ -351,6 +352,9 @@ impl Session {
             Err(error) => (None, Some(error)),
         };
         let parts = (prepared.records, prepared.sources);
+        if turn == 0 && !pipelined {
+            self.map_own_part(&prepared.plan);
+        }
         let mut staging = Staging::new(
             context,
             step,
@@ -388,8 +392,9 @@ impl Session {
             let (pool, shape) = (Arc::clone(&self.pool), self.shape);
             let waiting = Arc::clone(&clock);
             let holdup = move || {
-                // With a stage slot the others cannot return before this one is flushed.
-                if !pipelined {
+                // With a stage slot the others cannot return before this one is flushed; with a
+                // processor to spare nobody is kept from returning.
+                if !pipelined && cpuset().len() <= shape.ranks as usize {
                     let index = Index::new(&pool, shape);
                     let _ = index.wait_returned(turn, waiting.as_ref(), RETURN_WAIT);
                 }
@@ -410,6 +415,21 @@ impl Session {
         self.stats.pool_used_bytes =
             u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
         Ok(())
+    }
+
+    /// Before the first checkpoint: has the chunks that this rank takes first put into its page tables in one
+    /// go, which is faster than a page at a time, and once: a later checkpoint would otherwise touch
+    /// some for the first time whenever the flush gives fewer back meanwhile than ever before.
+    fn map_own_part(&self, plan: &Plan) {
+        let chunk_count = self.pool.shape().chunk_count;
+        let first = self.index().first_chunk(self.local, chunk_count);
+        let chunks = u32::try_from(plan.foreground)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
+        // Memory that is not there now is asked for again, with its error, when it is needed.
+        let _ = self
+            .pool
+            .populate(first, chunks.min(chunk_count.saturating_sub(first)));
     }
 
     /// The rank's own CP-thread, if this snapshot needs it.

@@ -21,7 +21,7 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::connect::{NodeSide, connect, node_address};
 use crate::facts::exchange_facts;
-use crate::options::Options;
+use crate::options::{Numa, Options};
 use crate::session::Environment;
 use crate::start::{Start, prepare_start, server_names};
 use crate::threads::{ThreadContext, Threads};
@@ -29,17 +29,19 @@ use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
-use orcheck_engine::index::IndexShape;
+use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_format::error::Result;
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_io::clock::Clock;
+use orcheck_io::copy::check_choice;
 use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
 use orcheck_io::machine::memory;
 use orcheck_io::net::{Listener, effective_uid};
-use orcheck_io::pool::{Pool, PoolShape};
+use orcheck_io::numa::own_nodes;
+use orcheck_io::pool::{HugePages, Pool, PoolShape};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -168,6 +170,13 @@ pub(crate) fn open(
     let (pool, own, links) = agree(collective, connected)?;
 
     let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
+    notes.extend(prepare_memory(
+        &pool,
+        shape,
+        layout.local_index(rank),
+        &options,
+    ));
+    agree(collective, check_choice())?;
     let shared = Arc::new(ControlShared::default());
     let context = ThreadContext {
         job: &job,
@@ -207,6 +216,33 @@ pub(crate) fn open(
         trigger,
     };
     Ok((opened, options))
+}
+
+/// What the user should know when huge pages were asked for from the machine's reserve and are not there.
+fn missing_reserve(pool: &Pool, options: &Options) -> Option<String> {
+    let page_bytes = pool.page_bytes();
+    (options.huge_pages == HugePages::Reserved && page_bytes < 1 << 20).then(|| {
+        format!(
+            "huge_pages = 'reserved': the pool of {} bytes got pages of {page_bytes} bytes, because the machine's reserve of 2 MiB pages does not hold it, or chunk is no multiple of 2 MiB; see HugePages_Free in /proc/meminfo",
+            pool.shape().len_bytes()
+        )
+    })
+}
+
+/// Asks for this rank's part of the pool near its processors, and for large pages where wanted.
+fn prepare_memory(pool: &Pool, shape: IndexShape, local: u32, options: &Options) -> Option<String> {
+    pool.prefer_huge(options.huge_pages);
+    let nodes = match options.numa {
+        Numa::Auto => own_nodes(),
+        Numa::Off => return None,
+    };
+    let (index, chunk_count) = (Index::new(pool, shape), pool.shape().chunk_count);
+    let first = index.first_chunk(local, chunk_count);
+    let end = index.first_chunk(local + 1, chunk_count);
+    let placed = pool.place(first, end.saturating_sub(first), nodes);
+    placed.err().map(|error| {
+        format!("the pool is not placed near this rank ({error}); only speed can suffer")
+    })
 }
 
 /// Directories in which this rank claims the epoch.
@@ -257,14 +293,16 @@ fn node_side(
         &memory()?,
         layout.nodes_on_host_of(node),
     )?;
-    let pool = Pool::create(PoolShape {
+    let pool_shape = PoolShape {
         chunk_bytes: options.chunk_bytes,
         chunk_count,
         words: shape.words(),
         rings: shape.ranks,
         ring_entries: (2 * chunk_count).clamp(64, 1 << 16),
-    })?;
-    let held = claim(dirs, claimant, counter, clock)?;
+    };
+    let pool = Pool::create_of(pool_shape, options.huge_pages)?;
+    let mut held = claim(dirs, claimant, counter, clock)?;
+    held.notes.extend(missing_reserve(&pool, options));
     Ok(NodeSide {
         held,
         pool: Arc::new(pool),

@@ -10,6 +10,7 @@ use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
+use orcheck_io::pool::HugePages;
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -62,6 +63,24 @@ enum SchemeName {
     Node,
     Socket,
     Core,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum HugePagesName {
+    Off,
+    Transparent,
+    Reserved,
+}
+
+/// Whether memory nodes are taken into account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numa {
+    /// Where the machine has more than one.
+    Auto,
+    /// Nothing is asked for and nothing is pinned.
+    Off,
 }
 
 /// How nodes talk to the lead.
@@ -124,6 +143,8 @@ struct Raw {
     copy_threads: u32,
     incremental: IncrementalKind,
     incremental_chain: u32,
+    huge_pages: HugePagesName,
+    numa: Numa,
     timeout_s: f64,
     net: NetKind,
     every_steps: u64,
@@ -160,6 +181,8 @@ impl Default for Raw {
             copy_threads: 1,
             incremental: IncrementalKind::Off,
             incremental_chain: 8,
+            huge_pages: HugePagesName::Off,
+            numa: Numa::Auto,
             timeout_s: 600.0,
             net: NetKind::Auto,
             every_steps: 0,
@@ -172,7 +195,7 @@ impl Default for Raw {
     }
 }
 
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 33] = [
     "global",
     "node_dir",
     "node_name",
@@ -196,6 +219,8 @@ const NAMES: [&str; 31] = [
     "copy_threads",
     "incremental",
     "incremental_chain",
+    "huge_pages",
+    "numa",
     "timeout_s",
     "net",
     "every_steps",
@@ -253,6 +278,10 @@ pub struct Options {
     pub copy_threads: usize,
     /// How many older checkpoints one may refer to; `None`: every checkpoint is whole by itself.
     pub incremental_chain: Option<u32>,
+    /// Pages of the pool.
+    pub huge_pages: HugePages,
+    /// Memory nodes.
+    pub numa: Numa,
     /// Longest wait inside a call that has no timeout of its own.
     pub timeout_s: f64,
     /// How nodes talk.
@@ -410,6 +439,12 @@ impl Options {
             copy_threads: raw.copy_threads as usize,
             incremental_chain: (raw.incremental == IncrementalKind::Auto)
                 .then_some(raw.incremental_chain),
+            huge_pages: match raw.huge_pages {
+                HugePagesName::Off => HugePages::Off,
+                HugePagesName::Transparent => HugePages::Transparent,
+                HugePagesName::Reserved => HugePages::Reserved,
+            },
+            numa: raw.numa,
             timeout_s: raw.timeout_s,
             net: raw.net,
             every_steps: raw.every_steps,
@@ -589,6 +624,8 @@ mod tests {
             ("global = '/a'\nkeep = 0", "keep"),
             ("global = '/a'\nchunk = 5000", "chunk"),
             ("global = '/a'\nmode = 'sideways'", "mode"),
+            ("global = '/a'\nhuge_pages = 'many'", "huge_pages"),
+            ("global = '/a'\nnuma = 'maybe'", "numa"),
             ("global = '/a'\nsignal = 'KILL'", "signal"),
             ("global = '/a'\nincremental_chain = 33", "incremental_chain"),
             (

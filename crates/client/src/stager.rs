@@ -2,8 +2,8 @@
 //!
 //! It reads as fast as memory allows, and on a node with as many ranks as cores it would take turns
 //! with ranks that are still inside the call, which then take milliseconds instead of microseconds.
-//! So it begins a moment after the last rank of the node returned, or after [`RETURN_WAIT`], and never
-//! preempts a thread of the program only because it was woken.
+//! So there it begins a moment after the last rank of the node returned, or after [`RETURN_WAIT`], and it
+//! never preempts a thread of the program only because it was woken.
 //!
 //! Invariants:
 //! 1. One staging at a time, in the order of the checkpoints.

@@ -485,10 +485,17 @@ impl Staging {
             }),
         };
         let work = || copy.jobs(&shared, jobs, &spans);
+        let pool = &self.context.pool;
         let result = std::thread::scope(|scope| {
+            let help = |which| {
+                spawn_scoped(scope, "orcheck-copy", move || {
+                    pool.spread_helper(which);
+                    work()
+                })
+            };
             let helpers: Vec<_> = (1..threads.min(jobs.len()))
                 // Fewer threads than asked for are slower, not wrong: this one goes on alone if it must.
-                .map_while(|_| spawn_scoped(scope, "orcheck-copy", work).ok())
+                .map_while(|which| help(which).ok())
                 .collect();
             let mut result = work();
             for helper in helpers {

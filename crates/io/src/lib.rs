@@ -41,6 +41,8 @@ mod head;
 pub mod machine;
 pub mod memory;
 pub mod net;
+pub mod numa;
+mod pages;
 pub mod poll;
 pub mod pool;
 pub mod probe;

@@ -229,7 +229,7 @@ pub fn sibling_of(cpu: u32) -> Option<u32> {
 }
 
 /// "0-3,8" as numbers; what is not a number is skipped.
-fn parse_list(text: &str) -> Vec<u32> {
+pub(crate) fn parse_list(text: &str) -> Vec<u32> {
     let mut list = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

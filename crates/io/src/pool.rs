@@ -17,7 +17,7 @@
 //! Faults survived: a process that dies at any point holding chunks (they stay taken: the engine, which knows
 //! what they were for, gives them back), dies while waiting, or scribbles over the head.
 //!
-//! Not here: what the words, rings and chunks mean (the engine), locks between processes (see [`crate::gate`]).
+//! Not here: what the memory consists of (`pages`, `numa`), what the words, rings and chunks mean (the engine), locks between processes (see [`crate::gate`]).
 #![allow(unsafe_code)]
 
 use crate::clock::Deadline;
@@ -27,19 +27,22 @@ use crate::file::{File, check_length};
 use crate::futex;
 use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
 use crate::memory::{Span, copy_out, write_span};
+use crate::numa::{self, MemoryNode};
+use crate::pages;
 use crate::ring::Ring;
 use orcheck_format::{Error, ErrorKind, Result};
-use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{self, FallocateFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice};
 use rustix::process::Pid;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use crate::head::PoolShape;
+pub use crate::pages::HugePages;
 
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -64,31 +67,17 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: OwnedFd, layout: Layout) -> Result<Mapping> {
         let len = layout.total as usize;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file's size is sealed and equals
-        // `len` (checked by both callers).
-        let start = unsafe {
-            mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        }
-        .map_err(|errno| {
-            rustix_error(errno, format_args!("map {len} bytes of pool memory"))
-                .next("make the pool smaller, or raise the address space limit (ulimit -v)")
-        })?;
+        // The file's size is sealed and equals `len`, or nobody else has the file yet (see both callers).
+        let start = pages::map(&file, len)?;
         let owner = Some(rustix::process::getpid());
         let mapping = Mapping {
             file,
-            start: start.cast(),
+            start,
             layout,
             owner,
         };
         // SAFETY: exactly the mapping just made.
-        unsafe { mm::madvise(start, len, Advice::LinuxDontFork) }
+        unsafe { mm::madvise(start.cast(), len, Advice::LinuxDontFork) }
             .map_err(|errno| rustix_error(errno, "keep the pool out of forked processes"))?;
         Ok(mapping)
     }
@@ -170,46 +159,46 @@ pub struct Pool {
     pub(crate) map: Arc<Mapping>,
     shape: PoolShape,
     layout: Layout,
+    /// Whether transparent huge pages are wished for.
+    huge: AtomicBool,
+    /// The memory nodes that this process may use, where there are several.
+    nodes: OnceLock<Vec<MemoryNode>>,
 }
 
 impl Pool {
     /// Makes the memory, empty and without anything behind its chunks yet.
     pub fn create(shape: PoolShape) -> Result<Pool> {
+        Self::create_of(shape, HugePages::Off)
+    }
+
+    /// The same, of huge pages where they can be had.
+    pub fn create_of(shape: PoolShape, huge: HugePages) -> Result<Pool> {
         let layout = Layout::of(shape)?;
-        let what = |errno| {
-            let error = rustix_error(
-                errno,
-                format_args!("create a pool of {} bytes", layout.total),
-            );
-            match errno {
-                Errno::NOSPC | Errno::NOMEM | Errno::FBIG => error.next("make the pool smaller"),
-                Errno::MFILE | Errno::NFILE => {
-                    error.next("raise the limit of open files (ulimit -n)")
-                }
-                _ => error,
-            }
-        };
+        let what = |errno| pages::cannot_create(layout.total, errno);
         check_length(layout.total, || {
             format!("create a pool of {} bytes", layout.total)
         })?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = fs::memfd_create("orcheck-pool", flags).map_err(what)?;
-        fs::ftruncate(&file, layout.total).map_err(what)?;
+        let file = pages::memory_file(layout.total, u64::from(shape.chunk_bytes), huge)?;
         let used = layout.rings + u64::from(shape.rings) * layout.ring_stride;
         retry(|| fs::fallocate(&file, FallocateFlags::empty(), 0, used)).map_err(what)?;
-        let head = head::encode(shape, layout.total);
-        let written = retry(|| rustix::io::pwrite(&file, &head, 0)).map_err(what)?;
-        if written != HEAD_BYTES {
-            return Err(Error::internal(format!(
-                "pool: wrote {written} of {HEAD_BYTES} head bytes"
-            )));
-        }
-        fs::fcntl_add_seals(&file, SEALS).map_err(what)?;
-        Ok(Pool {
-            map: Arc::new(Mapping::new(file, layout)?),
+        let map = Mapping::new(file, layout)?;
+        // SAFETY: the head of our own mapping, which has memory behind it, and nobody else has the file yet.
+        let head = unsafe { Span::new(map.start, HEAD_BYTES) };
+        crate::memory::fill_span(head, &head::encode(shape, layout.total));
+        fs::fcntl_add_seals(&map.file, SEALS).map_err(what)?;
+        let pool = Pool::of(map, shape, layout);
+        pool.prefer_huge(huge);
+        Ok(pool)
+    }
+
+    fn of(map: Mapping, shape: PoolShape, layout: Layout) -> Pool {
+        Pool {
+            map: Arc::new(map),
             shape,
             layout,
-        })
+            huge: AtomicBool::new(false),
+            nodes: OnceLock::new(),
+        }
     }
 
     /// Maps a pool that another process made.
@@ -233,11 +222,42 @@ impl Pool {
         }
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         let (shape, layout) = head::decode(&bytes, len)?;
-        Ok(Pool {
-            map: Arc::new(Mapping::new(fd, layout)?),
-            shape,
-            layout,
-        })
+        Ok(Pool::of(Mapping::new(fd, layout)?, shape, layout))
+    }
+
+    /// From now on this process asks for transparent huge pages where the pool gets new memory, if that is what
+    /// `huge` says.
+    pub fn prefer_huge(&self, huge: HugePages) {
+        if huge == HugePages::Transparent && self.page_bytes() < pages::HUGE_BYTES as u64 {
+            let all = self.run_span(0, self.shape.chunk_count);
+            self.huge.store(pages::prefer_huge(all), Ordering::Relaxed);
+        }
+    }
+
+    /// The pages that the memory is certain to consist of: huge ones when it comes from the machine's reserve.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        fs::fstatfs(&self.map.file).map_or(4096, |stat| u64::try_from(stat.f_bsize).unwrap_or(4096))
+    }
+
+    /// Asks that memory not there yet behind these chunks comes from these memory nodes (see [`crate::numa`]),
+    /// over which this process's helpers in copying are then spread. None: nothing changes.
+    ///
+    /// # Errors
+    /// What the kernel says; the memory then comes from wherever it is.
+    pub fn place(&self, first_chunk: u32, chunks: u32, nodes: Vec<MemoryNode>) -> Result<()> {
+        if nodes.is_empty() || chunks == 0 {
+            return Ok(());
+        }
+        let ids: Vec<u32> = nodes.iter().map(|node| node.id).collect();
+        let asked = numa::ask_for(self.run_span(first_chunk, chunks), &ids);
+        let _ = self.nodes.set(nodes);
+        asked
+    }
+
+    /// Called by helper thread number `which` that copies for this process: it runs near the memory.
+    pub fn spread_helper(&self, which: usize) {
+        numa::spread_helper(self.nodes.get().map_or(&[], Vec::as_slice), which);
     }
 
     /// The descriptor to hand to other processes of the node.
@@ -310,30 +330,37 @@ impl Pool {
         if (first..first + chunks).all(has) {
             return Ok(());
         }
-        let size = u64::from(self.shape.chunk_bytes);
-        let at = self.layout.area + u64::from(first) * size;
-        let len = u64::from(chunks) * size;
-        retry(|| fs::fallocate(&self.map.file, FallocateFlags::empty(), at, len)).map_err(
-            |errno| {
-                let error = rustix_error(
-                    errno,
-                    format_args!("put {len} bytes of memory behind the pool"),
-                );
-                Error::new(
-                    if errno == Errno::NOMEM {
-                        ErrorKind::NoSpace
-                    } else {
-                        error.kind()
-                    },
-                    error.message(),
-                )
-                .next("make the pool smaller, or give the job more memory")
-            },
-        )?;
+        // A hole in the file is filled by huge pages only through a mapping that asks for them.
+        let filled = self.huge.load(Ordering::Relaxed)
+            && pages::populate(self.run_span(first, chunks)) == Ok(true);
+        if !filled {
+            self.allocate(first, chunks)?;
+        }
         for i in first..first + chunks {
             backed[(i / 64) as usize].fetch_or(1 << (i % 64), Ordering::AcqRel);
         }
         Ok(())
+    }
+
+    fn allocate(&self, first: u32, chunks: u32) -> Result<()> {
+        let size = u64::from(self.shape.chunk_bytes);
+        let at = self.layout.area + u64::from(first) * size;
+        let len = u64::from(chunks) * size;
+        retry(|| fs::fallocate(&self.map.file, FallocateFlags::empty(), at, len)).map_err(|errno| {
+            let error = rustix_error(
+                errno,
+                format_args!("put {len} bytes of memory behind the pool"),
+            );
+            Error::new(
+                if errno == Errno::NOMEM {
+                    ErrorKind::NoSpace
+                } else {
+                    error.kind()
+                },
+                error.message(),
+            )
+            .next("make the pool smaller, or give the job more memory")
+        })
     }
 
     fn take_backed(&self, near: u32) -> Result<Option<Chunk>> {
@@ -606,19 +633,10 @@ impl Pool {
         }
         self.back(first_chunk, chunks)?;
         let span = self.run_span(first_chunk, chunks);
-        // SAFETY: a part of our own mapping; populating changes no contents.
-        let done = unsafe {
-            mm::madvise(
-                span.pointer().cast(),
-                span.len_bytes(),
-                Advice::LinuxPopulateWrite,
-            )
-        };
-        match done {
-            Ok(()) => Ok(()),
-            // Before kernel 5.14: the same by hand.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                touch(span);
+        match pages::populate(span) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                pages::touch(span);
                 Ok(())
             }
             Err(errno) => Err(rustix_error(
@@ -691,16 +709,6 @@ fn set_if_clear(cell: &AtomicU64, bit: u64) -> bool {
     cell.fetch_or(bit, Ordering::AcqRel) & bit == 0
 }
 
-/// Faults every page in without changing its contents, even while others write it.
-fn touch(span: Span) {
-    for at in (0..span.len_bytes()).step_by(4096) {
-        // SAFETY: inside the span, a multiple of 4096 from its page-aligned start; adding nothing atomically is
-        // invisible to everybody else.
-        let cell = unsafe { &*span.pointer().add(at).cast::<AtomicU64>() };
-        cell.fetch_add(0, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -727,7 +735,7 @@ mod tests {
         pool.populate(0, 2).unwrap();
         let chunk = pool.try_take(1).unwrap();
         pool.put(&chunk, 0, b"kept");
-        touch(pool.run_span(0, 2));
+        pages::touch(pool.run_span(0, 2));
         assert_eq!(pool.read_bytes(8192, 5).unwrap(), b"kept\0");
         pool.give(chunk);
     }

@@ -3,9 +3,12 @@
 
 use orcheck_format::{ErrorKind, crc64};
 use orcheck_io::memory::{Buffer, write_span};
+use orcheck_io::numa::MemoryNode;
+use orcheck_io::pool::HugePages;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use orcheck_io::{Chunk, Create, Gates, Pool, PoolShape, Span, Steps, open_dir, read_small};
 use proptest::prelude::*;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -565,4 +568,121 @@ fn a_fork_while_a_gate_is_held_does_not_keep_it_closed() {
     assert!(gates.try_lock(1).unwrap().is_some());
     child.kill();
     child.wait(LIMIT);
+}
+
+/// Free huge pages of the machine's reserve.
+fn reserve() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("HugePages_Free:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Takes, fills, checksums and gives chunks back, here and through a second mapping.
+fn works(pool: &Pool) {
+    let other = another(pool);
+    other.prefer_huge(HugePages::Transparent);
+    let count = pool.shape().chunk_count;
+    pool.populate(0, count / 2).unwrap();
+    let bytes: Vec<u8> = (0..pool.shape().chunk_bytes)
+        .map(|i| (i / 3) as u8)
+        .collect();
+    for pool in [pool, &other] {
+        let chunks: Vec<Chunk> = (0..count).map(|_| pool.try_take(0).unwrap()).collect();
+        assert!(pool.try_take(0).is_none());
+        for chunk in chunks {
+            let mut source = bytes.clone();
+            let crc = pool.stage(&chunk, 0, Span::from_mut(&mut source));
+            assert_eq!(crc, crc64(&bytes));
+            let at = u64::from(chunk.index()) * u64::from(pool.shape().chunk_bytes);
+            assert!(other.read_bytes(at, bytes.len() as u64).unwrap() == bytes);
+            pool.give(chunk);
+        }
+    }
+    let gates = Gates::open(pool).unwrap();
+    drop(gates.lock(3, LIMIT).unwrap());
+}
+
+const LARGE: PoolShape = PoolShape {
+    chunk_bytes: 2 << 20,
+    chunk_count: 5,
+    words: 2,
+    rings: 1,
+    ring_entries: 4,
+};
+
+// Breaks if: a reserve that is too small makes `create_of` fail, or memory from it is written by a system call
+// that it does not know.
+#[test]
+fn huge_pages_come_from_the_reserve_or_are_done_without() {
+    let before = reserve();
+    let pool = Pool::create_of(LARGE, HugePages::Reserved).unwrap();
+    let huge = pool.page_bytes() == 2 << 20;
+    assert!(huge || pool.page_bytes() == 4096, "{}", pool.page_bytes());
+    if before > 12 {
+        assert!(huge, "{before} huge pages were free");
+    }
+    works(&pool);
+    // More than any reserve has.
+    let shape = PoolShape {
+        chunk_count: 1 << 20,
+        ..LARGE
+    };
+    assert_eq!(
+        Pool::create_of(shape, HugePages::Reserved)
+            .unwrap()
+            .page_bytes(),
+        4096
+    );
+    // Chunks of this size do not consist of huge pages.
+    let shape = PoolShape {
+        chunk_bytes: 65536,
+        ..LARGE
+    };
+    let pool = Pool::create_of(shape, HugePages::Reserved).unwrap();
+    assert_eq!(pool.page_bytes(), 4096);
+    works(&pool);
+}
+
+#[test]
+fn transparent_huge_pages_are_asked_for_and_nothing_depends_on_them() {
+    works(&Pool::create_of(LARGE, HugePages::Transparent).unwrap());
+    let small = PoolShape {
+        chunk_bytes: 12288,
+        ..LARGE
+    };
+    works(&Pool::create_of(small, HugePages::Transparent).unwrap());
+}
+
+#[test]
+fn memory_can_be_asked_from_a_node_and_a_node_that_is_not_there_is_refused() {
+    let node = |id| MemoryNode { id, cpus: vec![0] };
+    let pool = Pool::create(LARGE).unwrap();
+    pool.place(1, 3, Vec::new()).unwrap();
+    let policies = || {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
+        let ours = maps.lines().filter(|line| line.contains("orcheck-pool"));
+        ours.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    let start = format!("{:x} ", pool.run_span(1, 1).address());
+    assert!(!policies().contains(&start), "{}", policies());
+    let Ok(()) = pool.place(1, 3, vec![node(0)]) else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: this kernel has no memory policies"
+        );
+        return;
+    };
+    // Breaks if: the policy is not set, or for other chunks than those named.
+    let found = policies();
+    let line = found.lines().find(|line| line.starts_with(&start));
+    assert!(line.is_some_and(|line| line.contains("prefer")), "{found}");
+    assert!(pool.place(0, 1, vec![node(1000)]).is_err());
+    works(&pool);
+    // The first nodes stay: helpers of one node run anywhere.
+    let before = orcheck_io::cpuset();
+    pool.spread_helper(1);
+    assert_eq!(orcheck_io::cpuset(), before);
 }

@@ -50,6 +50,93 @@ fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
     );
 }
 
+/// Pages that the calling thread had to have mapped since it began.
+#[allow(clippy::disallowed_methods)]
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields = stat.rsplit(')').next().unwrap();
+    // minflt and majflt are the fields 10 and 12; the name in brackets is the second.
+    let field = |n: usize| {
+        fields
+            .split_whitespace()
+            .nth(n - 3)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    field(10) + field(12)
+}
+
+// Breaks if: chunks are handed out in turn instead of the lowest first, or their memory is given back to the
+// kernel: every checkpoint would then touch memory for the first time.
+#[test]
+fn only_the_first_checkpoint_touches_memory_for_the_first_time() {
+    const SCALE: usize = 1500; // about 2 MB a rank
+    let scratch = Scratch::new("faults");
+    Job::new(scratch.path(), 2, 1, false)
+        .pool("64 MiB")
+        .run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut state = State::new(rank, 1, SCALE);
+            state.protect(&mut session).unwrap();
+            let mut faults = Vec::new();
+            for step in 1..=12 {
+                let before = page_faults();
+                session.checkpoint(step).unwrap();
+                faults.push(page_faults() - before);
+                session
+                    .wait(step, orcheck_format::ids::Level::Global, LONG)
+                    .unwrap();
+            }
+            let pages = ((state.u.len() + state.v.len()) / 4096) as u64;
+            // Some are those of the heap and of the stack.
+            let most = faults[1..].iter().max().copied().unwrap();
+            assert!(
+                most < pages / 20,
+                "faults {faults:?}, {pages} pages a checkpoint"
+            );
+            session.close(LONG).unwrap();
+        });
+}
+
+// Breaks if: an option about memory keeps a job from running where the machine cannot grant it.
+#[test]
+fn memory_that_cannot_be_had_as_asked_is_had_otherwise() {
+    for options in [
+        "huge_pages = 'transparent'",
+        "huge_pages = 'reserved'",
+        "numa = 'off'",
+        "numa = 'auto'\nhuge_pages = 'transparent'\ncopy_threads = 3",
+    ] {
+        let scratch = Scratch::new("pages");
+        let job = Job::new(scratch.path(), 2, 1, false).with(options);
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            let warned: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+            // Chunks of 64 KiB do not consist of pages from the reserve; the first rank says so.
+            let expected = usize::from(rank == 0 && options.contains("reserved"));
+            assert_eq!(warned.len(), expected, "{warned:?}");
+            assert!(
+                warned.iter().all(|text| text.contains("HugePages_Free")),
+                "{warned:?}"
+            );
+            let mut state = State::new(rank, 1, 300);
+            state.protect(&mut session).unwrap();
+            session.checkpoint(1).unwrap();
+            session.close(LONG).unwrap();
+        });
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut state = State::empty(rank, 300);
+            state.protect(&mut session).unwrap();
+            assert_eq!(session.find().unwrap(), 1);
+            assert_eq!(session.restart().unwrap(), 1);
+            assert!(state.is(rank, 1, 300), "{options}");
+            session.close(LONG).unwrap();
+        });
+    }
+}
+
 // Breaks if: the flush keeps the chunk of a rank record.
 #[test]
 fn all_memory_is_free_again_after_every_checkpoint() {
