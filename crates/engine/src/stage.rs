@@ -274,7 +274,7 @@ impl Staging {
         self.plan.foreground > 0 || self.sources.iter().any(tracked)
     }
 
-    /// Whether segments are left for the CP-thread of this rank.
+    /// Whether segments are for the CP-thread of this rank, which the program does not wait for.
     #[must_use]
     pub fn has_background(&self) -> bool {
         self.plan.foreground < self.plan.segments.len()
