@@ -309,10 +309,14 @@ impl Dir for OsDir {
     }
 
     fn sync(&self) -> Result<()> {
-        let full = self.begin_here("dir.sync", "sync directory")?;
+        let full = self.path.display().to_string();
         // Never repeated when it fails: an error means that the names may be lost.
-        fs::fsync(&self.handle)
-            .map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))?;
+        let done = match self.steps.sync("dir.sync", &full) {
+            Err(errno) => Err(Errno::from_raw_os_error(errno)),
+            Ok(false) => return Ok(()),
+            Ok(true) => fs::fsync(&self.handle),
+        };
+        done.map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))?;
         self.steps.done(Effect::SyncedDir { dir: &self.path });
         Ok(())
     }

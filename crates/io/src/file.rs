@@ -187,7 +187,7 @@ impl OsFile {
     /// Asks the hook about a transfer of `len` bytes and bounds it accordingly.
     fn transfer_limit(&self, site: &'static str, len: usize) -> std::result::Result<usize, Errno> {
         match self.steps.outcome(site, &self.path) {
-            Outcome::Go => Ok(len),
+            Outcome::Go | Outcome::Pretend => Ok(len),
             Outcome::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
             Outcome::Short(0) => Ok(0),
             Outcome::Short(count) if self.direct => {
@@ -429,10 +429,11 @@ impl File for OsFile {
     fn sync(&self) -> Result<()> {
         self.check_lost()?;
         let changed = self.length_changed.swap(false, Ordering::AcqRel);
-        let done = match self.steps.refuse("file.sync", &self.path) {
-            Some(errno) => Err(Errno::from_raw_os_error(errno)),
-            None if changed => fs::fsync(&self.handle),
-            None => fs::fdatasync(&self.handle),
+        let done = match self.steps.sync("file.sync", &self.path) {
+            Err(errno) => Err(Errno::from_raw_os_error(errno)),
+            Ok(false) => return Ok(()),
+            Ok(true) if changed => fs::fsync(&self.handle),
+            Ok(true) => fs::fdatasync(&self.handle),
         };
         done.map_err(|errno| {
             self.lost.store(true, Ordering::Release);

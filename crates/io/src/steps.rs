@@ -45,6 +45,9 @@ pub enum Verdict {
     /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
     /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
     Short(usize),
+    /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
+    /// Steps that sync nothing happen as usual.
+    Pretend,
     /// The process is killed by SIGKILL before the step happens.
     Kill,
 }
@@ -153,6 +156,7 @@ pub(crate) enum Outcome {
     Go,
     Fail(i32),
     Short(usize),
+    Pretend,
 }
 
 impl Steps {
@@ -175,7 +179,7 @@ impl Steps {
     /// hook makes the step fail. Does not return when the hook kills.
     pub fn at(&self, site: &'static str, target: &str) -> Result<Option<usize>> {
         match self.outcome(site, target) {
-            Outcome::Go => Ok(None),
+            Outcome::Go | Outcome::Pretend => Ok(None),
             Outcome::Short(count) => Ok(Some(count)),
             Outcome::Fail(errno) => Err(os_error(errno, format_args!("{site} of {target}"))),
         }
@@ -210,7 +214,17 @@ impl Steps {
     pub(crate) fn refuse(&self, site: &'static str, target: &str) -> Option<i32> {
         match self.outcome(site, target) {
             Outcome::Fail(errno) => Some(errno),
-            Outcome::Go | Outcome::Short(_) => None,
+            Outcome::Go | Outcome::Short(_) | Outcome::Pretend => None,
+        }
+    }
+
+    /// For syncs: whether to do it, or the error number to fail with.
+    #[inline]
+    pub(crate) fn sync(&self, site: &'static str, target: &str) -> std::result::Result<bool, i32> {
+        match self.outcome(site, target) {
+            Outcome::Fail(errno) => Err(errno),
+            Outcome::Pretend => Ok(false),
+            Outcome::Go | Outcome::Short(_) => Ok(true),
         }
     }
 }
@@ -227,6 +241,7 @@ impl Hooked {
             Verdict::Go => Outcome::Go,
             Verdict::Fail(errno) => Outcome::Fail(errno),
             Verdict::Short(count) => Outcome::Short(count),
+            Verdict::Pretend => Outcome::Pretend,
             Verdict::Kill => kill_self(),
         }
     }

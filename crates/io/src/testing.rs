@@ -1,4 +1,4 @@
-//! For the tests of all crates: faults at chosen steps, scratch directories, forked children.
+//! For the tests of all crates: faults at chosen steps, scratch directories, forked children, real mounts.
 //!
 //! How: a [`FaultPlan`] is a hook for [`Steps`] that records every step and applies its rules. A test first runs
 //! its workload with an empty plan to learn the steps, then once per step with a fault there.
@@ -9,8 +9,8 @@
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
 //! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
-//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), and
-//! limits, mounts and interrupts ([`hardship`]).
+//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]), and
+//! real file systems that go with the test ([`mount`]).
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod hardship;
 pub mod image;
 pub mod journal;
 pub mod kernel;
+pub mod mount;
 pub mod outage;
 mod pinned;
 
