@@ -305,7 +305,13 @@ impl Workload {
                 };
                 newest = newest.max(Some((step, name)));
                 let bytes = std::fs::read(dir.join(name)).unwrap();
-                let record = CommitRecord::decode(&bytes).unwrap();
+                let record = match CommitRecord::decode(&bytes) {
+                    Ok(record) => record,
+                    Err(error) => {
+                        broken.push(format!("{}/{name}: {error}", dir.display()));
+                        continue;
+                    }
+                };
                 // Nodes prune by themselves: a node's own record promises its own containers.
                 let own = |node: u32| level != Level::Node || dir.ends_with(format!("n{node}"));
                 let here = |file: &String| files.iter().any(|files| files.contains(file));

@@ -51,6 +51,7 @@ const TESTS: &[(&str, fn())] = tests![
     kernels::every_newer_call_is_missing,
     kernels::killed_on_linux_4_18,
     kill_random::killed_at_random_moments,
+    kill_random::killed_on_every_file_system,
     kill_steps::killed_before_every_step,
     hardship::copied_only_by_half,
     hardship::interrupted_in_every_call,
