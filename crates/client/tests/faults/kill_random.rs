@@ -130,7 +130,7 @@ const FILE_SYSTEMS: [(&str, &[&str], u32); 3] = [
 ];
 
 /// At least 100 kills on each of ext4, xfs and btrfs, on loop devices over memory, in mounts of this test's own.
-// Breaks if: the lead commits before every node has voted; or a file is written in pieces of less than its alignment.
+// Breaks if: the lead commits before every node has voted.
 pub fn killed_on_every_file_system() {
     if let Some(why) = mounting_refused() {
         return println!("  SKIPPED: {why}");

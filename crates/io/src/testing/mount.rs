@@ -13,6 +13,7 @@
 //! Not here: making file systems (the programs `mkfs.*` do), and what is tried on them.
 
 use super::Scratch;
+use super::hardship::own_mounts;
 use crate::clock::Deadline;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -49,22 +50,6 @@ pub fn program_exists(name: &str) -> bool {
         .any(|dir| Path::new(dir).join(name).exists())
 }
 
-/// Gives this process a mount table of its own: what it and its children mount from now on, nobody else sees, and
-/// it goes with the last of them.
-fn private_mounts() -> Result<()> {
-    // SAFETY: takes no pointer; memory and descriptors stay as they are, only the mount table is copied.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-        return Err(Error::last_os_error());
-    }
-    mount_call(
-        "none",
-        Path::new("/"),
-        "",
-        libc::MS_REC | libc::MS_PRIVATE,
-        "",
-    )
-}
-
 /// Makes this process die with the one that forked it.
 pub fn die_with_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -83,7 +68,7 @@ impl Room {
     /// # Errors
     /// What the kernel says; it takes root.
     pub fn new() -> Result<Self> {
-        private_mounts()?;
+        own_mounts().map_err(Error::from_raw_os_error)?;
         sweep();
         let scratch = Scratch::new(ROOM);
         let memory = Some(Mounted::in_memory(scratch.path())?);
@@ -218,7 +203,7 @@ impl LoopDevice {
     /// # Errors
     /// What the kernel says.
     pub fn mount(self, target: &Path, kind: &str, options: &str) -> Result<Mounted> {
-        mount_call(&self.path.display().to_string(), target, kind, 0, options)?;
+        mount_call(&self.path.display().to_string(), target, kind, options)?;
         Ok(Mounted {
             target: target.to_owned(),
             _device: Some(self.handle),
@@ -237,7 +222,7 @@ pub struct Mounted {
 impl Mounted {
     /// An empty file system in memory at `target`.
     fn in_memory(target: &Path) -> Result<Self> {
-        mount_call("tmpfs", target, "tmpfs", 0, "mode=700")?;
+        mount_call("tmpfs", target, "tmpfs", "mode=700")?;
         Ok(Self {
             target: target.to_owned(),
             _device: None,
@@ -301,13 +286,7 @@ fn unmount(target: &Path) -> Result<()> {
     }
 }
 
-fn mount_call(
-    source: &str,
-    target: &Path,
-    kind: &str,
-    flags: libc::c_ulong,
-    options: &str,
-) -> Result<()> {
+fn mount_call(source: &str, target: &Path, kind: &str, options: &str) -> Result<()> {
     let target = c_string(&target.display().to_string())?;
     let (source, kind, options) = (c_string(source)?, c_string(kind)?, c_string(options)?);
     // SAFETY: all four are live C strings.
@@ -316,7 +295,7 @@ fn mount_call(
             source.as_ptr(),
             target.as_ptr(),
             kind.as_ptr(),
-            flags,
+            0,
             options.as_ptr().cast(),
         )
     };
