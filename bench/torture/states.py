@@ -2,7 +2,8 @@
 
 A cell is eight numbers of 64 bits: run, step, magic | region, rank, offset, ~run, ~step, and a sum of both. So
 bytes of an older step, of another place, zeros and mixtures are recognised for what they are, and not
-only as different. A state is four regions of equal length, one after the other in a file.
+only as different. A state is four regions of equal length, one after the other in a file. The first changes with every
+step, the others with every odd one, and then keep that step's cells: as in programs of which not everything changes.
 """
 import os
 import struct
@@ -18,9 +19,10 @@ def state(run, step, len_bytes):
     region_bytes = len_bytes // REGIONS
     cells = []
     for region in range(REGIONS):
+        of = step if region == 0 else step - 1 + step % 2
         for offset in range(0, region_bytes, CELL):
-            cells.append(struct.pack("<8Q", run, step, MAGIC | region, 0, offset, run ^ WORD, step ^ WORD,
-                                     run * 1_000_003 + step))
+            cells.append(struct.pack("<8Q", run, of, MAGIC | region, 0, offset, run ^ WORD, of ^ WORD,
+                                     run * 1_000_003 + of))
     return b"".join(cells)
 
 
