@@ -47,6 +47,7 @@ step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step test "$cargo" test --workspace --locked --no-fail-fast
 step old-kernel tools/old-kernel.sh -p orcheck-io -p orcheck-client --test pool --test disk --test session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
+step schedules tools/schedules.sh
 step build tools/install-prefix.sh "$prefix"
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"

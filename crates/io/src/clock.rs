@@ -5,6 +5,7 @@
 //!
 //! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine`]).
 
+use crate::sync::now;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,12 +61,12 @@ pub(crate) struct Deadline(Instant);
 impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Self {
         const CENTURY: Duration = Duration::from_secs(3_155_760_000);
-        Deadline(Instant::now() + timeout.min(CENTURY))
+        Deadline(now() + timeout.min(CENTURY))
     }
 
     /// Time left; zero when passed.
     pub(crate) fn left(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.0.saturating_duration_since(now())
     }
 
     pub(crate) fn passed(self) -> bool {

@@ -6,11 +6,10 @@
 //!
 //! Faults survived: a waker that dies before waking (the timeout), spurious wake-ups.
 //! Not here: what the words mean.
-#![allow(unsafe_code)]
 
 use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Sleeps while the word holds `value`, at most `timeout`.
@@ -28,11 +27,4 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
 /// Wakes up to `count` waiters.
 pub(crate) fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::empty(), count.min(i32::MAX as u32));
-}
-
-/// The low half of a 64-bit word, for waiting on it.
-pub(crate) fn low_half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: on a little-endian machine (checked when the crate is built) the low 32 bits come first; the
-    // alignment of the larger word suffices; the view is only handed to the kernel, which reads it atomically.
-    unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
 }

@@ -27,6 +27,7 @@
 )))]
 compile_error!("Orcheck runs on 64-bit little-endian Linux (x86-64 and Arm)");
 
+mod bitmap;
 pub mod clock;
 pub mod conn;
 pub mod copy;
@@ -35,6 +36,7 @@ pub mod environment;
 pub mod error;
 pub mod file;
 mod fold;
+#[cfg(not(orcheck_shuttle))]
 mod futex;
 pub mod gate;
 mod head;
@@ -50,6 +52,7 @@ pub mod ring;
 pub mod rng;
 pub mod signal;
 pub mod steps;
+pub mod sync;
 pub mod testing;
 pub mod thread;
 pub mod track;

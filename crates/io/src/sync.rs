@@ -1,0 +1,47 @@
+//! What threads and processes synchronise through: atomics, the sleep on a word, mutexes, scopes and deadlines.
+//!
+//! How: everything that the pool, the gates and the engine use to wait for each other comes from here. A build
+//! with `--cfg orcheck_shuttle` puts the scheduler of `shuttle` beneath it, so that the code that is shipped runs
+//! there under thousands of chosen schedules; every other build gets the machine's own, at no cost.
+//!
+//! Invariants
+//! 1. The types have the layout of the machine's atomics in both builds: they lie in memory that is shared.
+//!
+//! Not here: weak memory orderings, which the scheduler does not model: the lock-free parts ([`crate::ring`] and
+//! the bitmap of the pool) are checked by `loom` as they are, see `tests/orderings`.
+
+pub use std::sync::atomic::Ordering;
+
+#[cfg(not(orcheck_shuttle))]
+pub use std::sync::Mutex;
+#[cfg(not(orcheck_shuttle))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(not(orcheck_shuttle))]
+pub use std::thread::scope;
+
+#[cfg(orcheck_shuttle)]
+pub mod model;
+#[cfg(orcheck_shuttle)]
+pub use model::{AtomicU32, AtomicU64};
+#[cfg(orcheck_shuttle)]
+pub use shuttle::sync::Mutex;
+#[cfg(orcheck_shuttle)]
+pub use shuttle::thread::scope;
+
+#[cfg(orcheck_shuttle)]
+pub(crate) use model::{now, point, wait, wake};
+
+#[cfg(not(orcheck_shuttle))]
+pub(crate) use crate::futex::{wait, wake};
+
+/// A place at which another thread may run first: before a system call that others can observe.
+#[cfg(not(orcheck_shuttle))]
+#[inline(always)]
+pub(crate) fn point() {}
+
+/// The monotonic clock that deadlines are measured by.
+#[cfg(not(orcheck_shuttle))]
+#[inline]
+pub(crate) fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}
