@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 pub mod hardship;
+mod counting;
 pub mod image;
 pub mod journal;
 pub mod kernel;
@@ -24,6 +25,8 @@ pub mod outage;
 mod pinned;
 
 pub use pinned::Pinned;
+
+pub use counting::Counting;
 
 use crate::clock::Deadline;
 use crate::steps::{StepHook, StepInfo, Steps, Verdict};

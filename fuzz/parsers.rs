@@ -1,0 +1,248 @@
+//! What every parser must do with any bytes: the entry functions of the fuzzers, and of the test that replays
+//! and mutates their corpus in `make check`.
+//!
+//! An entry panics when a parser does, when an accepted input has a second encoding, or when what comes back is
+//! another value. Inputs whose checksum does not fit are tried as they are and with the checksum put right, so
+//! that what lies behind it is reached too. Memory and time are the callers' to bound.
+
+use orcheck_format::container::{
+    ContainerHeader, RankFooterPrefix, RankHeader, Trailer, decode_rank_record, encode_rank_record,
+};
+use orcheck_format::crc::{Crc64, crc64};
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::{JobName, RunId};
+use orcheck_format::manifest::Manifest;
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, Resumed};
+use orcheck_format::wire::{FrameHeader, Message};
+
+/// A parser's name and its entry.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every parser of bytes that come from outside.
+pub const TARGETS: [Target; 15] = [
+    ("container_header", container_header),
+    ("rank_header", rank_header),
+    ("rank_record", rank_record),
+    ("rank_footer", rank_footer),
+    ("manifest", manifest),
+    ("trailer", trailer),
+    ("commit_record", commit_record),
+    ("claim", claim),
+    ("resumed", resumed),
+    ("frame_header", frame_header),
+    ("message", message),
+    ("file_name", file_name),
+    ("identifier", identifier),
+    ("options", options),
+    ("placement", placement),
+];
+
+/// Runs the entry called `name`.
+pub fn run(name: &str, bytes: &[u8]) {
+    for (target, entry) in TARGETS {
+        if target == name {
+            return entry(bytes);
+        }
+    }
+    panic!("there is no parser called '{name}'");
+}
+
+/// What is accepted has one encoding, and that encoding is the same value. Unknown keys of maps are allowed and
+/// left out when the value is written again, which makes it shorter. `fixed` bytes may differ: they are reserved,
+/// or optional features that this version does not know.
+fn one_encoding<T: PartialEq + std::fmt::Debug>(
+    bytes: &[u8],
+    fixed: &[std::ops::Range<usize>],
+    decode: impl Fn(&[u8]) -> Result<T>,
+    encode: impl Fn(&T) -> Vec<u8>,
+) -> Option<T> {
+    let value = match decode(bytes) {
+        Ok(value) => value,
+        Err(error) => {
+            assert!(
+                matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported),
+                "not an error of a parser: {error}"
+            );
+            assert!(!error.message().is_empty());
+            return None;
+        }
+    };
+    let again = encode(&value);
+    let free = |at: usize| fixed.iter().any(|range| range.contains(&at));
+    let same = |(at, (a, b)): (usize, (&u8, &u8))| a == b || free(at);
+    assert!(
+        again.len() < bytes.len() || again.iter().zip(bytes).enumerate().all(same),
+        "a second encoding of the same length"
+    );
+    assert_eq!(
+        decode(&again).as_ref(),
+        Ok(&value),
+        "another value came back"
+    );
+    Some(value)
+}
+
+/// The bytes, and the bytes with the CRC of everything before their last eight put there.
+fn with_crc(bytes: &[u8], test: impl Fn(&[u8])) {
+    test(bytes);
+    if let Some(body) = bytes.len().checked_sub(8) {
+        let mut mended = bytes.to_vec();
+        mended[body..].copy_from_slice(&crc64(&bytes[..body]).to_le_bytes());
+        test(&mended);
+    }
+}
+
+/// Optional features of a small file, and its CRC, which covers them.
+fn envelope(bytes: &[u8]) -> [std::ops::Range<usize>; 2] {
+    [16..32, bytes.len().saturating_sub(8)..bytes.len()]
+}
+
+fn container_header(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, &[92..4096], ContainerHeader::decode, |v| {
+            v.encode().to_vec()
+        });
+    });
+}
+
+fn rank_header(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, &[56..4096], RankHeader::decode, |v| {
+            v.encode().to_vec()
+        });
+    });
+}
+
+fn trailer(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, &[72..512], Trailer::decode, |v| v.encode().to_vec());
+    });
+}
+
+fn rank_record(bytes: &[u8]) {
+    let whole = |bytes: &[u8]| {
+        if let Ok((value, used)) = decode_rank_record(bytes) {
+            let again = encode_rank_record(&value);
+            assert!(used <= bytes.len());
+            // The frame is rounded up to a block; what lies between is not looked at.
+            assert!(again.len() <= used.max(again.len()));
+            let (back, _) = decode_rank_record(&again).expect("its own encoding");
+            assert_eq!(back, value, "another value came back");
+        }
+    };
+    whole(bytes);
+    // The CRC of a rank record lies behind its length and covers both sides of itself.
+    if let Some(found) = bytes.get(8..12) {
+        let len_bytes = u32::from_le_bytes(found.try_into().expect("four")) as usize;
+        if let Some(end) = len_bytes.checked_add(24).filter(|&end| end <= bytes.len()) {
+            let mut mended = bytes.to_vec();
+            let mut crc = Crc64::new();
+            crc.update(&bytes[..16]);
+            crc.update(&bytes[24..end]);
+            mended[16..24].copy_from_slice(&crc.value().to_le_bytes());
+            whole(&mended);
+        }
+    }
+}
+
+fn rank_footer(bytes: &[u8]) {
+    let _ = RankFooterPrefix::decode(bytes);
+}
+
+fn manifest(bytes: &[u8]) {
+    let encode = |value: &Manifest| value.encode();
+    if let Some(manifest) = one_encoding(bytes, &[], Manifest::decode, encode) {
+        for len_bytes in [0, 4096, 1 << 20, u64::MAX] {
+            let _ = manifest.validate(len_bytes);
+        }
+    }
+}
+
+fn commit_record(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        let encode = |value: &CommitRecord| value.encode();
+        if let Some(record) = one_encoding(bytes, &envelope(bytes), CommitRecord::decode, encode) {
+            let _ = record.validate();
+        }
+    });
+}
+
+fn claim(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, &envelope(bytes), Claim::decode, Claim::encode);
+    });
+}
+
+fn resumed(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, &envelope(bytes), Resumed::decode, Resumed::encode);
+    });
+}
+
+fn frame_header(bytes: &[u8]) {
+    if let Ok(header) = FrameHeader::decode(bytes) {
+        let again = header.encode();
+        assert_eq!(FrameHeader::decode(&again).as_ref(), Ok(&header));
+    }
+}
+
+/// The first byte is the kind of the message.
+fn message(bytes: &[u8]) {
+    let Some((&kind, payload)) = bytes.split_first() else {
+        return;
+    };
+    if let Ok(message) = Message::decode(kind, payload) {
+        assert_eq!(message.kind(), kind);
+        let again = message.encode();
+        assert!(
+            again == payload || again.len() < payload.len(),
+            "a second encoding"
+        );
+        assert_eq!(Message::decode(kind, &again).as_ref(), Ok(&message));
+    }
+}
+
+fn file_name(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(name) = FileName::parse(&text) {
+        assert_eq!(name.to_string(), text, "a second name of the same file");
+        assert!(!text.contains('/') && text != "." && text != "..");
+    }
+}
+
+fn identifier(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(name) = JobName::new(&text) {
+        assert_eq!(name.as_str(), text);
+        assert!(!text.contains('/') && text != "." && text != "..");
+    }
+    if let Ok(run) = RunId::parse(&text) {
+        assert_eq!(RunId::parse(&run.to_string()).as_ref(), Ok(&run));
+    }
+}
+
+fn options(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match orcheck_client::options::Options::from_text(&text) {
+        Ok(options) => {
+            let again = orcheck_client::options::Options::from_text(&text);
+            assert_eq!(again.as_ref(), Ok(&options));
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
+    }
+}
+
+fn placement(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let names = |of: &str| (0..3).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
+    let (nodes, servers) = (names("n"), names("/ost"));
+    match orcheck_plan::Placement::from_toml(&text, &nodes, &servers) {
+        Ok(placement) => {
+            let again = placement.to_toml(&nodes);
+            let back = orcheck_plan::Placement::from_toml(&again, &nodes, &servers);
+            assert_eq!(back.as_ref(), Ok(&placement), "another placement came back");
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
+    }
+}
