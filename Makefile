@@ -14,7 +14,7 @@ export PREFIX CARGO
 
 BENCHES := $(sort $(notdir $(shell find bench -maxdepth 1 -type f -perm -u+x 2>/dev/null)))
 
-.PHONY: help build install-deps demo check check-arm bench torture soak fmt clean
+.PHONY: help build install-deps demo check check-arm sabotage bench torture soak fmt clean
 
 help: ## show this list
 	@echo 'Orcheck: orchestrated checkpoints for parallel programs'
@@ -38,6 +38,9 @@ check: install-deps ## every check there is; ends with 'N passed, 0 failed'
 
 check-arm: install-deps ## the tests of the copy kernels for Arm, in an emulator where needed
 	@tools/check-arm.sh
+
+sabotage: install-deps ## take every protection away, one at a time; a test must notice each
+	@tools/sabotage.py
 
 soak: build ## the same tests with many more random trials; hours, not minutes
 	@tools/soak.sh

@@ -16,6 +16,7 @@ use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use std::sync::Arc;
 
@@ -251,7 +252,7 @@ impl Session {
             let Err(error) = agree(self.collective.as_mut(), read) else {
                 break;
             };
-            if !is_damage(error.kind()) || self.options.strict {
+            if !is_damage(error.kind()) || self.options.strict || off(Switch::FallBack) {
                 return Err(error);
             }
             if let Some((candidate, _)) = &self.resume.found {

@@ -22,6 +22,7 @@
 //! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
 //! about which commit to use.
 
+use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -147,11 +148,15 @@ fn fenced_by(
     let counter = commit.epoch.counter;
     if let Some(claim) = claims.get(&counter)
         && claim.epoch.run != commit.epoch.run
+        && !off(Switch::RunOfRecord)
     {
         return Some(format!(
             "epoch counter {counter} belongs to epoch {} of another run",
             claim.epoch
         ));
+    }
+    if off(Switch::Superseded) {
+        return None;
     }
     resumed
         .range(counter.saturating_add(1)..)
@@ -274,7 +279,7 @@ impl<'a> Scan<'a> {
         let record = CommitRecord::decode(bytes)?;
         self.check_job(&record.job)?;
         let expected = name_of(record.step, record.epoch, record.level);
-        if name != expected {
+        if name != expected && !off(Switch::NameInRecord) {
             // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
             return Err(Error::corrupt(format!(
                 "the file name and the record disagree: the record belongs into {expected}"
@@ -359,7 +364,9 @@ impl<'a> Scan<'a> {
                     found = vec![last];
                 }
             }
-            if let [(first, first_path), (second, second_path), ..] = found.as_slice() {
+            if let [(first, first_path), (second, second_path), ..] = found.as_slice()
+                && !off(Switch::OneRunAClaim)
+            {
                 // Breaks if: the first claim is taken instead; two runs would then write under one epoch.
                 return Err(Error::fenced(format!(
                     "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",

@@ -29,6 +29,7 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{Extent, MAX_METADATA_BYTES, Manifest};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{ContainerRef, ranks_to_ranges};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::File;
 use orcheck_io::pool::Pool;
@@ -96,9 +97,16 @@ impl Store {
     }
 
     fn make_durable(self) -> Result<()> {
-        self.file.truncate(self.at)?;
-        self.file.sync()?;
+        if !off(Switch::TruncateSurplus) {
+            self.file.truncate(self.at)?;
+        }
+        if !off(Switch::FsyncContainer) {
+            self.file.sync()?;
+        }
         self.file.close()?;
+        if off(Switch::FsyncContainerDirectory) {
+            return Ok(());
+        }
         self.dir.sync()
     }
 }
@@ -393,7 +401,8 @@ impl ContainerWriter {
         {
             let stream_at = extent.physical;
             let end = stream_at.checked_add(extent.stored_len_bytes);
-            if extent.container.is_some() || end.is_none_or(|end| end > stream.at) {
+            let outside = extent.container.is_some() || end.is_none_or(|end| end > stream.at);
+            if outside && !off(Switch::ExtentInStream) {
                 return Err(Error::corrupt(format!(
                     "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",
                     stream.rank, extent.stored_len_bytes, extent.physical, stream.at

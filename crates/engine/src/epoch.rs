@@ -21,6 +21,7 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, Resumed};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::{File, read_small, write_small};
@@ -156,13 +157,22 @@ fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held) -> Result<()> {
     let file = dir.create(&temporary, Create::Buffered)?;
     let appeared = lock(file.as_ref(), dir.as_ref(), held)
         .and_then(|()| file.write_at(&claim.encode(), 0))
-        .and_then(|()| file.sync())
+        .and_then(|()| {
+            if off(Switch::FsyncClaim) {
+                Ok(())
+            } else {
+                file.sync()
+            }
+        })
         .and_then(|()| dir.rename_new(&temporary, &name));
     if let Err(error) = appeared {
         let _ = dir.remove(&temporary);
         return Err(error);
     }
     held.locks.push((Arc::clone(dir), file));
+    if off(Switch::FsyncClaimDirectory) {
+        return Ok(());
+    }
     dir.sync()
 }
 
@@ -251,7 +261,10 @@ fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
             Err(error) if error.kind() == ErrorKind::Unsupported => true,
             free => free?,
         };
-        if !free && let Ok(claim) = read_claim(dir.as_ref(), counter) {
+        if !free
+            && !off(Switch::ClaimLock)
+            && let Ok(claim) = read_claim(dir.as_ref(), counter)
+        {
             return Ok(Some(claim));
         }
     }
@@ -304,6 +317,9 @@ pub fn record_resumed(
     epoch: Epoch,
     from: Option<(u64, Epoch)>,
 ) -> Result<()> {
+    if off(Switch::Resumed) {
+        return Ok(());
+    }
     let resumed = Resumed {
         job: job.clone(),
         epoch,

@@ -29,6 +29,7 @@ use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::record::MAX_REFERRED;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::gate::{Gate, Gates};
@@ -182,7 +183,9 @@ impl Flusher {
                 // All that have begun are past this step; the others may still come.
                 return Ok(Some((which, None)));
             }
-            let gone = |which: &&usize| self.index().is_rank_gone(self.context.ranks[**which].0);
+            let gone = |which: &&usize| {
+                self.index().is_rank_gone(self.context.ranks[**which].0) && !off(Switch::RankGone)
+            };
             if step.is_some()
                 && let Some(&which) = waiting.iter().find(gone)
             {
@@ -258,7 +261,7 @@ impl Flusher {
         loop {
             let index = self.index();
             let news = index.writer_news(self.context.writer);
-            let gone = index.is_rank_gone(local);
+            let gone = index.is_rank_gone(local) && !off(Switch::RankGone);
             if let Some(descriptor) = index.pop(local)? {
                 return Ok(Some(descriptor));
             }

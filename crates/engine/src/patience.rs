@@ -12,6 +12,7 @@
 
 use crate::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gates;
 use orcheck_io::pool::Pool;
 use std::sync::Arc;
@@ -71,7 +72,10 @@ impl Patience {
             return Err(Error::unavailable("the session ends"));
         }
         let index = Index::new(&self.pool, self.shape);
-        if !index.is_gone() && self.gates.try_lock(ENGINE_ALIVE)?.is_some() {
+        if !off(Switch::EngineAlive)
+            && !index.is_gone()
+            && self.gates.try_lock(ENGINE_ALIVE)?.is_some()
+        {
             index.set_gone();
         }
         if index.is_gone() {

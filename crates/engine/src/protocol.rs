@@ -23,6 +23,7 @@ use crate::places::is_directory_loss;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_plan::Placement;
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,7 +215,7 @@ impl NodeState {
         }
         let containers = self.collected.entry((step, level)).or_default();
         containers.insert(container.writer, container);
-        if containers.len() < self.writers as usize {
+        if containers.len() < self.writers as usize && !off(Switch::AllWriters) {
             return Vec::new();
         }
         let containers: Vec<ContainerRef> = containers.values().cloned().collect();
@@ -330,6 +331,9 @@ impl LeadState {
                 };
                 // The new map first: who learns of the loss and goes on at once finds it in use.
                 let mut actions: Vec<LeadAction> = self.replace(server, kind).into_iter().collect();
+                if off(Switch::LossIsFinal) {
+                    return actions;
+                }
                 actions.extend(self.abort(step, level, &error));
                 actions
             }
@@ -350,7 +354,7 @@ impl LeadState {
                     return Vec::new();
                 };
                 ballot.recorded.insert(node);
-                if ballot.recorded.len() < self.facts.nodes.len() {
+                if ballot.recorded.len() < self.facts.nodes.len() && !off(Switch::AllRecorded) {
                     return Vec::new();
                 }
                 self.commit(step, level)
@@ -405,7 +409,9 @@ impl LeadState {
             return self.abort(step, level, &error).into_iter().collect();
         }
         let lost = |container: &&ContainerRef| {
-            level == Level::Global && self.lost_servers.contains(&container.server)
+            !off(Switch::LostServers)
+                && level == Level::Global
+                && self.lost_servers.contains(&container.server)
         };
         if let Some(container) = containers.iter().find(lost) {
             let server = self.facts.servers.get(container.server as usize);
@@ -418,7 +424,8 @@ impl LeadState {
         }
         let ballot = self.ballots.entry((step, level)).or_default();
         ballot.votes.insert(node, containers);
-        if ballot.votes.len() < self.facts.nodes.len() || ballot.writing {
+        let all = ballot.votes.len() >= self.facts.nodes.len() || off(Switch::AllVotes);
+        if !all || ballot.writing {
             return Vec::new();
         }
         ballot.writing = true;
@@ -527,7 +534,7 @@ fn remember(decided: &mut BTreeSet<(u64, Level)>, key: (u64, Level)) -> bool {
     if decided.len() >= REMEMBERED && decided.first().is_some_and(|first| key < *first) {
         return false;
     }
-    let new = decided.insert(key);
+    let new = decided.insert(key) || off(Switch::DecidedOnce);
     while decided.len() > REMEMBERED {
         decided.pop_first();
     }

@@ -23,6 +23,7 @@ use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +59,8 @@ impl KeepRule {
             .filter(|&(step, epoch)| there(step, epoch))
             .take(self.keep.max(1))
             .collect();
-        if kept.len() < self.keep.max(1) || self.committed.is_empty() {
+        let enough = kept.len() >= self.keep.max(1) || off(Switch::KeepRule);
+        if !enough || self.committed.is_empty() {
             Vec::new()
         } else {
             kept
@@ -80,7 +82,7 @@ impl KeepRule {
     /// Whether the files of (step, epoch counter) may go.
     fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
         let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
-        !kept.contains(&(step, epoch))
+        (off(Switch::Kept) || !kept.contains(&(step, epoch)))
             && epoch <= self.epoch.counter
             && (step < newest || epoch < self.epoch.counter)
     }
@@ -211,6 +213,9 @@ pub fn prune(
     let mut gone = 0;
     // Records first, everywhere, and durably: no record may name a container that went before it.
     let mut going = BTreeSet::new();
+    if off(Switch::RecordsFirst) {
+        remove_containers(&listed, &checkpoint_goes)?;
+    }
     for Listed { dir, names } in &listed {
         for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
             match FileName::parse(name) {
@@ -227,7 +232,7 @@ pub fn prune(
             }
         }
     }
-    if gone > 0 || !going.is_empty() {
+    if (gone > 0 || !going.is_empty()) && !off(Switch::FsyncPrune) {
         // Every directory, also one that had no record now: an earlier prune may have removed it and then failed, or
         // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
         listed.iter().try_for_each(|listed| listed.dir.sync())?;
@@ -255,6 +260,20 @@ pub fn prune(
         }
     }
     Ok(gone)
+}
+
+/// Containers before the records that name them: what must not happen, see [`Switch::RecordsFirst`].
+fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    for Listed { dir, names } in listed {
+        for (name, _) in names {
+            if let Some(FileName::Container { step, epoch, .. }) = FileName::parse(name)
+                && goes(step, epoch)
+            {
+                remove(*dir, name)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The checkpoints of which any directory holds a commit record at this level.

@@ -32,6 +32,7 @@ use orcheck_format::container::{BLOCK_BYTES, encode_rank_record};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gate;
 use orcheck_io::memory::{Span, crc_span};
 use orcheck_io::pool::{Chunk, Pool};
@@ -705,7 +706,7 @@ struct Order {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if self.open {
+        if self.open && !off(Switch::BeginThenFail) {
             // The CP-thread must learn that no seal will come. If even that cannot be said, it
             // takes nothing any more and the step is lost with it.
             let _ = self.push(Descriptor::Fail);

@@ -12,7 +12,10 @@ use orcheck_format::record::ContainerRef;
 use orcheck_format::wire::Message;
 use orcheck_plan::Placement;
 use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 const RUN: RunId = RunId([3; 16]);
 const LEVELS: [Level; 2] = [Level::Node, Level::Global];
@@ -178,82 +181,188 @@ fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![12 => Just(Fate::Durable), 1 => Just(Fate::Lost), 1 => Just(Fate::Silent)]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-    #[test]
-    fn any_order_any_duplicate_any_loss(
-        nodes in 1u32..5,
-        writers in 1u32..4,
-        steps in 1u64..4,
-        fates in proptest::collection::vec(fate(), 4 * 3 * 3 * 2),
-        order in proptest::collection::vec((any::<u16>(), 0u8..8), 1..600),
-        node_gone in proptest::option::weighted(0.2, (0u32..4, 0usize..300)),
-    ) {
-        let mut world = World::new(nodes, writers);
-        let mut fates = fates.into_iter().cycle();
-        let mut expected: BTreeMap<(u64, Level), bool> = BTreeMap::new();
-        for step in 1..=steps {
-            for level in LEVELS {
-                let mut all = true;
-                for node in 0..nodes {
-                    for writer in 0..writers {
-                        let message = match fates.next().unwrap() {
-                            Fate::Durable => Message::Durable {
-                                step, level, container: container(step, node, writer, node * writers + writer),
-                            },
-                            Fate::Lost => {
-                                all = false;
-                                world.lost.insert((step, level));
-                                Message::NotDurable {
-                                    step, level: Some(level), server: Some(node % 3),
-                                    kind: ErrorKind::NoSpace, text: "full".into(),
-                                }
-                            }
-                            Fate::Silent => { all = false; continue }
-                        };
-                        world.bag.push(Packet::ToNode(node, NodeEvent::FromRank(message)));
-                    }
-                }
-                expected.insert((step, level), all);
-            }
+/// One job, drawn: nodes, writers of each, steps, what happens to each container, the order of delivery with its
+/// duplicates, and a node that is gone after so many deliveries.
+type Play = (
+    u32,
+    u32,
+    u64,
+    Vec<Fate>,
+    Vec<(u16, u8)>,
+    Option<(u32, usize)>,
+);
+
+fn plays() -> impl Strategy<Value = Play> {
+    (
+        1u32..5,
+        1u32..4,
+        1u64..4,
+        proptest::collection::vec(fate(), 4 * 3 * 3 * 2),
+        proptest::collection::vec((any::<u16>(), 0u8..8), 1..600),
+        proptest::option::weighted(0.2, (0u32..4, 0usize..300)),
+    )
+}
+
+/// States of whole jobs (all machines and what is under way) that were seen, by their hash.
+#[derive(Default)]
+struct Seen {
+    distinct: BTreeSet<u64>,
+    deliveries: u64,
+    /// Telling states apart takes longer than stepping through them.
+    distinguish: bool,
+}
+
+impl Seen {
+    fn note(&mut self, world: &World) {
+        self.deliveries += 1;
+        if self.distinguish {
+            let mut hasher = DefaultHasher::new();
+            format!("{:?} {:?} {:?}", world.nodes, world.lead, world.bag).hash(&mut hasher);
+            self.distinct.insert(hasher.finish());
         }
-        let mut order = order.into_iter().cycle();
-        let mut delivered = 0;
-        let mut anybody_gone = false;
-        while !world.bag.is_empty() {
-            let (pick, twist) = order.next().unwrap();
-            let at = pick as usize % world.bag.len();
-            // One in eight packets comes twice.
-            let packet = if twist == 0 && delivered < 2000 { world.bag[at].clone() } else { world.bag.swap_remove(at) };
-            if let Packet::ToNode(node, NodeEvent::FromRank(Message::Durable { step, level, container })) = &packet {
-                world.durable.entry((*step, *level)).or_default().insert((*node, container.writer));
-            }
-            delivered += 1;
-            if let Some((node, when)) = node_gone
-                && delivered == when
-            {
-                anybody_gone = true;
-                world.deliver(Packet::ToLead(LeadEvent::NodeGone(node % nodes, Error::unavailable("hung up"))));
-            }
-            world.deliver(packet);
-        }
-        for (key, all) in expected {
-            let told = world.outcomes.get(&key).cloned().unwrap_or_default();
-            let distinct: BTreeSet<bool> = told.values().map(|o| *o == Outcome::Committed).collect();
-            prop_assert!(distinct.len() <= 1, "nodes disagree about {:?}: {:?}", key, told);
-            if all && !anybody_gone {
-                prop_assert_eq!(told.len(), nodes as usize, "everybody durable, not everybody told: {:?}", key);
-                prop_assert!(distinct.contains(&true));
-            }
-            // Breaks if: a NotDurable does not abort (return early in LeadState::step).
-            if world.lost.contains(&key) {
-                prop_assert!(!distinct.contains(&true), "a lost step was committed: {:?}", key);
-                prop_assert!(told.len() == nodes as usize, "a loss was not told: {:?}", key);
-            }
-        }
-        let ascending = world.generations.iter().all(|&g| g > 0);
-        prop_assert!(ascending);
     }
+}
+
+#[test]
+fn any_order_any_duplicate_any_loss() {
+    let asked = orcheck_io::env_var("ORCHECK_TRIALS").and_then(|text| text.parse::<u32>().ok());
+    let cases = asked.unwrap_or(0).max(2000);
+    let seen = RefCell::new(Seen {
+        distinguish: asked.is_some(),
+        ..Seen::default()
+    });
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(&plays(), |drawn| play(drawn, &mut seen.borrow_mut()))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let seen = seen.into_inner();
+    println!(
+        "{cases} jobs, {} deliveries, {} states told apart",
+        seen.deliveries,
+        seen.distinct.len()
+    );
+}
+
+fn play(
+    (nodes, writers, steps, fates, order, node_gone): Play,
+    seen: &mut Seen,
+) -> std::result::Result<(), TestCaseError> {
+    let mut world = World::new(nodes, writers);
+    let mut fates = fates.into_iter().cycle();
+    let mut expected: BTreeMap<(u64, Level), bool> = BTreeMap::new();
+    for step in 1..=steps {
+        for level in LEVELS {
+            let mut all = true;
+            for node in 0..nodes {
+                for writer in 0..writers {
+                    let message = match fates.next().unwrap() {
+                        Fate::Durable => Message::Durable {
+                            step,
+                            level,
+                            container: container(step, node, writer, node * writers + writer),
+                        },
+                        Fate::Lost => {
+                            all = false;
+                            world.lost.insert((step, level));
+                            Message::NotDurable {
+                                step,
+                                level: Some(level),
+                                server: Some(node % 3),
+                                kind: ErrorKind::NoSpace,
+                                text: "full".into(),
+                            }
+                        }
+                        Fate::Silent => {
+                            all = false;
+                            continue;
+                        }
+                    };
+                    world
+                        .bag
+                        .push(Packet::ToNode(node, NodeEvent::FromRank(message)));
+                }
+            }
+            expected.insert((step, level), all);
+        }
+    }
+    let mut order = order.into_iter().cycle();
+    let mut delivered = 0;
+    let mut anybody_gone = false;
+    while !world.bag.is_empty() {
+        let (pick, twist) = order.next().unwrap();
+        let at = pick as usize % world.bag.len();
+        // One in eight packets comes twice.
+        let packet = if twist == 0 && delivered < 2000 {
+            world.bag[at].clone()
+        } else {
+            world.bag.swap_remove(at)
+        };
+        if let Packet::ToNode(
+            node,
+            NodeEvent::FromRank(Message::Durable {
+                step,
+                level,
+                container,
+            }),
+        ) = &packet
+        {
+            world
+                .durable
+                .entry((*step, *level))
+                .or_default()
+                .insert((*node, container.writer));
+        }
+        delivered += 1;
+        seen.note(&world);
+        if let Some((node, when)) = node_gone
+            && delivered == when
+        {
+            anybody_gone = true;
+            world.deliver(Packet::ToLead(LeadEvent::NodeGone(
+                node % nodes,
+                Error::unavailable("hung up"),
+            )));
+        }
+        world.deliver(packet);
+    }
+    for (key, all) in expected {
+        let told = world.outcomes.get(&key).cloned().unwrap_or_default();
+        let distinct: BTreeSet<bool> = told.values().map(|o| *o == Outcome::Committed).collect();
+        prop_assert!(
+            distinct.len() <= 1,
+            "nodes disagree about {:?}: {:?}",
+            key,
+            told
+        );
+        if all && !anybody_gone {
+            prop_assert_eq!(
+                told.len(),
+                nodes as usize,
+                "everybody durable, not everybody told: {:?}",
+                key
+            );
+            prop_assert!(distinct.contains(&true));
+        }
+        // Breaks if: a NotDurable does not abort (return early in LeadState::step).
+        if world.lost.contains(&key) {
+            prop_assert!(
+                !distinct.contains(&true),
+                "a lost step was committed: {:?}",
+                key
+            );
+            prop_assert!(
+                told.len() == nodes as usize,
+                "a loss was not told: {:?}",
+                key
+            );
+        }
+    }
+    let ascending = world.generations.iter().all(|&g| g > 0);
+    prop_assert!(ascending);
+    Ok(())
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub mod ids;
 pub mod manifest;
 pub mod names;
 pub mod record;
+pub mod sabotage;
 pub mod wire;
 
 pub use container::{

@@ -18,6 +18,7 @@
 //! Not here: which of these files are needed, and when they are removed.
 
 use crate::ids::{Level, hex, parse_hex};
+use crate::sabotage::{Switch, off};
 use std::fmt;
 
 /// Longest file name, in bytes: what ext4, XFS, tmpfs and NFS accept.
@@ -138,7 +139,7 @@ impl FileName {
             return (!name.is_empty()).then(|| FileName::Temporary(name.to_owned()));
         }
         // Numbers are read leniently; printing the result and comparing makes it exact.
-        parse_loosely(text).filter(|name| name.to_string() == text)
+        parse_loosely(text).filter(|name| off(Switch::NameExact) || name.to_string() == text)
     }
 
     /// The step of the container called `text` if it differs from this one only in being of an

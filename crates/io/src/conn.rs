@@ -21,6 +21,7 @@ use crate::error::rustix_error;
 use crate::net::{Address, Key};
 use crate::poll::poll_one;
 use crate::steps::{Outcome, Steps};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, FrameHeader, Message, Result, wire};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -321,7 +322,7 @@ impl Conn {
             if self.inbox.len() >= HEADER_BYTES {
                 let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
                     .map_err(|error| self.die(error))?;
-                if header.seq != self.received {
+                if header.seq != self.received && !off(Switch::FrameOrder) {
                     return Err(self.die(Error::corrupt(format!(
                         "expected frame {}, found frame {}: repeated, lost or moved",
                         self.received, header.seq
@@ -330,7 +331,7 @@ impl Conn {
                 let end = HEADER_BYTES + header.len_bytes as usize;
                 if self.inbox.len() >= end + MAC_BYTES {
                     let expected = mac(&self.receive_key, &self.inbox[..end]);
-                    if !same(&expected, &self.inbox[end..end + MAC_BYTES]) {
+                    if !same(&expected, &self.inbox[end..end + MAC_BYTES]) && !off(Switch::Mac) {
                         return Err(self.die(Error::corrupt(format!(
                             "frame {} of {} bytes is not what the peer sent (wrong MAC)",
                             header.seq, header.len_bytes

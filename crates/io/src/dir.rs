@@ -20,6 +20,7 @@
 use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
 use crate::steps::{Effect, Steps};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -105,6 +106,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 
 /// Refuses everything that is not one plain name component.
 pub(crate) fn check_name(name: &str) -> Result<()> {
+    if off(Switch::PlainName) {
+        return Ok(());
+    }
     let wrong = if name.is_empty() {
         "it is empty"
     } else if name == "." || name == ".." {
@@ -170,7 +174,7 @@ fn check_owner(handle: &OwnedFd, full: &str) -> Result<()> {
         .map_err(|errno| rustix_error(errno, format_args!("look at directory {full}")))?;
     let ours = rustix::process::geteuid().as_raw();
     let everybody = Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH);
-    if (stat.st_uid == ours || stat.st_uid == 0) && !everybody {
+    if (stat.st_uid == ours || stat.st_uid == 0) && !everybody || off(Switch::Owner) {
         return Ok(());
     }
     Err(Error::unavailable(format!(
@@ -188,9 +192,14 @@ impl Dir for OsDir {
 
     fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
         let full = self.begin("dir.create", "create", name)?;
+        let exclusive = if off(Switch::Exclusive) {
+            OFlags::empty()
+        } else {
+            OFlags::EXCL
+        };
         let flags = OFlags::RDWR
             | OFlags::CREATE
-            | OFlags::EXCL
+            | exclusive
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
@@ -215,14 +224,18 @@ impl Dir for OsDir {
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let full = self.begin("dir.open", "open", name)?;
         // NONBLOCK, so that a FIFO in place of the file cannot make us wait before we have looked at it.
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let no_link = if off(Switch::NoLink) {
+            OFlags::empty()
+        } else {
+            OFlags::NOFOLLOW
+        };
+        let flags = OFlags::RDONLY | no_link | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::empty()))
             .map_err(|errno| rustix_error(errno, format_args!("open {full}")))?;
         let stat = fs::fstat(&handle)
             .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::RegularFile {
+        if kind != FileType::RegularFile && !off(Switch::RegularFile) {
             return Err(Error::invalid(format!(
                 "{full} refused: expected a regular file, found {}",
                 kind_name(kind)
@@ -251,7 +264,12 @@ impl Dir for OsDir {
         check_name(to).map_err(|error| error.at(self.path.display()))?;
         let full = self.begin("dir.rename", &format!("rename to new {to:?}:"), from)?;
         let what = |errno| rustix_error(errno, format_args!("rename {full} to new {to}"));
-        let (flags, dir) = (RenameFlags::NOREPLACE, &self.path);
+        let flags = if off(Switch::ClaimOnce) {
+            RenameFlags::empty()
+        } else {
+            RenameFlags::NOREPLACE
+        };
+        let dir = &self.path;
         match retry(|| fs::renameat_with(&self.handle, from, &self.handle, to, flags)) {
             // Some network file systems know no such rename; a link never replaces either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -328,7 +346,9 @@ impl Dir for OsDir {
                 Ok(()) => {
                     let dir = &self.path;
                     self.steps.done(Effect::MadeDir { dir, name });
-                    self.sync()?;
+                    if !off(Switch::FsyncMade) {
+                        self.sync()?;
+                    }
                 }
                 Err(Errno::EXIST) => {}
                 Err(errno) => {

@@ -23,6 +23,7 @@ use crate::dir::{Create, Dir, retry};
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::memory::{Buffer, zeroed};
 use crate::steps::{Effect, Outcome, Steps};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -70,23 +71,33 @@ pub trait File: Send + Sync {
 /// the last directory sync fails, the new file may be visible without being durable: the error says so.
 pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
     let temporary = format!("{name}.tmp");
+    let first = if off(Switch::TemporaryName) {
+        name
+    } else {
+        temporary.as_str()
+    };
     match dir.remove(&temporary) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let fill = |file: Box<dyn File>| -> Result<()> {
         file.write_at(bytes, 0)?;
-        file.sync()?;
+        if !off(Switch::FsyncSmall) {
+            file.sync()?;
+        }
         file.close()
     };
     let renamed = dir
-        .create(&temporary, Create::Buffered)
+        .create(first, Create::Buffered)
         .and_then(fill)
-        .and_then(|()| dir.rename(&temporary, name));
+        .and_then(|()| dir.rename(first, name));
     if let Err(error) = renamed {
         // Best effort: the error that counts is the one above, and a leftover is removed by the next attempt.
         let _ = dir.remove(&temporary);
         return Err(error);
+    }
+    if off(Switch::FsyncSmallDirectory) {
+        return Ok(());
     }
     dir.sync().map_err(|error| {
         error.at(format_args!(
@@ -174,6 +185,9 @@ impl OsFile {
     }
 
     fn check_lost(&self) -> Result<()> {
+        if off(Switch::FailedSyncIsLoss) {
+            return Ok(());
+        }
         if self.lost.load(Ordering::Acquire) {
             return Err(Error::unavailable(format!(
                 "{}: a sync of this file failed before, so what was written to it is lost",
@@ -233,6 +247,9 @@ impl OsFile {
                     } else {
                         count
                     };
+                    if whole == 0 && off(Switch::EmptyWrite) {
+                        return Ok(());
+                    }
                     if whole == 0 {
                         return Err(Error::unavailable(format!(
                             "{} failed: the file system accepted {count} bytes",
@@ -245,7 +262,11 @@ impl OsFile {
                         at_bytes: offset,
                         bytes: &rest[..count],
                     });
-                    done += whole;
+                    done += if off(Switch::ShortWrite) {
+                        rest.len()
+                    } else {
+                        whole
+                    };
                     interrupts = 0;
                 }
             }
@@ -371,7 +392,7 @@ impl File for OsFile {
             return self.read_bounced(buf, at);
         }
         let found = self.read_some(buf, at)?;
-        if found < buf.len() {
+        if found < buf.len() && !off(Switch::ShortRead) {
             return Err(self.read_ended(at, buf.len(), found));
         }
         Ok(())
@@ -435,6 +456,9 @@ impl File for OsFile {
             Ok(true) if changed => fs::fsync(&self.handle),
             Ok(true) => fs::fdatasync(&self.handle),
         };
+        if off(Switch::FailedSync) {
+            return Ok(());
+        }
         done.map_err(|errno| {
             self.lost.store(true, Ordering::Release);
             rustix_error(errno, format_args!("sync {}", self.path))
@@ -486,7 +510,9 @@ impl File for OsFile {
             lost,
             ..
         } = *self;
-        if let Some(errno) = steps.refuse("file.close", &path) {
+        if let Some(errno) = steps.refuse("file.close", &path)
+            && !off(Switch::FailedClose)
+        {
             return Err(os_error(errno, format_args!("close {path}")));
         }
         let number = handle.into_raw_fd();
@@ -577,7 +603,7 @@ fn ofd_set(handle: &OwnedFd, kind: i32, start: i64, len: i64) -> std::result::Re
     loop {
         // SAFETY: the descriptor is open for the duration of the call and `wanted` is a live `flock`.
         let done = unsafe { libc::fcntl(handle.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) };
-        if done == 0 {
+        if done == 0 || off(Switch::LockExcludes) {
             return Ok(true);
         }
         match last_errno() {

@@ -26,6 +26,7 @@ use crate::file::backoff;
 use crate::poll::{poll_one, poll_until};
 use crate::rng::random_bytes;
 use crate::steps::Steps;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::Errno;
@@ -207,7 +208,7 @@ impl Pending {
         let heard = std::mem::take(&mut self.heard);
         if let Some(challenges) = self.challenges {
             let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
-            let right = given == challenges.caller_proof(key);
+            let right = given == challenges.caller_proof(key) || off(Switch::CallerProof);
             return if right {
                 Progress::Proven(challenges)
             } else {
@@ -488,7 +489,7 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
         listener: array(&answer),
     };
     let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
-    if given != challenges.listener_proof(key) {
+    if given != challenges.listener_proof(key) && !off(Switch::ListenerProof) {
         return Err(
             Error::unavailable(format!("{at}: the listener does not know this job's key"))
                 .next("check that no other job listens there and that all ranks belong to one run"),

@@ -20,16 +20,18 @@
 //! Not here: what the memory consists of (`pages`, `numa`), what the words, rings and chunks mean (the engine), locks between processes (see [`crate::gate`]).
 #![allow(unsafe_code)]
 
+use crate::bitmap::Bitmap;
 use crate::clock::Deadline;
 use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::{File, check_length};
-use crate::futex;
 use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
 use crate::memory::{Span, copy_out, write_span};
 use crate::numa::{self, MemoryNode};
 use crate::pages;
 use crate::ring::Ring;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wake};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, FallocateFlags, SealFlags};
 use rustix::io::Errno;
@@ -37,7 +39,7 @@ use rustix::mm::{self, Advice};
 use rustix::process::Pid;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -139,13 +141,13 @@ impl Chunk {
     /// The token of a chunk whose number came from elsewhere; it must exist and be taken. The sender must have
     /// given up its own token.
     pub fn from_index(pool: &Pool, index: u32) -> Result<Chunk> {
-        let (count, taken) = (pool.shape.chunk_count, pool.taken());
-        if index >= count {
+        let count = pool.shape.chunk_count;
+        if index >= count && !off(Switch::TakenChunk) {
             return Err(Error::corrupt(format!(
                 "pool: expected a chunk below {count}, found {index}"
             )));
         }
-        if taken[(index / 64) as usize].load(Ordering::Acquire) & (1 << (index % 64)) == 0 {
+        if !off(Switch::TakenChunk) && !pool.taken().has(index) {
             return Err(Error::corrupt(format!(
                 "pool: expected a taken chunk, found {index} free"
             )));
@@ -272,62 +274,21 @@ impl Pool {
         self.shape
     }
 
-    fn taken(&self) -> &[AtomicU64] {
-        self.map
-            .words(self.layout.taken, self.layout.bitmap_words as usize)
-    }
-
-    fn backed(&self) -> &[AtomicU64] {
-        self.map
-            .words(self.layout.backed, self.layout.bitmap_words as usize)
-    }
-
-    /// The bits of bitmap word `word` that stand for chunks.
-    fn valid_bits(&self, word: u32) -> u64 {
-        let left = self.shape.chunk_count.saturating_sub(word * 64);
-        if left >= 64 {
-            u64::MAX
-        } else {
-            (1u64 << left) - 1
+    fn bitmap(&self, at: u64) -> Bitmap<'_> {
+        Bitmap {
+            words: self.map.words(at, self.layout.bitmap_words as usize),
+            count: self.shape.chunk_count,
         }
     }
 
-    /// Sets the first clear bit, from `near` upwards and then from 0.
-    fn claim(&self, near: u32) -> Option<u32> {
-        let taken = self.taken();
-        let near = if near < self.shape.chunk_count {
-            near
-        } else {
-            0
-        };
-        let words = self.layout.bitmap_words;
-        for turn in 0..=words {
-            let word = (near / 64 + turn) % words;
-            let mut candidates = self.valid_bits(word);
-            if turn == 0 {
-                candidates &= u64::MAX << (near % 64);
-            }
-            let cell = &taken[word as usize];
-            loop {
-                let free = !cell.load(Ordering::Relaxed) & candidates;
-                if free == 0 {
-                    break;
-                }
-                let bit = free.trailing_zeros();
-                if set_if_clear(cell, 1 << bit) {
-                    return Some(word * 64 + bit);
-                }
-                candidates &= !(1 << bit);
-            }
-        }
-        None
+    fn taken(&self) -> Bitmap<'_> {
+        self.bitmap(self.layout.taken)
     }
 
     /// Puts memory behind chunks that have none yet.
     fn back(&self, first: u32, chunks: u32) -> Result<()> {
-        let backed = self.backed();
-        let has = |i: u32| backed[(i / 64) as usize].load(Ordering::Acquire) & (1 << (i % 64)) != 0;
-        if (first..first + chunks).all(has) {
+        let backed = self.bitmap(self.layout.backed);
+        if (first..first + chunks).all(|index| backed.has(index)) {
             return Ok(());
         }
         // A hole in the file is filled by huge pages only through a mapping that asks for them.
@@ -336,9 +297,7 @@ impl Pool {
         if !filled {
             self.allocate(first, chunks)?;
         }
-        for i in first..first + chunks {
-            backed[(i / 64) as usize].fetch_or(1 << (i % 64), Ordering::AcqRel);
-        }
+        backed.mark(first, chunks);
         Ok(())
     }
 
@@ -364,7 +323,7 @@ impl Pool {
     }
 
     fn take_backed(&self, near: u32) -> Result<Option<Chunk>> {
-        let Some(index) = self.claim(near) else {
+        let Some(index) = self.taken().claim(near) else {
             return Ok(None);
         };
         match self.back(index, 1) {
@@ -388,7 +347,12 @@ impl Pool {
         if let Some(chunk) = self.take_backed(near)? {
             return Ok(chunk);
         }
-        let deadline = Deadline::after(timeout);
+        let longest = if off(Switch::ChunkDeadline) {
+            timeout.saturating_mul(300)
+        } else {
+            timeout
+        };
+        let deadline = Deadline::after(longest);
         let freed = self.map.short(self.layout.freed);
         let waiters = self.map.short(self.layout.freed_waiters);
         loop {
@@ -397,7 +361,7 @@ impl Pool {
             let seen = freed.load(Ordering::SeqCst);
             let found = self.take_backed(near);
             if matches!(found, Ok(None)) {
-                futex::wait(freed, seen, deadline.left().min(LOOK_AGAIN));
+                wait(freed, seen, deadline.left().min(LOOK_AGAIN));
             }
             waiters.fetch_sub(1, Ordering::SeqCst);
             if let Some(chunk) = found? {
@@ -420,12 +384,7 @@ impl Pool {
     /// Chunks that are free now.
     #[must_use]
     pub fn free_chunks(&self) -> u32 {
-        (0u32..)
-            .zip(self.taken())
-            .map(|(word, cell)| {
-                (!cell.load(Ordering::Relaxed) & self.valid_bits(word)).count_ones()
-            })
-            .sum()
+        self.taken().free()
     }
 
     /// Gives a chunk back and wakes a waiter.
@@ -436,41 +395,12 @@ impl Pool {
     /// Takes `chunks` neighbouring chunks, the highest that are free, and returns the number of the first.
     #[must_use]
     pub fn take_run(&self, chunks: u32) -> Option<u32> {
-        if chunks == 0 || chunks > self.shape.chunk_count {
+        let first = self.taken().claim_run(chunks)?;
+        if self.back(first, chunks).is_err() {
+            self.release(first, chunks);
             return None;
         }
-        let mut length = 0;
-        for index in (0..self.shape.chunk_count).rev() {
-            let cell = &self.taken()[(index / 64) as usize];
-            length = if cell.load(Ordering::Relaxed) & (1 << (index % 64)) == 0 {
-                length + 1
-            } else {
-                0
-            };
-            if length == chunks {
-                if self.claim_run(index, chunks) {
-                    if self.back(index, chunks).is_err() {
-                        self.release(index, chunks);
-                        return None;
-                    }
-                    return Some(index);
-                }
-                length = 0; // somebody was faster: look for another place further down
-            }
-        }
-        None
-    }
-
-    fn claim_run(&self, first: u32, chunks: u32) -> bool {
-        for index in first..first + chunks {
-            let bit = 1u64 << (index % 64);
-            let cell = &self.taken()[(index / 64) as usize];
-            if !set_if_clear(cell, bit) {
-                self.release(first, index - first);
-                return false;
-            }
-        }
-        true
+        Some(first)
     }
 
     /// Gives a run back. The numbers must be those of [`Pool::take_run`].
@@ -486,10 +416,7 @@ impl Pool {
         if chunks == 0 {
             return;
         }
-        for index in first..first + chunks {
-            self.taken()[(index / 64) as usize]
-                .fetch_and(!(1u64 << (index % 64)), Ordering::AcqRel);
-        }
+        self.taken().release(first, chunks);
         self.map
             .short(self.layout.freed)
             .fetch_add(1, Ordering::SeqCst);
@@ -499,7 +426,7 @@ impl Pool {
             .load(Ordering::SeqCst)
             > 0
         {
-            futex::wake(self.map.short(self.layout.freed), chunks);
+            wake(self.map.short(self.layout.freed), chunks);
         }
     }
 
@@ -672,13 +599,13 @@ impl Pool {
             if left.is_zero() {
                 return false;
             }
-            futex::wait(futex::low_half(word), value as u32, left);
+            wait(low_half(word), value as u32, left);
         }
     }
 
     /// Wakes everybody who waits on word `i`.
     pub fn wake(&self, i: u32) {
-        futex::wake(futex::low_half(self.word(i)), u32::MAX);
+        wake(low_half(self.word(i)), u32::MAX);
     }
 
     /// Ring `i`.
@@ -704,23 +631,16 @@ impl Pool {
     }
 }
 
-/// Sets one bit; `false` if somebody else had set it. Whoever gets `true` owns what the bit stands for.
-fn set_if_clear(cell: &AtomicU64, bit: u64) -> bool {
-    cell.fetch_or(bit, Ordering::AcqRel) & bit == 0
+/// The low half of a 64-bit word, for waiting on it.
+fn low_half(word: &AtomicU64) -> &AtomicU32 {
+    // SAFETY: on a little-endian machine (checked when the crate is built) the low 32 bits come first; the
+    // alignment of the larger word suffices; the view is only handed to the kernel, which reads it atomically.
+    unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_one_sets_a_bit() {
-        let cell = AtomicU64::new(0b100);
-        assert!(set_if_clear(&cell, 1));
-        // Breaks if: what `fetch_or` found is not looked at.
-        assert!(!set_if_clear(&cell, 1) && !set_if_clear(&cell, 0b100));
-        assert_eq!(cell.into_inner(), 0b101);
-    }
 
     #[test]
     fn touching_by_hand_keeps_the_contents() {

@@ -11,7 +11,8 @@
 //! Faults survived: a neighbour that dies or writes nonsense at any point: no entry is read twice or half.
 //! Not here: waiting (the shared words are for that) and the meaning of the entries.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
+use orcheck_format::sabotage::{Switch, off};
 
 /// One ring; see [`crate::Pool::ring`].
 #[derive(Clone, Copy)]
@@ -47,7 +48,7 @@ impl Ring<'_> {
         let read = self.read.load(Ordering::Relaxed);
         let written = self.written.load(Ordering::Acquire);
         let waiting = written.wrapping_sub(read);
-        if waiting == 0 || waiting > self.entries.len() as u64 {
+        if waiting == 0 || (waiting > self.entries.len() as u64 && !off(Switch::RingDistance)) {
             return None;
         }
         let slot = self.slot(read)?;

@@ -1,4 +1,4 @@
-//! What threads and processes synchronise through: atomics, the sleep on a word, mutexes, scopes and deadlines.
+//! What threads and processes synchronise through: atomics, the sleep on a word, and deadlines.
 //!
 //! How: everything that the pool, the gates and the engine use to wait for each other comes from here. A build
 //! with `--cfg orcheck_shuttle` puts the scheduler of `shuttle` beneath it, so that the code that is shipped runs
@@ -7,26 +7,19 @@
 //! Invariants
 //! 1. The types have the layout of the machine's atomics in both builds: they lie in memory that is shared.
 //!
-//! Not here: weak memory orderings, which the scheduler does not model: the lock-free parts ([`crate::ring`] and
+//! Not here: the threads that copy one snapshot together (they share nothing with other processes, and a mutex at
+//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts ([`crate::ring`] and
 //! the bitmap of the pool) are checked by `loom` as they are, see `tests/orderings`.
 
 pub use std::sync::atomic::Ordering;
 
 #[cfg(not(orcheck_shuttle))]
-pub use std::sync::Mutex;
-#[cfg(not(orcheck_shuttle))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
-#[cfg(not(orcheck_shuttle))]
-pub use std::thread::scope;
 
 #[cfg(orcheck_shuttle)]
 pub mod model;
 #[cfg(orcheck_shuttle)]
 pub use model::{AtomicU32, AtomicU64};
-#[cfg(orcheck_shuttle)]
-pub use shuttle::sync::Mutex;
-#[cfg(orcheck_shuttle)]
-pub use shuttle::thread::scope;
 
 #[cfg(orcheck_shuttle)]
 pub(crate) use model::{now, point, wait, wake};

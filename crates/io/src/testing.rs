@@ -15,8 +15,8 @@
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
 
-pub mod hardship;
 mod counting;
+pub mod hardship;
 pub mod image;
 pub mod journal;
 pub mod kernel;

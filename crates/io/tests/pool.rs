@@ -61,6 +61,19 @@ fn chunks_go_lowest_first_from_near_and_come_back() {
     assert_eq!(pool.free_chunks(), 150);
 }
 
+// Breaks if: `take` looks at its deadline only after another chunk was given back, or not at all.
+#[test]
+fn who_waits_for_no_chunk_is_told_so_in_time() {
+    let pool = pool(1);
+    let held = pool.try_take(0).unwrap();
+    let before = Instant::now();
+    let error = pool.take(0, Duration::from_millis(30)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_millis(30) && waited < Duration::from_secs(5));
+    pool.give(held);
+}
+
 #[test]
 fn numbers_that_cross_are_checked() {
     let pool = pool(70);

@@ -7,3 +7,4 @@ mod catalog;
 mod damage;
 mod fixture;
 mod reader;
+mod writer;

@@ -1,0 +1,92 @@
+//! What a rank says about its snapshot is checked before it goes into a manifest.
+
+use crate::fixture::{Scratch, epoch, job, open_places};
+use orcheck_engine::container::{ContainerWriter, Target};
+use orcheck_format::container::{ContainerHeader, encode_rank_record};
+use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::{Dtype, ErrorKind, Features, Level};
+use orcheck_io::{Pool, PoolShape};
+
+fn record(physical: u64, len_bytes: u64) -> Vec<u8> {
+    let extent = Extent {
+        container: None,
+        store: 0,
+        physical,
+        stored_len_bytes: len_bytes,
+        len_bytes,
+        encoding: 0,
+        crc_stored: 0,
+        crc_plain: 0,
+    };
+    encode_rank_record(&RankRecord {
+        rank: 0,
+        stream_len_bytes: 4096,
+        regions: vec![RegionRecord {
+            name: "state".into(),
+            kind: RegionKind::Bytes,
+            dtype: Dtype::Bytes,
+            flags: 0,
+            len_bytes,
+            local: vec![],
+            global: vec![],
+            offset: vec![],
+            same_as: None,
+            extents: vec![extent],
+        }],
+    })
+}
+
+// Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of another rank.
+#[test]
+fn an_extent_outside_the_stream_is_refused() {
+    let scratch = Scratch::new();
+    let dir = open_places(&[scratch.dir("a")]).remove(0);
+    let shape = PoolShape {
+        chunk_bytes: 4096,
+        chunk_count: 1,
+        words: 0,
+        rings: 0,
+        ring_entries: 0,
+    };
+    let pool = Pool::create(shape).unwrap();
+    let chunk = pool.try_take(0).unwrap();
+    let cases = [
+        (0, 4096, true),
+        (1, 4096, false),
+        (4096, 1, false),
+        (u64::MAX, 2, false),
+    ];
+    for (step, (physical, len_bytes, fine)) in (1..).zip(cases) {
+        let header = ContainerHeader {
+            features: Features::default(),
+            job: job(),
+            step,
+            epoch: epoch(1),
+            level: Level::Global,
+            node: 0,
+            writer: 0,
+            world_size: 1,
+            alignment_bytes: 4096,
+            created_unix_ms: 0,
+        };
+        let target = Target {
+            dir: dir.clone(),
+            server: 0,
+            stripes: Vec::new(),
+            direct: false,
+        };
+        let mut writer = ContainerWriter::create(header, "n0", &target).ok().unwrap();
+        writer.begin_rank(0, 4096, 4096).unwrap();
+        writer.append(&pool, 0, 4096).unwrap();
+        match writer.end_rank(record(physical, len_bytes)) {
+            Ok(()) => assert!(fine, "{len_bytes} bytes at {physical} were taken"),
+            Err(error) => {
+                assert!(!fine, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert!(error.message().contains("outside the stream"), "{error}");
+            }
+        }
+        writer.abort();
+    }
+    pool.give(chunk);
+}

@@ -1,0 +1,141 @@
+//! Switches that take one protection away, for proving that the tests would notice.
+//!
+//! How: at the single place where a protection is, the code asks [`off`]. In every build that is shipped or tested
+//! the answer is a constant `false` and nothing remains of the question. A build with `--cfg orcheck_sabotage` asks
+//! the environment once, at the start of each process: `ORCHECK_SABOTAGE=crc-block` takes the CRC of blocks away.
+//! `make sabotage` does that with every switch and requires that some test fails.
+//!
+//! Invariants
+//! 1. A switch is asked for at the place of its protection and nowhere else; a test of the tree looks for it.
+//! 2. Every switch is named in `docs/semantics.md`, beside the promise that it serves.
+//!
+//! Not here: which faults a protection is against (the modules that ask).
+
+/// A protection that can be taken away.
+///
+/// Declared as: name in the environment; what is gone with it; the tests that must notice, each as
+/// `package target filter`, tried in this order before everything else.
+macro_rules! switches {
+    ($($switch:ident = $name:literal, $gone:literal, $tests:literal;)*) => {
+        /// A protection that can be taken away.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Switch {
+            $(#[doc = $gone] $switch,)*
+        }
+
+        impl Switch {
+            /// Every switch: its name, what is gone with it, and the tests that must notice (`package target filter`,
+            /// separated by semicolons).
+            pub const ALL: &'static [(Switch, &'static str, &'static str, &'static str)] =
+                &[$((Switch::$switch, $name, $gone, $tests),)*];
+        }
+    };
+}
+
+switches! {
+    // What is read is what was written.
+    CrcBlock = "crc-block", "the CRC of headers, rank headers and trailers", "orcheck-format format every_flipped_bit";
+    CrcRankRecord = "crc-rank-record", "the CRC of a rank record", "orcheck-format format every_flipped_bit";
+    CrcEnvelope = "crc-envelope", "the CRC of commit records, claims and notes of resumption", "orcheck-format format every_flipped_bit";
+    CrcExtent = "crc-extent", "the CRC of data", "orcheck-engine reading stream; orcheck-client faults damaged_structures";
+    Digest = "digest", "the digest of the manifest that the commit record names", "orcheck-engine reading manifest";
+    DigestRebuilt = "digest-rebuilt", "the digest of a manifest that was rebuilt", "orcheck-engine reading cannot_be_rebuilt; orcheck-engine reading flipped_bit";
+    HeaderFields = "header-fields", "that a container is of the job, step and epoch of its commit record", "orcheck-engine reading another_step; orcheck-engine reading swapped";
+    HeaderInTrailer = "header-in-trailer", "that header and trailer are of one file", "orcheck-engine reading header";
+    NameInRecord = "name-in-record", "that a commit record stands under its own name", "orcheck-engine reading renamed";
+    RunOfRecord = "run-of-record", "that a commit record is of the run that claimed its epoch", "orcheck-engine reading another_run";
+    // No length is trusted.
+    CountBound = "count-bound", "that a count is no larger than what can follow", "orcheck-format format huge_count; orcheck-dst fuzz mutations";
+    NothingFollows = "nothing-follows", "that nothing follows the end of metadata", "orcheck-format format flipped_manifest";
+    EnvelopeLength = "envelope-length", "that a small file is as long as it says", "orcheck-format format behind_it";
+    ManifestBounds = "manifest-bounds", "that what a manifest says is possible", "orcheck-format format validation";
+    NameExact = "name-exact", "that a file name is exactly what would be written", "orcheck-format lib names; orcheck-dst fuzz corpus";
+    ExtentInStream = "extent-in-stream", "that a rank's extents lie in its stream", "orcheck-engine reading outside_the_stream";
+    TakenChunk = "taken-chunk", "that a chunk whose number comes from another process exists and is taken", "orcheck-io pool numbers_that_cross";
+    RingDistance = "ring-distance", "that the counters of a ring are not further apart than its length", "orcheck-io pool nonsense";
+    // What was written is there.
+    FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-client power; orcheck-client faults one_error";
+    FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-client power; orcheck-client faults one_error";
+    FsyncSmall = "fsync-small", "the fsync of commit records and notes of resumption", "orcheck-io outage; orcheck-client power";
+    FsyncSmallDirectory = "fsync-small-directory", "the fsync of the directory of a commit record", "orcheck-io outage; orcheck-client power";
+    FsyncClaim = "fsync-claim", "the fsync of a claim", "orcheck-client power";
+    FsyncClaimDirectory = "fsync-claim-directory", "the fsync of the directory of a claim", "orcheck-client power";
+    FsyncPrune = "fsync-prune", "the fsync between records and containers that are deleted", "orcheck-client power";
+    FsyncMade = "fsync-made", "the fsync after making a directory", "orcheck-client power";
+    TemporaryName = "temporary-name", "that small files are written under a temporary name", "orcheck-io disk small_file; orcheck-io disk small_files";
+    FailedSync = "failed-sync", "that a failed fsync is an error", "orcheck-io disk failed_sync";
+    FailedSyncIsLoss = "failed-sync-is-loss", "that a file whose fsync failed is never used again", "orcheck-io disk failed_sync";
+    FailedClose = "failed-close", "that a failed close is an error", "orcheck-io disk faults_carry; orcheck-client faults one_error";
+    ShortWrite = "short-write", "that a short write goes on", "orcheck-io disk short";
+    EmptyWrite = "empty-write", "that a write of nothing is an error", "orcheck-io disk transfer_of_nothing";
+    ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk; orcheck-engine reading torn";
+    TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-client session; orcheck-client faults damaged_structures";
+    // Order.
+    AllVotes = "all-votes", "that every node has voted before a commit record is written", "orcheck-engine protocol any_order";
+    AllWriters = "all-writers", "that every writer of a node is durable before it votes", "orcheck-engine protocol any_order";
+    LossIsFinal = "loss-is-final", "that a loss aborts the step", "orcheck-engine protocol any_order";
+    DecidedOnce = "decided-once", "that a step is decided once", "orcheck-engine protocol any_order";
+    LostServers = "lost-servers", "that nothing in a directory that failed is committed", "orcheck-engine protocol failed_directory";
+    AllRecorded = "all-recorded", "that every node has written its record before the step is committed", "orcheck-engine protocol any_order";
+    RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-client faults killed_before";
+    KeepRule = "keep-rule", "that nothing is deleted before enough newer checkpoints are committed", "orcheck-engine lib prune";
+    Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
+    // One run writes.
+    Exclusive = "exclusive", "that a file which exists is not created again", "orcheck-io disk file_lives";
+    ClaimOnce = "claim-once", "that a claim never replaces another one", "orcheck-io disk; orcheck-client faults zombie; orcheck-client session runs";
+    ClaimLock = "claim-lock", "that a run whose claim is locked is not superseded by accident", "orcheck-client session second_run";
+    LockExcludes = "lock-excludes", "that a lock has one holder", "orcheck-io disk a_lock; orcheck-io pool gates";
+    OneRunAClaim = "one-run-a-claim", "that two runs at one counter are refused", "orcheck-engine reading two_runs";
+    EpochBefore = "epoch-before", "that a superseded run stops before it writes a commit record", "orcheck-client faults zombie";
+    EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
+    Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
+    Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie; orcheck-client session resume; orcheck-client session";
+    // Strangers.
+    PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
+    NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
+    RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
+    Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
+    Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";
+    FrameOrder = "frame-order", "that a frame is neither repeated, lost nor moved", "orcheck-io net repeated";
+    CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net only_holders";
+    ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
+    FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-io net beyond_the_limit";
+    // Every wait ends.
+    ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-io pool no_chunk";
+    GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-io pool a_gate_waits";
+    EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-client faults one_rank_is_killed; orcheck-client session";
+    RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-client faults one_rank_is_killed";
+    BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client faults alone; orcheck-client session codec";
+    // All ranks alike.
+    Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session; orcheck-client faults damaged_structures";
+    FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";
+}
+
+/// Whether this protection is taken away: never, in this build.
+#[cfg(not(orcheck_sabotage))]
+#[inline(always)]
+#[must_use]
+pub const fn off(_: Switch) -> bool {
+    false
+}
+
+/// Whether this protection is taken away in this process.
+///
+/// # Panics
+/// When `ORCHECK_SABOTAGE` names no switch.
+#[cfg(orcheck_sabotage)]
+#[allow(clippy::disallowed_methods)]
+#[must_use]
+pub fn off(switch: Switch) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<Switch>> = std::sync::OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| {
+        let name = std::env::var("ORCHECK_SABOTAGE").ok()?;
+        let found = Switch::ALL.iter().find(|(_, known, ..)| *known == name);
+        assert!(
+            found.is_some(),
+            "ORCHECK_SABOTAGE={name}: there is no such switch"
+        );
+        found.map(|(switch, ..)| *switch)
+    });
+    *chosen == Some(switch)
+}
