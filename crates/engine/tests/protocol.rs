@@ -54,6 +54,8 @@ struct World {
     durable: BTreeMap<(u64, Level), BTreeSet<(u32, u32)>>,
     lost: BTreeSet<(u64, Level)>,
     visible: BTreeMap<(u64, Level), u32>,
+    /// Nodes that wrote their copy of a record of level node.
+    wrote: BTreeMap<u64, BTreeSet<u32>>,
     outcomes: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
     writers: u32,
     generations: Vec<u64>,
@@ -84,6 +86,7 @@ impl World {
             durable: BTreeMap::new(),
             lost: BTreeSet::new(),
             visible: BTreeMap::new(),
+            wrote: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             writers,
             generations: Vec::new(),
@@ -118,6 +121,7 @@ impl World {
                                 "a record too early"
                             );
                             *self.visible.entry((step, Level::Node)).or_default() += 1;
+                            self.wrote.entry(step).or_default().insert(node);
                             self.bag
                                 .push(Packet::ToNode(node, NodeEvent::RecordWritten(step, Ok(()))));
                         }
@@ -140,6 +144,9 @@ impl World {
                                     self.visible.contains_key(&(step, level)),
                                     "committed without a record"
                                 );
+                                // Breaks if: the first copy of a record of level node counts for all.
+                                let wrote = self.wrote.get(&step).map_or(0, BTreeSet::len);
+                                assert!(level != Level::Node || wrote == self.nodes.len());
                             }
                             for node in 0..self.nodes.len() as u32 {
                                 self.bag.push(Packet::ToNode(

@@ -38,10 +38,10 @@ switches! {
     CrcRankRecord = "crc-rank-record", "the CRC of a rank record", "orcheck-format format every_flipped_bit";
     CrcEnvelope = "crc-envelope", "the CRC of commit records, claims and notes of resumption", "orcheck-format format every_flipped_bit";
     CrcExtent = "crc-extent", "the CRC of data", "orcheck-engine reading stream; orcheck-client faults damaged_structures";
-    Digest = "digest", "the digest of the manifest that the commit record names", "orcheck-engine reading manifest";
+    Digest = "digest", "the digest of the manifest that the commit record names", "orcheck-engine reading another_well_formed";
     DigestRebuilt = "digest-rebuilt", "the digest of a manifest that was rebuilt", "orcheck-engine reading cannot_be_rebuilt; orcheck-engine reading flipped_bit";
     HeaderFields = "header-fields", "that a container is of the job, step and epoch of its commit record", "orcheck-engine reading another_step; orcheck-engine reading swapped";
-    HeaderInTrailer = "header-in-trailer", "that header and trailer are of one file", "orcheck-engine reading header";
+    HeaderInTrailer = "header-in-trailer", "that header and trailer are of one file", "orcheck-engine reading header_of_another";
     NameInRecord = "name-in-record", "that a commit record stands under its own name", "orcheck-engine reading renamed";
     RunOfRecord = "run-of-record", "that a commit record is of the run that claimed its epoch", "orcheck-engine reading another_run";
     // No length is trusted.
@@ -54,22 +54,22 @@ switches! {
     TakenChunk = "taken-chunk", "that a chunk whose number comes from another process exists and is taken", "orcheck-io pool numbers_that_cross";
     RingDistance = "ring-distance", "that the counters of a ring are not further apart than its length", "orcheck-io pool nonsense";
     // What was written is there.
-    FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-client power; orcheck-client faults one_error";
-    FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-client power; orcheck-client faults one_error";
-    FsyncSmall = "fsync-small", "the fsync of commit records and notes of resumption", "orcheck-io outage; orcheck-client power";
-    FsyncSmallDirectory = "fsync-small-directory", "the fsync of the directory of a commit record", "orcheck-io outage; orcheck-client power";
-    FsyncClaim = "fsync-claim", "the fsync of a claim", "orcheck-client power";
-    FsyncClaimDirectory = "fsync-claim-directory", "the fsync of the directory of a claim", "orcheck-client power";
-    FsyncPrune = "fsync-prune", "the fsync between records and containers that are deleted", "orcheck-client power";
-    FsyncMade = "fsync-made", "the fsync after making a directory", "orcheck-client power";
+    FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-engine outage container_is_whole";
+    FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-engine outage container_is_whole";
+    FsyncSmall = "fsync-small", "the fsync of commit records and notes of resumption", "orcheck-io outage small_file";
+    FsyncSmallDirectory = "fsync-small-directory", "the fsync of the directory of a commit record", "orcheck-io outage small_file";
+    FsyncClaim = "fsync-claim", "the fsync of a claim", "orcheck-engine outage claim";
+    FsyncClaimDirectory = "fsync-claim-directory", "the fsync of the directory of a claim", "orcheck-engine outage claim";
+    FsyncPrune = "fsync-prune", "the fsync between records and containers that are deleted", "orcheck-engine outage no_record";
+    FsyncMade = "fsync-made", "the fsync after making a directory", "orcheck-engine outage was_made";
     TemporaryName = "temporary-name", "that small files are written under a temporary name", "orcheck-io disk small_file; orcheck-io disk small_files";
     FailedSync = "failed-sync", "that a failed fsync is an error", "orcheck-io disk failed_sync";
     FailedSyncIsLoss = "failed-sync-is-loss", "that a file whose fsync failed is never used again", "orcheck-io disk failed_sync";
-    FailedClose = "failed-close", "that a failed close is an error", "orcheck-io disk faults_carry; orcheck-client faults one_error";
+    FailedClose = "failed-close", "that a failed close is an error", "orcheck-io disk failed_close";
     ShortWrite = "short-write", "that a short write goes on", "orcheck-io disk short";
     EmptyWrite = "empty-write", "that a write of nothing is an error", "orcheck-io disk transfer_of_nothing";
-    ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk; orcheck-engine reading torn";
-    TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-client session; orcheck-client faults damaged_structures";
+    ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk file_lives; orcheck-engine reading torn";
+    TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-engine outage surplus";
     // Order.
     AllVotes = "all-votes", "that every node has voted before a commit record is written", "orcheck-engine protocol any_order";
     AllWriters = "all-writers", "that every writer of a node is durable before it votes", "orcheck-engine protocol any_order";
@@ -77,19 +77,19 @@ switches! {
     DecidedOnce = "decided-once", "that a step is decided once", "orcheck-engine protocol any_order";
     LostServers = "lost-servers", "that nothing in a directory that failed is committed", "orcheck-engine protocol failed_directory";
     AllRecorded = "all-recorded", "that every node has written its record before the step is committed", "orcheck-engine protocol any_order";
-    RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-client faults killed_before";
+    RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-engine outage no_record";
     KeepRule = "keep-rule", "that nothing is deleted before enough newer checkpoints are committed", "orcheck-engine lib prune";
     Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
     // One run writes.
     Exclusive = "exclusive", "that a file which exists is not created again", "orcheck-io disk file_lives";
-    ClaimOnce = "claim-once", "that a claim never replaces another one", "orcheck-io disk; orcheck-client faults zombie; orcheck-client session runs";
+    ClaimOnce = "claim-once", "that a claim never replaces another one", "orcheck-io disk never_over";
     ClaimLock = "claim-lock", "that a run whose claim is locked is not superseded by accident", "orcheck-client session second_run";
     LockExcludes = "lock-excludes", "that a lock has one holder", "orcheck-io disk a_lock; orcheck-io pool gates";
     OneRunAClaim = "one-run-a-claim", "that two runs at one counter are refused", "orcheck-engine reading two_runs";
     EpochBefore = "epoch-before", "that a superseded run stops before it writes a commit record", "orcheck-client faults zombie";
     EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
-    Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie; orcheck-client session resume; orcheck-client session";
+    Resumed = "resumed", "that a run records what it resumed from", "orcheck-client session resume; orcheck-client faults zombie";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
@@ -97,17 +97,17 @@ switches! {
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";
     FrameOrder = "frame-order", "that a frame is neither repeated, lost nor moved", "orcheck-io net repeated";
-    CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net only_holders";
+    CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
-    FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-io net beyond_the_limit";
+    FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
     // Every wait ends.
-    ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-io pool no_chunk";
+    ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-io pool who_waits_for_no_chunk";
     GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-io pool a_gate_waits";
-    EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-client faults one_rank_is_killed; orcheck-client session";
+    EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-client faults one_rank_is_killed";
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-client faults one_rank_is_killed";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client faults alone; orcheck-client session codec";
     // All ranks alike.
-    Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session; orcheck-client faults damaged_structures";
+    Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";
 }
 

@@ -594,3 +594,32 @@ fn a_directory_that_everybody_may_write_to_takes_none_of_our_files() {
     std::fs::set_permissions(&child, std::fs::Permissions::from_mode(0o700)).unwrap();
     dir.child("job", true).unwrap();
 }
+
+// Breaks if: what the closing of a file reveals is not handed on.
+#[test]
+fn a_failed_close_is_an_error() {
+    let scratch = Scratch::new("close");
+    let (_, steps) = FaultPlan::new()
+        .at_site("file.close", 1, Verdict::Fail(libc::EIO))
+        .steps();
+    let dir = open_dir(scratch.path(), steps).unwrap();
+    let file = dir.create("f", Create::Buffered).unwrap();
+    file.write_at(b"data", 0).unwrap();
+    assert_eq!(file.close().unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+// Breaks if: `rename_new` renames as `rename` does.
+#[test]
+fn a_file_renamed_to_a_new_name_is_never_over_another() {
+    let scratch = Scratch::new("new-name");
+    let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+    std::fs::write(scratch.path().join("mine"), b"mine").unwrap();
+    std::fs::write(scratch.path().join("theirs"), b"theirs").unwrap();
+    assert_eq!(
+        dir.rename_new("mine", "theirs").unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
+    let found = std::fs::read(scratch.path().join("theirs")).unwrap();
+    assert_eq!(found, b"theirs");
+    dir.rename_new("mine", "free").unwrap();
+}

@@ -198,8 +198,8 @@ fn snapshots_larger_than_the_pool_all_become_durable() {
     });
 }
 
-// Breaks if: `next` does not look whether the rank is gone (the flush waits for ever), looks after its ring instead
-// of before (what the rank sent last is dropped), or reports a snapshot without its seal as durable.
+// Breaks if: `next` does not look whether the rank is gone: the flush waits for ever, and with it the living rank,
+// for its stage slot.
 #[test]
 fn a_rank_that_dies_loses_its_step_and_holds_nobody_up() {
     explore("a_rank_that_dies", 120, || {

@@ -2,7 +2,7 @@
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_engine::verify::{Verdict, verify_commit};
-use orcheck_format::ErrorKind;
+use orcheck_format::{ContainerHeader, ErrorKind, Manifest};
 use orcheck_io::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
@@ -334,4 +334,45 @@ fn torn_files_are_never_half_read() {
         holder_of(&case.written.record, 0).unwrap().file,
         case.written.record.containers[0].file
     );
+}
+
+/// Puts other bytes of the same length over a structure of the first container.
+fn replace(case: &Case, name: &str, bytes: &[u8]) {
+    let path = &case.written.paths[0];
+    let range = case.written.structure(0, name);
+    assert_eq!(range.len(), bytes.len());
+    let mut file = std::fs::read(path).unwrap();
+    file[range].copy_from_slice(bytes);
+    std::fs::write(path, file).unwrap();
+}
+
+fn structure(case: &Case, name: &str) -> Vec<u8> {
+    let file = std::fs::read(&case.written.paths[0]).unwrap();
+    file[case.written.structure(0, name)].to_vec()
+}
+
+// Breaks if: `check_digest` returns Ok: a manifest that is well-formed and another one is believed.
+#[test]
+fn another_well_formed_manifest_is_not_believed() {
+    let case = Case::new();
+    let mut other = Manifest::decode(&structure(&case, "manifest")).unwrap();
+    let right = other.node_name.clone();
+    other.node_name = "x".repeat(right.len());
+    replace(&case, "manifest", &other.encode());
+    let reader = case.open().unwrap();
+    assert_eq!(reader.manifest().node_name, right);
+    let told = |note: &String| note.contains("BLAKE3") && note.contains("rebuilt");
+    assert!(reader.notes().iter().any(told), "{:?}", reader.notes());
+}
+
+// Breaks if: the trailer's copy of the header's CRC is not compared: parts of two files pass as one.
+#[test]
+fn a_header_of_another_file_is_noticed() {
+    let case = Case::new();
+    let mut header = ContainerHeader::decode(&structure(&case, "header")).unwrap();
+    header.created_unix_ms += 1;
+    replace(&case, "header", &header.encode());
+    let reader = case.open().unwrap();
+    let told = |note: &String| note.contains("not of one file");
+    assert!(reader.notes().iter().any(told), "{:?}", reader.notes());
 }

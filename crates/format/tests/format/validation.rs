@@ -310,3 +310,18 @@ fn reserved_bytes_and_unknown_keys_are_ignored() {
     reseal(&mut bytes);
     assert_eq!(Claim::decode(&bytes), Ok(samples::claim()));
 }
+
+// Breaks if: `FrameHeader::decode` takes any length: its reader would allocate what a stranger says.
+#[test]
+fn a_frame_longer_than_allowed_is_refused() {
+    let mut header = FrameHeader {
+        kind: 1,
+        flags: 0,
+        len_bytes: wire::MAX_PAYLOAD_BYTES,
+        seq: 0,
+    };
+    assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
+    header.len_bytes += 1;
+    let error = FrameHeader::decode(&header.encode()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}

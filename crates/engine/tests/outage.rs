@@ -1,0 +1,254 @@
+//! What a disk may hold when the power fails while a container, a claim or a deletion is under way; every image
+//! that the model of `orcheck_io::testing::outage` allows.
+// It makes directories by itself.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use orcheck_engine::container::{ContainerWriter, Target};
+use orcheck_engine::epoch::{Claimant, claim};
+use orcheck_engine::prune::{KeepRule, prune};
+use orcheck_format::{Claim, ContainerHeader, Epoch, Features, FileName, JobName, Level, RunId};
+use orcheck_io::testing::Scratch;
+use orcheck_io::testing::image::Image;
+use orcheck_io::testing::journal::{Journal, Log};
+use orcheck_io::testing::outage::{Disk, choice, choices};
+use orcheck_io::{Dir, Pool, PoolShape, Steps, SystemClock, open_dir};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const EPOCH: Epoch = Epoch {
+    counter: 1,
+    run: RunId([5; 16]),
+};
+
+/// What `work` does in `<root>/d`, prepared by `prepare`; `work` may say how far it is.
+fn record(prepare: impl FnOnce(&Path), work: impl FnOnce(&Arc<dyn Dir>, &AtomicU64)) -> Log {
+    let scratch = Scratch::in_memory("engine-outage");
+    let path = scratch.path().join("d");
+    std::fs::create_dir(&path).unwrap();
+    prepare(&path);
+    let told = Arc::new(AtomicU64::new(0));
+    let mark = Arc::clone(&told);
+    let mark = Box::new(move || mark.load(Ordering::SeqCst));
+    let journal = Journal::begin(scratch.path(), mark).unwrap();
+    let dir = open_dir(&path, journal.steps()).unwrap();
+    work(&dir, &told);
+    drop(dir);
+    journal.end().unwrap()
+}
+
+/// Calls `look` with every image of every moment and what had been told until then.
+fn each_image(log: &Log, mut look: impl FnMut(u64, &Image)) -> u64 {
+    let mut disk = Disk::new(log);
+    let mut images = 0;
+    loop {
+        let parts = disk.parts(Some(4096));
+        for number in 0..choices(parts.len()) {
+            let kept = choice(&parts, number, 7);
+            look(log.mark(disk.at()), &disk.image(&parts, &kept));
+            images += 1;
+        }
+        if !disk.advance() {
+            return images;
+        }
+    }
+}
+
+fn pool() -> Pool {
+    let shape = PoolShape {
+        chunk_bytes: 8192,
+        chunk_count: 1,
+        words: 0,
+        rings: 0,
+        ring_entries: 0,
+    };
+    Pool::create(shape).unwrap()
+}
+
+fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWriter {
+    let features = if stripes.is_empty() {
+        Features::default()
+    } else {
+        Features::striped()
+    };
+    let header = ContainerHeader {
+        features,
+        job: JobName::new("job").unwrap(),
+        step: 1,
+        epoch: EPOCH,
+        level: Level::Global,
+        node: 0,
+        writer: 0,
+        world_size: 1,
+        alignment_bytes: 4096,
+        created_unix_ms: 0,
+    };
+    let target = Target {
+        dir: Arc::clone(dir),
+        server: 0,
+        stripes,
+        direct: false,
+    };
+    ContainerWriter::create(header, "n0", &target).ok().unwrap()
+}
+
+/// A rank whose stream is the pool's only chunk.
+fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
+    writer.begin_rank(0, 8192, 8192).unwrap();
+    writer.append(pool, 0, 8192).unwrap();
+    let record = orcheck_format::RankRecord {
+        rank: 0,
+        stream_len_bytes: 8192,
+        regions: vec![],
+    };
+    let framed = orcheck_format::encode_rank_record(&record);
+    writer.end_rank(framed).unwrap();
+}
+
+// Breaks if: `make_durable` leaves out the fsync of the file, or that of its directory.
+#[test]
+fn a_container_is_whole_when_it_was_reported_durable() {
+    let mut whole = None;
+    let log = record(
+        |_| (),
+        |dir, told| {
+            let pool = pool();
+            let chunk = pool.try_take(0).unwrap();
+            pool.put(&chunk, 0, &[7; 8192]);
+            let mut writer = writer(dir, Vec::new());
+            write_rank(&mut writer, &pool);
+            let reference = writer.finish().ok().unwrap();
+            let bytes = std::fs::read(dir.path().join(&reference.file)).unwrap();
+            assert_eq!(
+                bytes.len() as u64,
+                reference.len_bytes,
+                "it ends with its trailer"
+            );
+            whole = Some((format!("d/{}", reference.file), bytes));
+            told.store(1, Ordering::SeqCst);
+            // Something must follow for the moment after the report to be looked at.
+            dir.child("after", true).unwrap();
+            pool.give(chunk);
+        },
+    );
+    let (path, bytes) = whole.unwrap();
+    let images = each_image(&log, |told, image| {
+        let there = image.file(&path).is_some_and(|file| file.bytes() == bytes);
+        assert!(told == 0 || there, "reported durable, and gone or torn");
+    });
+    println!("{images} images");
+}
+
+// Breaks if: `make_durable` does not truncate: a stripe file keeps the room that was allocated for whole units.
+#[test]
+fn a_stripe_file_keeps_no_surplus() {
+    let scratch = Scratch::in_memory("engine-stripe");
+    let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+    let pool = pool();
+    let chunk = pool.try_take(0).unwrap();
+    let stripes = vec![(0, Arc::clone(&dir))];
+    let mut writer = writer(&dir, stripes);
+    write_rank(&mut writer, &pool);
+    let reference = writer.finish().ok().unwrap();
+    let stripe = reference.file.replace(".orc", ".stripe01");
+    let len_bytes = std::fs::metadata(scratch.path().join(stripe))
+        .unwrap()
+        .len();
+    assert_eq!(len_bytes, 8192);
+    pool.give(chunk);
+}
+
+// Breaks if: `claim_one` does not sync the claim, or not before it renames it, or not the directory.
+#[test]
+fn a_claim_is_whole_or_absent_and_stays() {
+    let log = record(
+        |_| (),
+        |dir, told| {
+            let claimant = Claimant {
+                job: JobName::new("job").unwrap(),
+                run: EPOCH.run,
+                host: "host".into(),
+                pid: 1,
+                uid: 2,
+                world_size: 1,
+                nodes: vec!["n0".into()],
+            };
+            let dirs = [Arc::clone(dir)];
+            let mut held = claim(&dirs, &claimant, 1, &SystemClock::new()).unwrap();
+            held.confirm();
+            told.store(1, Ordering::SeqCst);
+            dir.child("after", true).unwrap();
+        },
+    );
+    let path = format!("d/{}", FileName::Claim { epoch: 1 });
+    each_image(&log, |told, image| match image.file(&path) {
+        Some(file) => assert_eq!(Claim::decode(file.bytes()).unwrap().epoch, EPOCH),
+        None => assert_eq!(told, 0, "claimed, and gone"),
+    });
+}
+
+fn container(step: u64) -> String {
+    let name = FileName::Container {
+        step,
+        epoch: 1,
+        run: EPOCH.run.short_bytes(),
+        node: 0,
+        writer: 0,
+    };
+    name.to_string()
+}
+
+// Breaks if: `prune` removes containers before records, or does not sync the directory between them.
+#[test]
+fn no_record_ever_names_a_container_that_was_deleted() {
+    let steps = [1, 2, 3, 4];
+    let commit = |step| orcheck_engine::commit::name_of(step, EPOCH, Level::Global);
+    let log = record(
+        |path| {
+            for step in steps {
+                std::fs::write(path.join(commit(step)), b"record").unwrap();
+                std::fs::write(path.join(container(step)), b"container").unwrap();
+            }
+        },
+        |dir, _| {
+            let rule = KeepRule {
+                keep: 2,
+                epoch: EPOCH,
+                resumed: None,
+                committed: steps.into_iter().collect(),
+            };
+            let gone = prune(std::slice::from_ref(dir), Level::Global, &rule).unwrap();
+            assert_eq!(gone, 4);
+        },
+    );
+    let images = each_image(&log, |_, image| {
+        for step in steps {
+            let there = |name: String| image.file(&format!("d/{name}")).is_some();
+            assert!(
+                there(container(step)) || !there(commit(step)),
+                "step {step} has a record and no container"
+            );
+            assert!(
+                step < 3 || there(commit(step)),
+                "step {step} was to be kept"
+            );
+        }
+    });
+    assert!(images > 4, "{images} images");
+}
+
+// Breaks if: `child` does not sync the directory in which it made another one.
+#[test]
+fn a_directory_that_was_made_stays() {
+    let log = record(
+        |_| (),
+        |dir, told| {
+            dir.child("job", true).unwrap();
+            told.store(1, Ordering::SeqCst);
+            dir.child("after", true).unwrap();
+        },
+    );
+    each_image(&log, |told, image| {
+        assert!(told == 0 || image.dir("d/job").is_some(), "made, and gone");
+    });
+}
