@@ -86,7 +86,7 @@ switches! {
     ClaimLock = "claim-lock", "that a run whose claim is locked is not superseded by accident", "orcheck-client session second_run";
     LockExcludes = "lock-excludes", "that a lock has one holder", "orcheck-io disk a_lock; orcheck-io pool gates";
     OneRunAClaim = "one-run-a-claim", "that two runs at one counter are refused", "orcheck-engine reading two_runs";
-    EpochBefore = "epoch-before", "that a superseded run stops before it writes a commit record", "orcheck-client faults zombie";
+    EpochBefore = "epoch-before", "that a superseded run stops before it writes a commit record", "orcheck-engine reading superseded_run";
     EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
     Resumed = "resumed", "that a run records what it resumed from", "orcheck-client session resume; orcheck-client faults zombie";

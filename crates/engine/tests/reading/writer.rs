@@ -1,6 +1,7 @@
 //! What a rank says about its snapshot is checked before it goes into a manifest.
 
-use crate::fixture::{Scratch, epoch, job, open_places};
+use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
+use orcheck_engine::commit::{make_visible, name_of};
 use orcheck_engine::container::{ContainerWriter, Target};
 use orcheck_format::container::{ContainerHeader, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
@@ -89,4 +90,20 @@ fn an_extent_outside_the_stream_is_refused() {
         writer.abort();
     }
     pool.give(chunk);
+}
+
+// Breaks if: `make_visible` looks for newer runs only after it wrote the record: what a superseded run leaves then
+// lies about for readers to leave out.
+#[test]
+fn a_superseded_run_leaves_no_commit_record_behind() {
+    let scratch = Scratch::new();
+    let dirs = [scratch.dir("a")];
+    let spec = Spec::new(40, 7);
+    let record = write(&dirs, &spec).record;
+    let name = name_of(record.step, record.epoch, record.level);
+    std::fs::remove_file(dirs[0].join(&name)).unwrap();
+    claim(&dirs[0], epoch(8), None);
+    let (_, error) = make_visible(&open_places(&dirs), &record).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+    assert!(!dirs[0].join(&name).exists(), "{name} was written");
 }
