@@ -53,7 +53,7 @@ pub fn run(name: &str, bytes: &[u8]) {
 /// or optional features that this version does not know.
 fn one_encoding<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
-    fixed: &[std::ops::Range<usize>],
+    fixed: [std::ops::Range<usize>; 2],
     decode: impl Fn(&[u8]) -> Result<T>,
     encode: impl Fn(&T) -> Vec<u8>,
 ) -> Option<T> {
@@ -100,7 +100,7 @@ fn envelope(bytes: &[u8]) -> [std::ops::Range<usize>; 2] {
 
 fn container_header(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
-        one_encoding(bytes, &[92..4096], ContainerHeader::decode, |v| {
+        one_encoding(bytes, [92..4096, 0..0], ContainerHeader::decode, |v| {
             v.encode().to_vec()
         });
     });
@@ -108,7 +108,7 @@ fn container_header(bytes: &[u8]) {
 
 fn rank_header(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
-        one_encoding(bytes, &[56..4096], RankHeader::decode, |v| {
+        one_encoding(bytes, [56..4096, 0..0], RankHeader::decode, |v| {
             v.encode().to_vec()
         });
     });
@@ -116,7 +116,9 @@ fn rank_header(bytes: &[u8]) {
 
 fn trailer(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
-        one_encoding(bytes, &[72..512], Trailer::decode, |v| v.encode().to_vec());
+        one_encoding(bytes, [72..512, 0..0], Trailer::decode, |v| {
+            v.encode().to_vec()
+        });
     });
 }
 
@@ -152,7 +154,7 @@ fn rank_footer(bytes: &[u8]) {
 
 fn manifest(bytes: &[u8]) {
     let encode = |value: &Manifest| value.encode();
-    if let Some(manifest) = one_encoding(bytes, &[], Manifest::decode, encode) {
+    if let Some(manifest) = one_encoding(bytes, [0..0, 0..0], Manifest::decode, encode) {
         for len_bytes in [0, 4096, 1 << 20, u64::MAX] {
             let _ = manifest.validate(len_bytes);
         }
@@ -162,7 +164,7 @@ fn manifest(bytes: &[u8]) {
 fn commit_record(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
         let encode = |value: &CommitRecord| value.encode();
-        if let Some(record) = one_encoding(bytes, &envelope(bytes), CommitRecord::decode, encode) {
+        if let Some(record) = one_encoding(bytes, envelope(bytes), CommitRecord::decode, encode) {
             let _ = record.validate();
         }
     });
@@ -170,13 +172,13 @@ fn commit_record(bytes: &[u8]) {
 
 fn claim(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
-        one_encoding(bytes, &envelope(bytes), Claim::decode, Claim::encode);
+        one_encoding(bytes, envelope(bytes), Claim::decode, Claim::encode);
     });
 }
 
 fn resumed(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
-        one_encoding(bytes, &envelope(bytes), Resumed::decode, Resumed::encode);
+        one_encoding(bytes, envelope(bytes), Resumed::decode, Resumed::encode);
     });
 }
 

@@ -89,7 +89,7 @@ switches! {
     EpochBefore = "epoch-before", "that a superseded run stops before it writes a commit record", "orcheck-engine reading superseded_run";
     EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
-    Resumed = "resumed", "that a run records what it resumed from", "orcheck-client session resume; orcheck-client faults zombie";
+    Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
@@ -103,9 +103,9 @@ switches! {
     // Every wait ends.
     ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-io pool who_waits_for_no_chunk";
     GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-io pool a_gate_waits";
-    EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-client faults one_rank_is_killed";
-    RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-client faults one_rank_is_killed";
-    BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client faults alone; orcheck-client session codec";
+    EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-engine gone an_engine";
+    RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
+    BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client session a_codec; orcheck-client faults alone";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";

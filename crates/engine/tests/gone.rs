@@ -1,0 +1,109 @@
+//! Nobody waits for the dead: the engine that was killed, and the rank whose process ended inside its snapshot.
+// It makes directories by itself.
+#![allow(clippy::unwrap_used)]
+
+use orcheck_engine::flush::{FlushContext, Flusher};
+use orcheck_engine::index::{Descriptor, ENGINE_ALIVE, Index, IndexShape};
+use orcheck_engine::layout::Mode;
+use orcheck_engine::patience::Patience;
+use orcheck_engine::places::Places;
+use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
+use orcheck_io::testing::Scratch;
+use orcheck_io::{Gates, Pool, PoolShape, Steps, SystemClock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+const SHAPE: IndexShape = IndexShape {
+    ranks: 1,
+    writers: 1,
+};
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn pool() -> Arc<Pool> {
+    let shape = PoolShape {
+        chunk_bytes: 4096,
+        chunk_count: 2,
+        words: SHAPE.words(),
+        rings: SHAPE.ranks,
+        ring_entries: 8,
+    };
+    Arc::new(Pool::create(shape).unwrap())
+}
+
+// Breaks if: `check` does not try the lock that the engine holds while it lives, or does not tell the others.
+#[test]
+fn an_engine_that_was_killed_is_noticed_and_told_to_the_node() {
+    let pool = pool();
+    let gates = Arc::new(Gates::open(&pool).unwrap());
+    let patience = Patience {
+        pool: Arc::clone(&pool),
+        shape: SHAPE,
+        gates: Arc::clone(&gates),
+        stop: Arc::new(AtomicBool::new(false)),
+    };
+    let alive = gates.lock(ENGINE_ALIVE, LIMIT).unwrap();
+    patience.check().unwrap();
+    drop(alive);
+    let error = patience.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("ended"), "{error}");
+    assert!(Index::new(&pool, SHAPE).is_gone());
+}
+
+// Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its snapshot for ever.
+#[test]
+fn a_rank_that_ended_inside_its_snapshot_loses_it() {
+    let scratch = Scratch::in_memory("engine-gone");
+    let pool = pool();
+    let job = JobName::new("job").unwrap();
+    let root = scratch.path().to_owned();
+    let (said, heard) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let context = FlushContext {
+        pool: Arc::clone(&pool),
+        shape: SHAPE,
+        job: job.clone(),
+        epoch: Epoch {
+            counter: 1,
+            run: RunId([1; 16]),
+        },
+        world_size: 1,
+        node: (0, "n0".into()),
+        writer: 0,
+        ranks: vec![(0, 0)],
+        mode: Mode::Orchestrated,
+        places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
+        direct: false,
+        gate_timeout: LIMIT,
+        clock: Arc::new(SystemClock::new()),
+        steps: Steps::none(),
+        stop: Arc::clone(&stop),
+    };
+    let report = move |message| {
+        let _ = said.send(message);
+        Ok(())
+    };
+    let mut flusher = Flusher::new(context, Box::new(report)).unwrap();
+    let index = Index::new(&pool, SHAPE);
+    let begin = Descriptor::Begin {
+        step: 7,
+        stream_len_bytes: 4096,
+        cut_bytes: 4096,
+        pipelined: false,
+    };
+    index.push(0, 0, begin, LIMIT).unwrap();
+    index.set_rank_gone(0);
+    let flushing = std::thread::spawn(move || flusher.run());
+    let told = heard.recv_timeout(LIMIT);
+    stop.store(true, Ordering::Release);
+    index.nudge(0);
+    flushing.join().unwrap().unwrap();
+    match told {
+        Ok(Message::NotDurable { step: 7, .. }) => {}
+        Err(RecvTimeoutError::Timeout) => panic!("the flush waits for a rank that is gone"),
+        other => panic!("{other:?}"),
+    }
+}
