@@ -1,7 +1,7 @@
 //! The lock-free parts under every ordering of memory that the language allows, as `loom` enumerates them.
 //!
 //! The very files of the library are compiled here on top of the atomics of `loom`.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
