@@ -77,6 +77,7 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         mode: Mode::Orchestrated,
         places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
         direct: false,
+        incremental: false,
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
         steps: Steps::none(),
@@ -93,6 +94,7 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         stream_len_bytes: 4096,
         cut_bytes: 4096,
         pipelined: false,
+        may_shrink: false,
     };
     index.push(0, 0, begin, LIMIT).unwrap();
     index.set_rank_gone(0);

@@ -3,9 +3,10 @@
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_engine::container::{ContainerWriter, Target};
+use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::epoch::{Claimant, claim};
-use orcheck_engine::prune::{KeepRule, prune};
+use orcheck_engine::ledger::Ledger;
+use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_format::{Claim, ContainerHeader, Epoch, Features, FileName, JobName, Level, RunId};
 use orcheck_io::testing::Scratch;
 use orcheck_io::testing::image::Image;
@@ -94,7 +95,16 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
 
 /// A rank whose stream is the pool's only chunk.
 fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
-    writer.begin_rank(0, 8192, 8192).unwrap();
+    writer
+        .begin_rank(
+            0,
+            Announced {
+                stream_len_bytes: 8192,
+                cut_bytes: 8192,
+                may_shrink: false,
+            },
+        )
+        .unwrap();
     writer.append(pool, 0, 8192).unwrap();
     let record = orcheck_format::RankRecord {
         rank: 0,
@@ -102,7 +112,9 @@ fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
         regions: vec![],
     };
     let framed = orcheck_format::encode_rank_record(&record);
-    writer.end_rank(framed).unwrap();
+    writer
+        .end_rank(framed, &[], &mut Ledger::default())
+        .unwrap();
 }
 
 // Breaks if: `make_durable` leaves out the fsync of the file, or that of its directory.
@@ -217,7 +229,9 @@ fn no_record_ever_names_a_container_that_was_deleted() {
                 resumed: None,
                 committed: steps.into_iter().collect(),
             };
-            let gone = prune(std::slice::from_ref(dir), Level::Global, &rule).unwrap();
+            let dirs = std::slice::from_ref(dir);
+            let mut referred = Referred::default();
+            let gone = prune(dirs, Level::Global, &rule, &mut referred).unwrap();
             assert_eq!(gone, 4);
         },
     );

@@ -36,6 +36,7 @@ fn begin(step: u64) -> Descriptor {
         stream_len_bytes: 0,
         cut_bytes: 4096,
         pipelined: false,
+        may_shrink: false,
     }
 }
 

@@ -81,6 +81,7 @@ impl Node {
             mode: Mode::Orchestrated,
             places: self.places.clone(),
             direct: false,
+            incremental: false,
             gate_timeout: HOUR,
             clock: Arc::new(SystemClock::new()),
             steps: Steps::none(),
@@ -127,7 +128,7 @@ impl Node {
         };
         let source = Source::Memory(Span::from_mut(bytes));
         let parts = (vec![region], vec![source]);
-        let mut staging = Staging::new(context, step, plan, parts, (Some(slot), true), CHUNK);
+        let mut staging = Staging::new(context, step, plan, parts, (Some(slot), true), CHUNK, None);
         staging.begin().unwrap();
         staging.foreground(1).unwrap();
         staging.finish().unwrap();

@@ -2,7 +2,8 @@
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::commit::{make_visible, name_of};
-use orcheck_engine::container::{ContainerWriter, Target};
+use orcheck_engine::container::{Announced, ContainerWriter, Target};
+use orcheck_engine::ledger::Ledger;
 use orcheck_format::container::{ContainerHeader, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, ErrorKind, Features, Level};
@@ -77,9 +78,18 @@ fn an_extent_outside_the_stream_is_refused() {
             direct: false,
         };
         let mut writer = ContainerWriter::create(header, "n0", &target).ok().unwrap();
-        writer.begin_rank(0, 4096, 4096).unwrap();
+        writer
+            .begin_rank(
+                0,
+                Announced {
+                    stream_len_bytes: 4096,
+                    cut_bytes: 4096,
+                    may_shrink: false,
+                },
+            )
+            .unwrap();
         writer.append(&pool, 0, 4096).unwrap();
-        match writer.end_rank(record(physical, len_bytes)) {
+        match writer.end_rank(record(physical, len_bytes), &[], &mut Ledger::default()) {
             Ok(()) => assert!(fine, "{len_bytes} bytes at {physical} were taken"),
             Err(error) => {
                 assert!(!fine, "{error}");
