@@ -26,9 +26,10 @@
 //!
 //! Survives: a rank that dies (its entries simply stop). Not here: the memory itself (`io::pool`).
 
+mod returns;
+
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
-use orcheck_io::clock::Clock;
 use orcheck_io::pool::Pool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::Duration;
@@ -52,8 +53,6 @@ const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
 const BOARD_WORDS: u32 = 5 + LEVELS * TEXT_WORDS;
 const LEVELS: u32 = 2;
-/// Time between two looks whether the other ranks of a node have returned from a call.
-const RETURN_LOOK: Duration = Duration::from_millis(2);
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
@@ -275,37 +274,6 @@ impl<'p> Index<'p> {
         (0..self.shape.ranks)
             .map(|local| self.get(self.rank_word(local, DECLARED + (turn % 2) as u32)))
             .fold(0, u64::saturating_add)
-    }
-
-    /// Says that one rank is about to return from its call. Wakes
-    /// nobody: on a busy node the last rank would be the one that those it wakes keep from returning.
-    pub fn note_return(&self) {
-        self.pool.word(RETURNS).fetch_add(1, AcqRel);
-    }
-
-    /// Waits until all ranks of the node said that they return from turn `turn` (from 0), and a moment longer,
-    /// in which they do; false when one of them has not by then.
-    #[must_use]
-    pub fn wait_returned(&self, turn: u64, clock: &dyn Clock, timeout: Duration) -> bool {
-        let deadline = clock.now() + timeout;
-        let mut before = false;
-        loop {
-            let returns = self.get(RETURNS);
-            let all = returns >= self.returns_of(turn);
-            if all && before {
-                return true;
-            }
-            before = all;
-            let left = deadline.saturating_sub(clock.now());
-            if left.is_zero() {
-                return all;
-            }
-            clock.sleep(left.min(RETURN_LOOK));
-        }
-    }
-
-    fn returns_of(&self, turn: u64) -> u64 {
-        u64::from(self.shape.ranks) * (turn + 1)
     }
 
     /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory
