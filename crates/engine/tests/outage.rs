@@ -7,7 +7,10 @@ use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::epoch::{Claimant, claim};
 use orcheck_engine::ledger::Ledger;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
-use orcheck_format::{Claim, ContainerHeader, Epoch, Features, FileName, JobName, Level, RunId};
+use orcheck_format::{
+    Claim, CommitRecord, ContainerHeader, ContainerRef, Epoch, Features, FileName, JobName, Level,
+    RunId,
+};
 use orcheck_io::testing::Scratch;
 use orcheck_io::testing::image::Image;
 use orcheck_io::testing::journal::{Journal, Log};
@@ -210,6 +213,30 @@ fn container(step: u64) -> String {
     name.to_string()
 }
 
+fn record_of(step: u64) -> CommitRecord {
+    CommitRecord {
+        job: JobName::new("job").unwrap(),
+        step,
+        epoch: EPOCH,
+        level: Level::Global,
+        world_size: 1,
+        nodes: vec!["n0".into()],
+        placement_generation: 1,
+        servers: vec!["/pfs".into()],
+        containers: vec![ContainerRef {
+            file: container(step),
+            server: 0,
+            node: 0,
+            writer: 0,
+            len_bytes: 20480,
+            manifest_digest: [0; 32],
+            ranks: vec![(0, 1)],
+            refers_to: vec![],
+        }],
+        created_unix_ms: 0,
+    }
+}
+
 // Breaks if: `prune` removes containers before records, or does not sync the directory between them.
 #[test]
 fn no_record_ever_names_a_container_that_was_deleted() {
@@ -218,7 +245,7 @@ fn no_record_ever_names_a_container_that_was_deleted() {
     let log = record(
         |path| {
             for step in steps {
-                std::fs::write(path.join(commit(step)), b"record").unwrap();
+                std::fs::write(path.join(commit(step)), record_of(step).encode()).unwrap();
                 std::fs::write(path.join(container(step)), b"container").unwrap();
             }
         },
