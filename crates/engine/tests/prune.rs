@@ -1,0 +1,98 @@
+//! Prune and the loss of power: no record outlives what it names, also when an earlier prune failed half-way.
+// It makes directories by itself.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use orcheck_engine::commit::name_of;
+use orcheck_engine::prune::{KeepRule, prune};
+use orcheck_format::ids::{Epoch, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_io::open_dir;
+use orcheck_io::steps::{Effect, StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::testing::journal::Journal;
+use orcheck_io::testing::outage::{Disk, choice, choices};
+use orcheck_io::testing::{FaultPlan, Scratch};
+use std::sync::Arc;
+
+/// Notes what is done, and lets one step fail.
+struct Both(Arc<Journal>, FaultPlan);
+
+impl StepHook for Both {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        self.0.at(step);
+        self.1.at(step)
+    }
+
+    fn done(&self, effect: &Effect) {
+        self.0.done(effect);
+    }
+}
+
+// Breaks if: prune syncs only directories from which it removed a record itself, or none, or removes containers first.
+#[test]
+fn a_record_never_outlives_its_containers() {
+    let epoch = Epoch {
+        counter: 1,
+        run: RunId([7; 16]),
+    };
+    let record = |step| name_of(step, epoch, Level::Global);
+    let container = |step, node| {
+        FileName::Container {
+            step,
+            epoch: 1,
+            run: epoch.run.short_bytes(),
+            node,
+            writer: 0,
+        }
+        .to_string()
+    };
+    // The sync that fails: none, that of the first directory, that of the second.
+    for failing in 0..3 {
+        let scratch = Scratch::in_memory("prune");
+        let paths = ["a", "b"].map(|name| scratch.path().join(name));
+        for (node, path) in (0..).zip(&paths) {
+            std::fs::create_dir(path).unwrap();
+            for step in 1..=3 {
+                std::fs::write(path.join(record(step)), b"record").unwrap();
+                std::fs::write(path.join(container(step, node)), b"container").unwrap();
+            }
+        }
+        let journal = Journal::begin(scratch.path(), Box::new(|| 0)).unwrap();
+        let plan = match failing {
+            0 => FaultPlan::new(),
+            nth => FaultPlan::new().at_site("dir.sync", nth, Verdict::Fail(5)),
+        };
+        let steps = Steps::with(Arc::new(Both(Arc::clone(&journal), plan)));
+        let dirs = paths.map(|path| open_dir(&path, steps.clone()).unwrap());
+        let rule = KeepRule {
+            keep: 1,
+            epoch,
+            resumed: None,
+            committed: (1..=3).collect(),
+        };
+        let first = prune(&dirs, Level::Global, &rule);
+        assert_eq!(first.is_err(), failing > 0);
+        prune(&dirs, Level::Global, &rule).unwrap();
+        let log = journal.end().unwrap();
+        let mut disk = Disk::new(&log);
+        loop {
+            let parts = disk.parts(None);
+            for number in 0..choices(parts.len()) {
+                let image = disk.image(&parts, &choice(&parts, number, 1));
+                for (dir, step) in [("a", 1), ("a", 2), ("b", 1), ("b", 2)] {
+                    let whole = image.file(&format!("a/{}", container(step, 0))).is_some()
+                        && image.file(&format!("b/{}", container(step, 1))).is_some();
+                    assert!(
+                        whole || image.file(&format!("{dir}/{}", record(step))).is_none(),
+                        "sync {failing} failed; after effect {}: {:?}",
+                        disk.at(),
+                        image.files()
+                    );
+                }
+            }
+            if !disk.advance() {
+                break;
+            }
+        }
+        assert!(!disk.image(&[], &[]).files().is_empty());
+    }
+}
