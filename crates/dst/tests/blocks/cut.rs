@@ -306,7 +306,7 @@ pub fn comes_back(kind: Kind, images: usize) -> bool {
 }
 
 /// The twin: with one kind of sync left out, the same images show losses.
-// Breaks if: images are built from what the disk had and not from what it had to have, or the ledger is cut too early.
+// Breaks if: an image holds more than the disk had to have at its flush.
 pub fn left_out_syncs_are_noticed(kind: Kind) -> bool {
     let Some((room, made)) = prepared(kind) else {
         return false;
