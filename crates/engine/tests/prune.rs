@@ -3,9 +3,10 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use orcheck_engine::commit::name_of;
-use orcheck_engine::prune::{KeepRule, prune};
-use orcheck_format::ids::{Epoch, Level, RunId};
+use orcheck_engine::prune::{KeepRule, Referred, prune};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_io::open_dir;
 use orcheck_io::steps::{Effect, StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::journal::Journal;
@@ -45,6 +46,32 @@ fn a_record_never_outlives_its_containers() {
         }
         .to_string()
     };
+    let content = |step| {
+        CommitRecord {
+            job: JobName::new("job").unwrap(),
+            step,
+            epoch,
+            level: Level::Global,
+            world_size: 2,
+            nodes: vec!["a".into(), "b".into()],
+            placement_generation: 1,
+            servers: vec!["/a".into(), "/b".into()],
+            containers: (0..2)
+                .map(|node| ContainerRef {
+                    file: container(step, node),
+                    server: node,
+                    node,
+                    writer: 0,
+                    len_bytes: 20480,
+                    manifest_digest: [0; 32],
+                    ranks: vec![(node, 1)],
+                    refers_to: vec![],
+                })
+                .collect(),
+            created_unix_ms: 0,
+        }
+        .encode()
+    };
     // The sync that fails: none, that of the first directory, that of the second.
     for failing in 0..3 {
         let scratch = Scratch::in_memory("prune");
@@ -52,7 +79,7 @@ fn a_record_never_outlives_its_containers() {
         for (node, path) in (0..).zip(&paths) {
             std::fs::create_dir(path).unwrap();
             for step in 1..=3 {
-                std::fs::write(path.join(record(step)), b"record").unwrap();
+                std::fs::write(path.join(record(step)), content(step)).unwrap();
                 std::fs::write(path.join(container(step, node)), b"container").unwrap();
             }
         }
@@ -69,9 +96,10 @@ fn a_record_never_outlives_its_containers() {
             resumed: None,
             committed: (1..=3).collect(),
         };
-        let first = prune(&dirs, Level::Global, &rule);
+        let mut referred = Referred::default();
+        let first = prune(&dirs, Level::Global, &rule, &mut referred);
         assert_eq!(first.is_err(), failing > 0);
-        prune(&dirs, Level::Global, &rule).unwrap();
+        prune(&dirs, Level::Global, &rule, &mut referred).unwrap();
         let log = journal.end().unwrap();
         let mut disk = Disk::new(&log);
         loop {
