@@ -710,3 +710,86 @@ fn a_write_to_pinned_pages_is_missed_only_where_the_program_promised_none() {
         });
     }
 }
+
+/// A step lost to a full disk does not make the next one full, so what it stored must be stored again.
+// Breaks if: `Pages::want` looks at written pages only, or `Capture::is_stored` does not ask what became of the home.
+#[test]
+fn what_a_lost_step_stored_is_stored_again() {
+    for flags in [0, CPU_WRITES_ONLY] {
+        let scratch = Scratch::new("lost");
+        let (plan, steps) = FaultPlan::new().steps();
+        let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'");
+        let mut expected = vec![0u8; 2 << 20];
+        fill(&mut expected, 9);
+        let memory = Mutex::new(expected.clone());
+        job.steps(steps).run(|session, _| {
+            let mut session = session.unwrap();
+            let mut bytes = memory.lock().unwrap();
+            session
+                .protect("u", Span::from_mut(&mut bytes), Dtype::U8, flags)
+                .unwrap();
+            plan.fail_from_now("file.sync", "s000000000002-", Verdict::Fail(ENOSPC));
+            for step in 1..=3 {
+                if step == 2 {
+                    bytes[1_200_000] ^= 0xff;
+                }
+                session.checkpoint(step).unwrap();
+                let committed = session.wait(step, Level::Global, LONG).is_ok();
+                assert_eq!(committed, step != 2);
+            }
+            let captured = session.stats().captured;
+            assert!(captured.full.is_none() && captured.referred_bytes > captured.stored_bytes);
+            session.close(LONG).unwrap_or_default();
+        });
+        expected[1_200_000] ^= 0xff;
+        Job::new(scratch.path(), 1, 1, false).run(|session, _| {
+            let mut session = session.unwrap();
+            let mut found = vec![0u8; 2 << 20];
+            session
+                .protect("u", Span::from_mut(&mut found), Dtype::U8, flags)
+                .unwrap();
+            session.find().unwrap();
+            assert_eq!(session.restart().unwrap(), 3);
+            assert!(found == expected, "flags {flags}");
+            session.close(LONG).unwrap();
+        });
+    }
+}
+
+/// Step 3 refers to 2 and 2 to 1, but 3 to nothing of 1: all three stay, and each is whole.
+// Breaks if: `Referred::pinned` looks only at what the kept checkpoints refer to themselves.
+#[test]
+fn what_a_pinned_checkpoint_refers_to_stays_too() {
+    let scratch = Scratch::new("pins");
+    let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'\nkeep = 1");
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        let (mut a, mut b) = (vec![1u8; 4 << 16], vec![2u8; 4 << 16]);
+        for step in 1..=3 {
+            match step {
+                2 => a.fill(3),
+                3 => b.fill(4),
+                _ => {}
+            }
+            for (name, bytes) in [("a", &mut a), ("b", &mut b)] {
+                session
+                    .protect(name, Span::from_mut(bytes), Dtype::U8, 0)
+                    .unwrap();
+            }
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Global, LONG).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+    let dir = scratch.path().join("ost0");
+    let name = JobName::new("job").unwrap();
+    let places = Places::open(&name, "n0", None, &[dir], &Steps::none(), false).unwrap();
+    let catalog = Catalog::scan(&name, &places.all()).unwrap();
+    let all = catalog.commits().iter().map(|commit| &commit.record);
+    let found: Vec<(u64, Vec<u64>)> = all.clone().map(|r| (r.step, r.refers_to())).collect();
+    assert_eq!(found, [(3, vec![2]), (2, vec![1]), (1, vec![])]);
+    for record in all {
+        let verdict = verify_commit(&places.all(), record, &mut |_, _| ()).unwrap();
+        assert!(verdict.is_good(), "step {}: {verdict:?}", record.step);
+    }
+}
