@@ -140,7 +140,7 @@ impl Tracker {
             // Written, or not there: a page that was discarded has other bytes now although nobody wrote it.
             // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
             // category_inverted, category_mask, category_anyof_mask, return_mask.
-            // Breaks if: only PAGE_IS_WRITTEN is asked for; discarded memory would count as clean.
+            // (Linux 6.18 calls discarded pages written by itself; nothing promises that.)
             let mut arguments: [u64; 12] = [
                 96,
                 SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,

@@ -138,7 +138,7 @@ fn huge_pages_are_tracked_page_by_page() {
     assert_eq!(tracker.scan().unwrap(), [(page, 1)]);
 }
 
-// Breaks if: only PAGE_IS_WRITTEN is asked for.
+// Breaks if: the scan asks for pages that are present and written.
 #[test]
 fn discarded_pages_count_as_written() {
     let huge = 2 << 20;
