@@ -155,6 +155,11 @@ fn rank_footer(bytes: &[u8]) {
 fn manifest(bytes: &[u8]) {
     let encode = |value: &Manifest| value.encode();
     if let Some(manifest) = one_encoding(bytes, [0..0, 0..0], Manifest::decode, encode) {
+        let longer = [bytes, b"\0"].concat();
+        assert!(
+            Manifest::decode(&longer).is_err(),
+            "more follows, and is accepted"
+        );
         for len_bytes in [0, 4096, 1 << 20, u64::MAX] {
             let _ = manifest.validate(len_bytes);
         }
