@@ -263,16 +263,30 @@ fn agree_on_counter(
     options: &Options,
     clock: &dyn Clock,
 ) -> Result<u64> {
-    let patience = Duration::from_secs_f64(options.take_over_wait_s);
-    let free = if options.take_over {
-        Ok(())
-    } else {
-        wait_for_holder(dirs, patience, clock)
-    };
-    let highest = free.and_then(|()| highest_counter(dirs));
+    let highest = counter_when_free(dirs, options, clock);
     let mut value = [-(highest.as_ref().map_or(0, |&counter| counter as i64))];
     agree_min(collective, highest, &mut value)?;
     Ok(value[0].unsigned_abs() + 1)
+}
+
+/// The highest counter that was given, read before the look for a run that holds the job: whoever claims after that
+/// look collides with this run, and whoever claimed before it is seen.
+fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock) -> Result<u64> {
+    let mut highest = highest_counter(dirs)?;
+    if options.take_over {
+        return Ok(highest);
+    }
+    let patience = Duration::from_secs_f64(options.take_over_wait_s);
+    loop {
+        wait_for_holder(dirs, patience, clock)?;
+        // Breaks if: the counter is read after the look for a holder only; a run that claims between the
+        // two would be fenced instead of refusing this one.
+        let now = highest_counter(dirs)?;
+        if now == highest {
+            return Ok(highest);
+        }
+        highest = now;
+    }
 }
 
 #[allow(clippy::too_many_arguments)]
