@@ -42,6 +42,9 @@ pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 /// [`RankHeader::stream_len_bytes`] of a stream whose length is not known yet.
 pub const STREAM_LEN_UNKNOWN: u64 = u64::MAX;
 
+/// Where [`Encryption`] is in the header block: behind the longest job name.
+const ENCRYPTION_AT: usize = 96 + MAX_JOB_NAME_BYTES;
+
 const HEADER_MAGIC: [u8; 8] = *b"ORCKv1\r\n";
 const RANK_MAGIC: [u8; 8] = *b"ORCKrnk\n";
 const RECORD_MAGIC: [u8; 8] = *b"ORCKrec\n";
@@ -64,9 +67,14 @@ impl Features {
 
     /// Incompatible bit 1: extents may lie in older containers; see `docs/format.md`.
     pub const REFERENCES: u64 = 2;
+    /// Incompatible bit 2: extents may be encoded; see [`crate::encoding`].
+    pub const ENCODED: u64 = 1 << 2;
+    /// Incompatible bit 3: extents are encrypted, and the header says with which key.
+    pub const ENCRYPTED: u64 = 1 << 3;
 
     /// Incompatible bits that this version knows.
-    pub const KNOWN_INCOMPAT: u64 = Self::STRIPED | Self::REFERENCES;
+    pub const KNOWN_INCOMPAT: u64 =
+        Self::STRIPED | Self::REFERENCES | Self::ENCODED | Self::ENCRYPTED;
 
     /// The features of a striped container.
     pub const fn striped() -> Self {
@@ -130,6 +138,17 @@ pub struct ContainerHeader {
     pub alignment_bytes: u32,
     /// When it was begun, in milliseconds since 1970.
     pub created_unix_ms: u64,
+    /// With [`Features::ENCRYPTED`]: with which key.
+    pub encryption: Option<Encryption>,
+}
+
+/// What a header says of the key of its container. Neither part helps to find the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encryption {
+    /// Random; from it and the user's key comes the container's key.
+    pub salt: [u8; 32],
+    /// Derived from the same two, to recognise a wrong key by.
+    pub key_check: [u8; 16],
 }
 
 impl ContainerHeader {
@@ -153,6 +172,10 @@ impl ContainerHeader {
             .u32(self.alignment_bytes)
             .u32(0)
             .bytes(job);
+        if let Some(Encryption { salt, key_check }) = &self.encryption {
+            block[ENCRYPTION_AT..ENCRYPTION_AT + 32].copy_from_slice(salt);
+            block[ENCRYPTION_AT + 32..ENCRYPTION_AT + 48].copy_from_slice(key_check);
+        }
         seal(&mut block);
         block
     }
@@ -200,6 +223,11 @@ impl ContainerHeader {
             .map_err(|error| Error::corrupt(error.to_string()))
             .and_then(JobName::new)
             .map_err(|error| Error::corrupt(format!("{what}, byte 96: {error}")))?;
+        get.at = ENCRYPTION_AT;
+        let encryption = (features.incompat & Features::ENCRYPTED != 0).then(|| Encryption {
+            salt: get.array(),
+            key_check: get.array(),
+        });
         Ok(ContainerHeader {
             features,
             job,
@@ -211,6 +239,7 @@ impl ContainerHeader {
             world_size,
             alignment_bytes,
             created_unix_ms,
+            encryption,
         })
     }
 }

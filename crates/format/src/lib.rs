@@ -20,6 +20,7 @@
 mod cbor;
 pub mod container;
 pub mod crc;
+pub mod encoding;
 pub mod error;
 pub mod ids;
 pub mod manifest;
@@ -29,10 +30,11 @@ pub mod sabotage;
 pub mod wire;
 
 pub use container::{
-    BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader,
-    TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,
+    BLOCK_BYTES, ContainerHeader, Encryption, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix,
+    RankHeader, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,
 };
 pub use crc::{Crc64, CrcShift, crc64, crc64_combine};
+pub use encoding::{Compression, Encoding};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Dtype, Epoch, JobName, Level, RunId};
 pub use manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};

@@ -143,11 +143,12 @@ pub struct Extent {
     pub stored_len_bytes: u64,
     /// Bytes of the region.
     pub len_bytes: u64,
-    /// How stored bytes become the region's bytes; 0 is as they are, others are reserved.
+    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::Encoding); 0 is
+    /// as they are.
     pub encoding: u16,
     /// CRC-64/NVME of the stored bytes.
     pub crc_stored: u64,
-    /// CRC-64/NVME of the region's bytes.
+    /// CRC-64/NVME of the region's bytes; 0 where they are encrypted.
     pub crc_plain: u64,
 }
 
@@ -421,6 +422,12 @@ impl RankRecord {
 }
 
 impl RegionRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        self.write(&mut w);
+        w.finish()
+    }
+
     fn write(&self, w: &mut Writer) {
         w.map(9 + u64::from(self.same_as.is_some()));
         w.uint(1u8).text(&self.name);
@@ -503,19 +510,7 @@ impl RegionRecord {
         let mut sum = 0u64;
         for extent in &self.extents {
             extent.end()?;
-            if extent.encoding != 0 {
-                return Err(Error::unsupported(format!(
-                    "encoding {} is unknown to this version",
-                    extent.encoding
-                ))
-                .next("read the checkpoint with the version that wrote it"));
-            }
-            if extent.len_bytes != extent.stored_len_bytes || extent.crc_plain != extent.crc_stored
-            {
-                return Err(Error::corrupt(
-                    "an extent stored as it is differs from itself in length or CRC",
-                ));
-            }
+            extent.check_encoding()?;
             sum = sum
                 .checked_add(extent.len_bytes)
                 .ok_or_else(|| Error::corrupt("the lengths of the extents overflow 64 bits"))?;

@@ -20,6 +20,14 @@ fn directory() -> PathBuf {
 fn current() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("container-header.bin", samples::header().encode().to_vec()),
+        (
+            "container-header-encrypted.bin",
+            samples::encrypted_header().encode().to_vec(),
+        ),
+        (
+            "rank-record-encoded.bin",
+            encode_rank_record(&samples::encoded_rank_record()),
+        ),
         ("rank-header.bin", samples::rank_header().encode().to_vec()),
         (
             "rank-record.bin",
@@ -67,6 +75,15 @@ fn golden_files_decode_to_the_samples() {
     assert_eq!(
         ContainerHeader::decode(&read("container-header.bin")),
         Ok(samples::header())
+    );
+    assert_eq!(
+        ContainerHeader::decode(&read("container-header-encrypted.bin")),
+        Ok(samples::encrypted_header())
+    );
+    let record = read("rank-record-encoded.bin");
+    assert_eq!(
+        decode_rank_record(&record),
+        Ok((samples::encoded_rank_record(), record.len()))
     );
     assert_eq!(
         RankHeader::decode(&read("rank-header.bin")),
@@ -143,6 +160,10 @@ fn documented_offsets() {
     assert_eq!(u32_at(&header, 88), 4096);
     assert_eq!(&header[96..106], b"lbm-cavity");
     assert_eq!(u64_at(&header, 4088), crc64(&header[..4088]));
+    let encrypted = read("container-header-encrypted.bin");
+    assert_eq!(u64_at(&encrypted, 24), 0b1100);
+    assert_eq!((encrypted[160], encrypted[191]), (0x20, 0x3f));
+    assert_eq!((encrypted[192], encrypted[207]), (0x80, 0x8f));
     let rank = read("rank-header.bin");
     assert_eq!(
         (u32_at(&rank, 8), u32_at(&rank, 12), u64_at(&rank, 16)),

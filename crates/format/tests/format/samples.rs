@@ -32,6 +32,22 @@ pub fn header() -> ContainerHeader {
         world_size: 8,
         alignment_bytes: 4096,
         created_unix_ms: 1_700_000_000_123,
+        encryption: None,
+    }
+}
+
+pub fn encrypted_header() -> ContainerHeader {
+    let count = |from: u8| move |i: usize| from + i as u8;
+    ContainerHeader {
+        features: Features {
+            incompat: Features::ENCODED | Features::ENCRYPTED,
+            ..Features::default()
+        },
+        encryption: Some(Encryption {
+            salt: std::array::from_fn(count(0x20)),
+            key_check: std::array::from_fn(count(0x80)),
+        }),
+        ..header()
     }
 }
 
@@ -90,6 +106,38 @@ pub fn rank_record(rank: u32, at: u64) -> RankRecord {
             },
         ],
     }
+}
+
+/// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the second.
+pub fn encoded_rank_record() -> RankRecord {
+    let mut record = rank_record(6, 0);
+    let extent = |extent: &mut Extent, encoding: Encoding, physical, stored_len_bytes| {
+        extent.encoding = encoding.code();
+        extent.physical = physical;
+        extent.stored_len_bytes = stored_len_bytes;
+        if encoding.encrypted {
+            extent.crc_plain = 0;
+        }
+    };
+    let zstd = Encoding {
+        compression: Compression::Zstd,
+        shuffle_log2: 3,
+        encrypted: false,
+    };
+    let lz4 = Encoding {
+        compression: Compression::Lz4,
+        shuffle_log2: 0,
+        encrypted: true,
+    };
+    let sealed = Encoding {
+        encrypted: true,
+        ..Encoding::default()
+    };
+    extent(&mut record.regions[0].extents[0], zstd, 0, 30);
+    extent(&mut record.regions[0].extents[1], lz4, 30, 36);
+    extent(&mut record.regions[1].extents[0], sealed, 66, 56);
+    record.stream_len_bytes = 122;
+    record
 }
 
 pub fn manifest() -> Manifest {

@@ -25,9 +25,6 @@ fn refused(change: impl Fn(&mut Manifest), why: &str) {
 // Breaks if: the named check is removed from `Manifest::validate`; one case for each.
 #[test]
 fn manifests() {
-    fn region(manifest: &mut Manifest) -> &mut RegionRecord {
-        &mut manifest.ranks[0].regions[0]
-    }
     refused(|m| m.stores.clear(), "1 to 65536 stores");
     refused(
         |m| m.stores[0] = "a/b.orc".into(),
@@ -89,8 +86,9 @@ fn manifests() {
     );
     refused(
         |m| region(m).extents[0].encoding = 3,
-        "encoding 3 is unknown",
+        "encoding 0x0003 is unknown",
     );
+    encoded_extents();
     refused(
         |m| region(m).extents[0].crc_plain ^= 1,
         "differs from itself",
@@ -226,6 +224,100 @@ fn reseal(bytes: &mut [u8]) {
 }
 
 // Breaks if: `check_readable` is not called by the decoder.
+fn region(manifest: &mut Manifest) -> &mut RegionRecord {
+    &mut manifest.ranks[0].regions[0]
+}
+
+/// What an encoded extent may say; the first extent has 40 bytes, stored in 40.
+fn encoded_extents() {
+    // Breaks if: an unknown bit, a shuffle of nothing or of 32-byte elements is let through.
+    for encoding in [0x200, 0x8000, 0x80, 0x10, 0x51, 0x61, 0x71] {
+        refused(
+            |m| region(m).extents[0].encoding = encoding,
+            "is unknown to this version",
+        );
+    }
+    let with = |encoding: u16, stored_len_bytes: u64, crc_plain: u64| {
+        move |m: &mut Manifest| {
+            let extent = &mut region(m).extents[0];
+            extent.encoding = encoding;
+            extent.stored_len_bytes = stored_len_bytes;
+            extent.crc_plain = crc_plain;
+        }
+    };
+    for (encoding, stored_len_bytes) in [
+        (0x001, 0),
+        (0x001, 40),
+        (0x042, 41),
+        (0x100, 63),
+        (0x100, 65),
+        (0x100, 0),
+        (0x101, 24),
+        (0x101, 64),
+    ] {
+        refused(
+            with(encoding, stored_len_bytes, 0),
+            &format!("cannot be stored in {stored_len_bytes} bytes"),
+        );
+    }
+    refused(with(0x100, 64, 1), "shows a CRC of its plain bytes");
+    // Breaks if: the bound on encoded extents is taken away; a bomb could then ask for any amount of memory.
+    refused(
+        |m| {
+            let region = region(m);
+            region.extents[0].encoding = 1;
+            region.extents[0].len_bytes = (4 << 20) + 1;
+        },
+        "expected 1 to 4194304 bytes",
+    );
+    for (encoding, stored_len_bytes, crc_plain) in [
+        (0x001, 1, 5),
+        (0x042, 39, 0),
+        (0x100, 64, 0),
+        (0x131, 63, 0),
+    ] {
+        let mut manifest = samples::manifest();
+        with(encoding, stored_len_bytes, crc_plain)(&mut manifest);
+        assert_eq!(manifest.validate(1 << 20), Ok(()));
+    }
+}
+
+#[test]
+fn every_encoding_is_its_number() {
+    let mut known = 0;
+    for code in 0..=u16::MAX {
+        if let Ok(encoding) = Encoding::from_code(code) {
+            assert_eq!(encoding.code(), code);
+            assert_eq!(encoding.is_plain(), code == 0);
+            known += 1;
+        }
+    }
+    // As it is, and two compressions with five shuffles; each encrypted or not.
+    assert_eq!(known, 2 * (1 + 2 * 5));
+}
+
+#[test]
+fn a_region_is_identified_by_all_that_was_declared() {
+    let first = samples::rank_record(6, 0).regions[0].clone();
+    let identity = first.identity();
+    let same = |change: &dyn Fn(&mut RegionRecord)| {
+        let mut other = first.clone();
+        change(&mut other);
+        other.identity() == identity
+    };
+    assert!(same(&|r| r.extents.clear()));
+    assert!(same(&|r| r.same_as = Some(3)));
+    // Breaks if: a field is left out; bytes could then be passed off as those of another region.
+    assert!(!same(&|r| r.name.push('x')));
+    assert!(!same(&|r| r.kind = RegionKind::Bytes));
+    assert!(!same(&|r| r.dtype = Dtype::I64));
+    assert!(!same(&|r| r.flags ^= 1));
+    assert!(!same(&|r| r.len_bytes += 8));
+    assert!(!same(&|r| r.local[0] += 1));
+    assert!(!same(&|r| r.global[0] += 1));
+    assert!(!same(&|r| r.offset[0] -= 1));
+}
+
 #[test]
 fn an_unknown_incompatible_feature_is_refused_by_number() {
     let mut header = samples::header();
@@ -239,8 +331,10 @@ fn an_unknown_incompatible_feature_is_refused_by_number() {
             Claim::decode(&record).unwrap_err().kind(),
             ErrorKind::Unsupported
         );
-        if Features::KNOWN_INCOMPAT & 1 << bit != 0 {
-            assert_eq!(decoded.as_ref(), Ok(&header));
+        if Features::KNOWN_INCOMPAT >> bit & 1 != 0 {
+            let found = decoded.unwrap();
+            assert_eq!(found.features, header.features);
+            assert_eq!(found.encryption.is_some(), 1 << bit == Features::ENCRYPTED);
             continue;
         }
         let error = decoded.unwrap_err();
