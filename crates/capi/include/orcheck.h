@@ -399,6 +399,14 @@ typedef struct {
    * directories changed. 0: it may refer to older ones.
    */
   uint64_t full_because;
+  /**
+   * Bytes of snapshots that the flushing thread of this rank wrote so far; every level counts.
+   */
+  uint64_t flushed_bytes;
+  /**
+   * The bytes that they take in files: less where they are compressed.
+   */
+  uint64_t file_bytes;
 } orc_stats;
 
 #ifdef __cplusplus

@@ -42,6 +42,8 @@ pub unsafe extern "C" fn orc_stats_read(
             referred_bytes: read.captured.referred_bytes,
             tracked_bytes: read.captured.tracked_bytes,
             full_because: read.captured.full.map_or(0, |full| full as u64),
+            flushed_bytes: read.flushed_bytes,
+            file_bytes: read.file_bytes,
         };
         // SAFETY: large enough, as `covers` checked.
         unsafe { stats.write(filled) };

@@ -245,4 +245,8 @@ pub struct orc_stats {
     /// incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the
     /// directories changed. 0: it may refer to older ones.
     pub full_because: u64,
+    /// Bytes of snapshots that the flushing thread of this rank wrote so far; every level counts.
+    pub flushed_bytes: u64,
+    /// The bytes that they take in files: less where they are compressed.
+    pub file_bytes: u64,
 }

@@ -25,7 +25,9 @@ use orcheck_engine::pages::Pages;
 use orcheck_engine::stage::{Source, StageContext, Staging};
 use orcheck_engine::stream::{Entry, Plan};
 use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::encoding::MAX_ENCODED_BYTES;
 use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::hex;
 use orcheck_format::manifest::{MAX_METADATA_BYTES, RegionRecord};
 use orcheck_format::names::FileName;
 use orcheck_io::machine::cpuset;
@@ -211,7 +213,9 @@ impl Session {
             return source;
         };
         let whole_pages = (self.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
+        // An encoded extent is referred to as a whole: runs of pages inside one cannot be.
         let tracked = flags & CPU_WRITES_ONLY != 0
+            && !self.encoded
             && !self.lent.contains_key(name)
             && self.pool.offset_of(*span).is_none()
             && whole_pages
@@ -228,7 +232,13 @@ impl Session {
         let names = prepared.records.iter().zip(&prepared.sources);
         let names = names.map(|(record, source)| {
             let tracked = matches!(source, Source::Tracked(_));
-            (record.name.clone(), tracked)
+            // What is encrypted is bound to the declaration of its region: declared otherwise it is another one.
+            let name = if self.encoded {
+                format!("{}\0{}", record.name, hex(&record.identity()))
+            } else {
+                record.name.clone()
+            };
+            (name, tracked)
         });
         let index = self.index();
         let levels = self.places.levels();
@@ -276,6 +286,8 @@ impl Session {
     fn cut_bytes(&self) -> u64 {
         match self.options.mode {
             Mode::Traditional => STRIPE_BYTES,
+            // A piece that is decoded must fit into memory, whatever the size of a chunk.
+            _ if self.encoded => u64::from(self.pool.shape().chunk_bytes).min(MAX_ENCODED_BYTES),
             _ => u64::from(self.pool.shape().chunk_bytes),
         }
     }
@@ -342,6 +354,7 @@ impl Session {
             local: self.local,
             rank: self.rank,
             writer: self.writer,
+            encoded: self.encoded,
             timeout,
             patience: self.patience.clone(),
             steps: self.environment.steps.clone(),

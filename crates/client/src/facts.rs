@@ -13,6 +13,7 @@ use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::machine::{cpu_socket, cpuset};
 use orcheck_io::net::host_name;
+use orcheck_io::secret::SecretSource;
 use std::collections::BTreeSet;
 
 /// Longest node and host name that travels.
@@ -24,6 +25,10 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
     let mut common = options.clone();
     common.node_name = None;
     common.given.clear();
+    // The key must be the same, and is compared by itself; where it comes from may differ between nodes.
+    common.encrypt_key = common
+        .encrypt_key
+        .map(|_| SecretSource::Environment(String::new()));
     let digest = crc64(format!("{common:?}").as_bytes());
     let host = host_name();
     let fact = RankFacts {

@@ -28,11 +28,12 @@ use crate::threads::{ThreadContext, Threads};
 use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
 use orcheck_engine::control::ControlShared;
+use orcheck_engine::encoding::{Recipe, fingerprint};
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
-use orcheck_format::error::Result;
+use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
@@ -42,6 +43,7 @@ use orcheck_io::machine::memory;
 use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
+use orcheck_io::secret::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +61,9 @@ pub(crate) struct Opened {
     pub notes: Vec<String>,
     pub gates: Arc<Gates>,
     pub trigger: Trigger,
+    pub encoded: bool,
+    /// The user's key, for what is restarted from.
+    pub secret: Option<Arc<Secret>>,
 }
 
 pub(crate) fn open(
@@ -71,6 +76,7 @@ pub(crate) fn open(
     let local = options.and_then(|options| Ok((JobName::new(job)?, options)));
     let (job, options) = agree(collective, local)?;
     let layout = exchange_facts(collective, &options)?;
+    let (recipe, secret) = agree_on_recipe(collective, &job, &options)?;
     let node = layout.node_of(rank);
     let leads_node = layout.leads_node(rank);
     let leads_job = rank == 0;
@@ -150,7 +156,7 @@ pub(crate) fn open(
             &options,
             &layout,
             node,
-            shape,
+            (shape, !recipe.is_plain()),
             clock,
         )
         .map(Some)
@@ -191,6 +197,7 @@ pub(crate) fn open(
         shared: &shared,
         placement: start.placement,
         gates: &gates,
+        recipe: recipe.clone(),
     };
     let rest = context.start(own, links).and_then(|threads| {
         let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
@@ -214,6 +221,8 @@ pub(crate) fn open(
         notes,
         gates,
         trigger,
+        encoded: !recipe.is_plain(),
+        secret,
     };
     Ok((opened, options))
 }
@@ -243,6 +252,38 @@ fn prepare_memory(pool: &Pool, shape: IndexShape, local: u32, options: &Options)
     placed.err().map(|error| {
         format!("the pool is not placed near this rank ({error}); only speed can suffer")
     })
+}
+
+/// How containers are encoded, and the user's key, which must be the same on all ranks.
+fn agree_on_recipe(
+    collective: &mut dyn Collective,
+    job: &JobName,
+    options: &Options,
+) -> Result<(Recipe, Option<Arc<Secret>>)> {
+    let read = (options.encrypt_key.as_ref()).map(|source| source.read().map(Arc::new));
+    let secret = agree(collective, read.transpose())?;
+    // The options are the same everywhere, so all ranks come here or none.
+    if let Some(secret) = &secret {
+        let mine = fingerprint(secret, job.as_str().as_bytes());
+        let mut values = [0; 2];
+        if let Ok(mine) = mine {
+            values = [mine, !mine];
+        }
+        agree_min(collective, mine.map(|_| ()), &mut values)?;
+        // Breaks if: this is left out; a checkpoint that no single key can read would be committed.
+        if values[0] != !values[1] {
+            return Err(
+                Error::invalid("the ranks were given different keys (encrypt_key)")
+                    .next("give all ranks the same key"),
+            );
+        }
+    }
+    let recipe = Recipe {
+        compression: options.compression,
+        level: options.compress_level,
+        secret: secret.clone().filter(|_| options.encrypt),
+    };
+    Ok((recipe, secret))
 }
 
 /// Directories in which this rank claims the epoch.
@@ -297,7 +338,7 @@ fn node_side(
     options: &Options,
     layout: &Layout,
     node: u32,
-    shape: IndexShape,
+    (shape, encoded): (IndexShape, bool),
     clock: &dyn Clock,
 ) -> Result<NodeSide> {
     let listener = Listener::bind(&node_address(claimant.run, node))?;
@@ -312,7 +353,8 @@ fn node_side(
         chunk_count,
         words: shape.words(),
         rings: shape.ranks,
-        ring_entries: (2 * chunk_count).clamp(64, 1 << 16),
+        // Where containers are encoded, pieces are told besides segments.
+        ring_entries: (if encoded { 4 } else { 2 } * chunk_count).clamp(64, 1 << 16),
     };
     let pool = Pool::create_of(pool_shape, options.huge_pages)?;
     let mut held = claim(dirs, claimant, counter, clock)?;

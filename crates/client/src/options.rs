@@ -4,13 +4,15 @@
 //! environment (`ORCHECK_` and the option's name in capitals). Every option has its variable; an
 //! unknown name is an error that proposes the nearest one.
 //!
-//! Invariant: all ranks of a job must have the same options, except `node_name`.
+//! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
 
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
+use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
 use orcheck_io::pool::HugePages;
+use orcheck_io::secret::SecretSource;
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -83,6 +85,22 @@ pub enum Numa {
     Off,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CompressName {
+    None,
+    Zstd,
+    Lz4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum EncryptName {
+    #[serde(rename = "none")]
+    None,
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+}
+
 /// How nodes talk to the lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -153,6 +171,10 @@ struct Raw {
     end_time_unix_s: Option<f64>,
     end_margin_s: f64,
     signal: Option<String>,
+    compress: CompressName,
+    compress_level: i32,
+    encrypt: EncryptName,
+    encrypt_key: Option<String>,
 }
 
 impl Default for Raw {
@@ -191,11 +213,15 @@ impl Default for Raw {
             end_time_unix_s: None,
             end_margin_s: 120.0,
             signal: None,
+            compress: CompressName::None,
+            compress_level: 1,
+            encrypt: EncryptName::None,
+            encrypt_key: None,
         }
     }
 }
 
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 37] = [
     "global",
     "node_dir",
     "node_name",
@@ -229,6 +255,10 @@ const NAMES: [&str; 33] = [
     "end_time_unix_s",
     "end_margin_s",
     "signal",
+    "compress",
+    "compress_level",
+    "encrypt",
+    "encrypt_key",
 ];
 
 /// The options of one rank, merged and checked.
@@ -298,6 +328,14 @@ pub struct Options {
     pub end_margin_s: f64,
     /// Trigger: this signal.
     pub signal: Option<i32>,
+    /// How containers are made smaller.
+    pub compression: Compression,
+    /// Level of the compressor, where it has levels.
+    pub compress_level: i32,
+    /// Whether containers are encrypted.
+    pub encrypt: bool,
+    /// Where the key comes from that encrypts, and that restart decrypts with.
+    pub encrypt_key: Option<SecretSource>,
     /// What was set, as it was set, for messages.
     pub(crate) given: toml::Table,
 }
@@ -366,6 +404,7 @@ impl Options {
         let raw: Raw = toml::Value::Table(table.clone())
             .try_into()
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
+        let (compression, encrypt, encrypt_key) = encoding(&raw)?;
         let global: Vec<PathBuf> = match raw.global {
             None => Vec::new(),
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
@@ -403,6 +442,7 @@ impl Options {
         range("overhead_percent", raw.overhead_percent, 0.0, 100.0)?;
         range("end_margin_s", raw.end_margin_s, 0.0, 1e9)?;
         range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
+        range("compress_level", f64::from(raw.compress_level), 1.0, 19.0)?;
         Ok(Self {
             global,
             node_dir: raw.node_dir,
@@ -457,9 +497,39 @@ impl Options {
                 .filter(|name| !name.is_empty())
                 .map(|name| signal_number(&name))
                 .transpose()?,
+            compression,
+            compress_level: raw.compress_level,
+            encrypt,
+            encrypt_key,
             given: table,
         })
     }
+}
+
+/// How containers are encoded, and where the key comes from.
+fn encoding(raw: &Raw) -> Result<(Compression, bool, Option<SecretSource>)> {
+    let compression = match raw.compress {
+        CompressName::None => Compression::None,
+        CompressName::Zstd => Compression::Zstd,
+        CompressName::Lz4 => Compression::Lz4,
+    };
+    let encrypt = raw.encrypt == EncryptName::Aes256Gcm;
+    let source = raw.encrypt_key.as_deref().filter(|text| !text.is_empty());
+    let encrypt_key = source
+        .map(SecretSource::parse)
+        .transpose()
+        .map_err(|error| error.at("encrypt_key"))?;
+    if encrypt && encrypt_key.is_none() {
+        return Err(Error::invalid("encrypt = \"aes-256-gcm\" without a key")
+            .next("set encrypt_key to file:PATH, keyring:NAME or env:NAME"));
+    }
+    if raw.mode == ModeName::Traditional && (encrypt || compression != Compression::None) {
+        return Err(Error::invalid(
+            "mode = \"traditional\" stores everything as it is; compress and encrypt must be \"none\" there",
+        )
+        .next("use mode orchestrated or vertical"));
+    }
+    Ok((compression, encrypt, encrypt_key))
 }
 
 /// The option whose value has the wrong form, with what was expected.

@@ -162,7 +162,12 @@ impl Session {
                     self.layout.nodes[self.layout.node_of(self.rank) as usize].name
                 )))
             } else {
-                RankView::open(&self.places, candidate, self.rank, world_size)
+                RankView::open(&self.places, candidate, self.rank, world_size).and_then(
+                    |mut view| {
+                        view.unlock(self.secret.as_ref())?;
+                        Ok(view)
+                    },
+                )
             };
             match agree(self.collective.as_mut(), view) {
                 Ok(mut view) => {

@@ -36,6 +36,7 @@ use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
 use orcheck_io::memory::Span;
 use orcheck_io::pool::Pool;
+use orcheck_io::secret::Secret;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -87,6 +88,10 @@ pub struct Stats {
     pub skipped: u64,
     /// How the last snapshot that is staged completely was captured, with `incremental = auto`.
     pub captured: Captured,
+    /// Bytes of snapshots that this CP-thread wrote in containers, since the session opened; every level counts.
+    pub flushed_bytes: u64,
+    /// The bytes that they take in files; less where they are compressed.
+    pub file_bytes: u64,
 }
 
 /// Where this rank's routed files are.
@@ -133,6 +138,10 @@ pub struct Session {
     pub(crate) history: BTreeSet<u64>,
     pub(crate) turn: u64,
     pub(crate) stats: Stats,
+    /// Whether CP-threads encode.
+    pub(crate) encoded: bool,
+    /// The user's key.
+    pub(crate) secret: Option<Arc<Secret>>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -175,6 +184,8 @@ impl Session {
             notes,
             gates,
             trigger,
+            encoded,
+            secret,
         } = opened;
         let patience = Patience {
             pool: Arc::clone(&pool),
@@ -214,6 +225,8 @@ impl Session {
             history: BTreeSet::new(),
             turn: 0,
             stats: Stats::default(),
+            encoded,
+            secret,
             warnings: notes,
             options,
         })
@@ -544,7 +557,10 @@ impl Session {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let index = self.index();
+        let (flushed_bytes, file_bytes) = index.flushed_bytes(self.local);
         Stats {
+            flushed_bytes,
+            file_bytes,
             committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
             committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,

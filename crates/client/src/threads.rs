@@ -10,6 +10,7 @@ use crate::options::Options;
 use crate::session::Environment;
 use crate::start::server_names;
 use orcheck_engine::control::{Control, ControlContext, ControlShared, Links};
+use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher};
 use orcheck_engine::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_engine::layout::{Layout, Mode};
@@ -66,6 +67,7 @@ pub(crate) struct ThreadContext<'a> {
     pub(crate) shared: &'a Arc<ControlShared>,
     pub(crate) placement: Option<Placement>,
     pub(crate) gates: &'a Gates,
+    pub(crate) recipe: Recipe,
 }
 
 impl ThreadContext<'_> {
@@ -159,6 +161,7 @@ impl ThreadContext<'_> {
             places: self.places.clone(),
             direct: self.options.direct,
             incremental: self.options.incremental_chain.is_some(),
+            recipe: self.recipe.clone(),
             gate_timeout: timeout,
             clock: Arc::clone(&self.environment.clock),
             steps: self.environment.steps.clone(),

@@ -9,6 +9,7 @@
 //!
 //! With incremental capture the stream holds only what is stored anew, its length is known at its end,
 //! and other extents lie in older containers of the same writer (`ledger.rs`).
+//! An encoded container holds pieces of other lengths than the pool: see `container/encoded.rs`.
 //!
 //! Invariants:
 //! 1. Every write begins where the last one of its file ended, at a multiple of a block.
@@ -20,10 +21,14 @@
 //! Survives: short writes (in `io`), a full disk (fallocate says so early), failed fsync and
 //! close. Not here: making it visible (`commit.rs`).
 
+mod encoded;
+
+use crate::encoding::ContainerKey;
 use crate::ledger::Ledger;
+use encoded::Encoded;
 use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer,
-    decode_rank_record, encode_rank_record, header_crc,
+    BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
+    Trailer, decode_rank_record, encode_rank_record, header_crc,
 };
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{Extent, MAX_METADATA_BYTES, Manifest};
@@ -123,6 +128,9 @@ pub struct ContainerWriter {
     /// Older steps that the ranks refer to.
     refers_to: BTreeSet<u64>,
     stream: Option<Stream>,
+    encoded: Option<Encoded>,
+    /// Bytes of all streams so far, as the ranks sent them.
+    flushed_bytes: u64,
 }
 
 /// What a rank announces of its stream.
@@ -149,7 +157,8 @@ struct Stream {
 }
 
 impl ContainerWriter {
-    /// Creates the file(s) and writes the header.
+    /// Creates the file(s) and writes the header, whose features say whether pieces are encoded; `key` encrypts
+    /// them.
     ///
     /// # Errors
     /// The server that failed and what its directory says.
@@ -157,7 +166,10 @@ impl ContainerWriter {
         header: ContainerHeader,
         node_name: &str,
         target: &Target,
+        key: Option<ContainerKey>,
     ) -> std::result::Result<Self, (u32, Error)> {
+        let encoded =
+            (header.features.incompat & Features::ENCODED != 0).then(|| Encoded::new(key));
         let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
         let run = epoch.run.short_bytes();
         let name = FileName::Container {
@@ -190,6 +202,8 @@ impl ContainerWriter {
             stripes: Vec::new(),
             refers_to: BTreeSet::new(),
             stream: None,
+            encoded,
+            flushed_bytes: 0,
         };
         let begun = this.begin(target, run);
         if let Err(error) = begun {
@@ -249,7 +263,7 @@ impl ContainerWriter {
             rank,
             step: self.header.step,
             epoch: self.header.epoch,
-            stream_len_bytes: if may_shrink {
+            stream_len_bytes: if may_shrink || self.encoded.is_some() {
                 STREAM_LEN_UNKNOWN
             } else {
                 stream_len_bytes
@@ -263,7 +277,9 @@ impl ContainerWriter {
             stream_len_bytes
         };
         let mut room = u64::MAX;
-        if self.stripes.is_empty() {
+        if self.encoded.is_some() {
+            // Space is reserved as it is needed.
+        } else if self.stripes.is_empty() {
             let end = self.main.at + 4 * BLOCK_BYTES as u64 + now_bytes;
             self.main.file.allocate(end)?;
             if may_shrink {
@@ -342,6 +358,13 @@ impl ContainerWriter {
         Ok(())
     }
 
+    /// Bytes of streams that came in, and the bytes that they and all else take in files.
+    #[must_use]
+    pub fn written(&self) -> (u64, u64) {
+        let stripes: u64 = self.stripes.iter().map(|store| store.at).sum();
+        (self.flushed_bytes, self.main.at + stripes)
+    }
+
     /// Ends a rank with its framed record; its extents become absolute in the manifest. Those that
     /// lie in containers of the steps it `refers_to` are looked up in the ledger, in which its own
     /// are entered.
@@ -386,26 +409,44 @@ impl ContainerWriter {
                 refers_to.contains(&step).then_some(step)
             };
             ledger.resolve(level, &mut record, step_of)?;
-            // On disk the record must be readable without the ledger.
-            framed = encode_rank_record(&record);
             self.refers_to.extend(refers_to);
+        }
+        self.flushed_bytes += stream.at;
+        // Where own extents lay in the rank's stream: encoded ones lie elsewhere in the container's.
+        let sent_at: Vec<u64> = (record.regions.iter())
+            .flat_map(|region| &region.extents)
+            .filter(|extent| extent.container.is_none())
+            .map(|extent| extent.physical)
+            .collect();
+        let mut stored_len_bytes = stream.at;
+        if let Some(encoded) = &mut self.encoded {
+            self.used = self.main.server;
+            encoded.close(&mut self.main)?;
+            encoded.rewrite(&mut record)?;
+            stored_len_bytes = self.main.at - stream.base;
+            record.stream_len_bytes = stored_len_bytes;
+        }
+        if !refers_to.is_empty() || self.encoded.is_some() {
+            // On disk the record must be readable without the ledger, and say where bytes are.
+            framed = encode_rank_record(&record);
         }
         let stripes = self.stripes.len() as u64;
         let mut stored = Vec::new();
         let own = |extent: &&mut Extent| extent.container.is_none() || refers_to.is_empty();
-        for extent in record
+        for (extent, stream_at) in record
             .regions
             .iter_mut()
             .flat_map(|region| &mut region.extents)
             .filter(own)
+            .zip(sent_at)
         {
-            let stream_at = extent.physical;
-            let end = stream_at.checked_add(extent.stored_len_bytes);
-            let outside = extent.container.is_some() || end.is_none_or(|end| end > stream.at);
+            let end = extent.physical.checked_add(extent.stored_len_bytes);
+            let outside =
+                extent.container.is_some() || end.is_none_or(|end| end > stored_len_bytes);
             if outside && !off(Switch::ExtentInStream) {
                 return Err(Error::corrupt(format!(
                     "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",
-                    stream.rank, extent.stored_len_bytes, extent.physical, stream.at
+                    stream.rank, extent.stored_len_bytes, extent.physical, stored_len_bytes
                 )));
             }
             if stripes == 0 {

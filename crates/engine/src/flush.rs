@@ -8,6 +8,9 @@
 //!   from the same chunks, which are freed as they are written the last time;
 //! * pipelined: every chunk is written to all levels and freed at once.
 //!
+//! Where containers are encoded (`encoding.rs`), the pieces of each segment come before it; they are made
+//! smaller once for all levels that are written together, and encrypted for each.
+//!
 //! Invariants:
 //! 1. A chunk is given back exactly once, also when a container failed: ranks never wait for a
 //!    directory that is gone.
@@ -20,7 +23,10 @@
 //! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
 //! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
 
+mod pieces;
+
 use crate::container::{Announced, ContainerWriter, Target};
+use crate::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
 use crate::index::{Descriptor, Index, IndexShape};
 use crate::layout::Mode;
 use crate::ledger::Ledger;
@@ -73,6 +79,8 @@ pub struct FlushContext {
     pub direct: bool,
     /// Snapshots may refer to older containers.
     pub incremental: bool,
+    /// How containers are encoded.
+    pub recipe: Recipe,
     /// Longest wait for a gate.
     pub gate_timeout: Duration,
     /// Clock for creation times.
@@ -96,6 +104,10 @@ pub struct Flusher {
     populated: Vec<u32>,
     /// Per rank: a snapshot whose begin was read but whose turn has not come.
     begun: Vec<Option<Begin>>,
+    /// Absent where everything is stored as it is.
+    encoder: Option<Encoder>,
+    /// Bytes of streams, and bytes in files, of all containers so far.
+    written: (u64, u64),
 }
 
 /// One container of the step being flushed, or why there is none.
@@ -110,9 +122,18 @@ struct Held {
     local: u32,
     rank: u32,
     announced: Announced,
-    segments: Vec<(u64, u64, Option<u32>)>,
+    segments: Vec<Part>,
     refers_to: Vec<u64>,
     record: Option<Vec<u8>>,
+}
+
+/// A segment of a snapshot.
+struct Part {
+    pool_at_bytes: u64,
+    len_bytes: u64,
+    chunk: Option<u32>,
+    /// What it holds; empty where nothing is encoded.
+    pieces: Vec<EncodePiece>,
 }
 
 impl Flusher {
@@ -124,6 +145,10 @@ impl Flusher {
         let gates = Gates::open(&context.pool)?;
         let populated = vec![0; context.ranks.len()];
         let begun = context.ranks.iter().map(|_| None).collect();
+        let recipe = &context.recipe;
+        let encoder = (!recipe.is_plain())
+            .then(|| Encoder::new(recipe))
+            .transpose()?;
         Ok(Self {
             context,
             gates,
@@ -131,6 +156,8 @@ impl Flusher {
             ledger: Ledger::default(),
             populated,
             begun,
+            encoder,
+            written: (0, 0),
         })
     }
 
@@ -415,7 +442,8 @@ impl Flusher {
         let container = self.target(level).and_then(|(target, placed)| {
             server = placed;
             let striped = !target.stripes.is_empty();
-            let header = ContainerHeader {
+            let recipe = &context.recipe;
+            let mut header = ContainerHeader {
                 features: if striped {
                     Features::striped()
                 } else if context.incremental {
@@ -432,8 +460,20 @@ impl Flusher {
                 world_size: context.world_size,
                 alignment_bytes: BLOCK_BYTES as u32,
                 created_unix_ms: context.clock.unix_ms(),
+                encryption: None,
             };
-            ContainerWriter::create(header, &context.node.1, &target)
+            let mut key = None;
+            if !recipe.is_plain() {
+                header.features.incompat |= Features::ENCODED;
+            }
+            if let Some(secret) = &recipe.secret {
+                let (encryption, made) =
+                    ContainerKey::create(secret, &header).map_err(|error| (None, error))?;
+                header.features.incompat |= Features::ENCRYPTED;
+                header.encryption = Some(encryption);
+                key = Some(made);
+            }
+            ContainerWriter::create(header, &context.node.1, &target, key)
                 .map_err(|(failed, error)| (server.map(|_| failed), error))
         });
         match container {
@@ -548,22 +588,28 @@ impl Flusher {
             })?;
         }
         let mut record = Vec::new();
+        let mut pieces = Vec::new();
         loop {
             match self.next(local)? {
+                Some(Descriptor::Piece(piece)) => {
+                    pieces.push(self.check_piece(rank, piece, &pieces)?)
+                }
                 Some(Descriptor::Segment {
                     pool_at_bytes,
                     len_bytes,
                     chunk,
                 }) => {
-                    for sink in sinks.iter_mut() {
-                        self.on_sink(step, sink, |container, context, _| {
-                            container.append(&context.pool, pool_at_bytes, len_bytes)
-                        })?;
-                    }
+                    let part = Part {
+                        pool_at_bytes,
+                        len_bytes,
+                        chunk,
+                        pieces: std::mem::take(&mut pieces),
+                    };
+                    self.write_part(step, sinks, &part)?;
                     if release {
                         self.give(chunk)?;
                     } else {
-                        held.segments.push((pool_at_bytes, len_bytes, chunk));
+                        held.segments.push(part);
                     }
                 }
                 Some(Descriptor::Refers { step: older }) => {
@@ -624,14 +670,10 @@ impl Flusher {
                 container.begin_rank(rank, announced)
             })?;
         }
-        for &(pool_at_bytes, len_bytes, chunk) in &snapshot.segments {
-            for sink in sinks.iter_mut() {
-                self.on_sink(step, sink, |container, context, _| {
-                    container.append(&context.pool, pool_at_bytes, len_bytes)
-                })?;
-            }
+        for part in &snapshot.segments {
+            self.write_part(step, sinks, part)?;
             if release {
-                self.give(chunk)?;
+                self.give(part.chunk)?;
             }
         }
         for sink in sinks.iter_mut() {
@@ -667,8 +709,17 @@ impl Flusher {
                 container.abort();
                 continue;
             }
+            let (flushed_bytes, stored_bytes) = container.written();
             match container.finish() {
                 Ok(container) => {
+                    // Before anybody can learn that it is safe.
+                    self.written.0 += flushed_bytes;
+                    self.written.1 += stored_bytes.max(container.len_bytes);
+                    let cpu_ns = thread_cpu_time().as_nanos() as u64;
+                    for &(local, _) in &self.context.ranks {
+                        self.index()
+                            .set_flushed(local, self.written.0, self.written.1, cpu_ns);
+                    }
                     self.context.steps.at("flush.durable", "")?;
                     (self.report)(Message::Durable {
                         step,

@@ -28,6 +28,7 @@
 
 mod returns;
 
+pub use crate::descriptor::Descriptor;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::pool::Pool;
@@ -47,7 +48,7 @@ const INACTIVE: u32 = 16;
 /// Placed directories of which the index can say that they are out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
 const WRITERS: u32 = INACTIVE + MAX_INACTIVE / 64;
-const RANK_WORDS: u32 = 8;
+const RANK_WORDS: u32 = 10;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
@@ -55,133 +56,6 @@ const BOARD_WORDS: u32 = 5 + LEVELS * TEXT_WORDS;
 const LEVELS: u32 = 2;
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
-
-/// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`
-/// at any point after `Begin`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Descriptor {
-    /// A snapshot begins.
-    Begin {
-        /// Step of the checkpoint.
-        step: u64,
-        /// Length of the stream that follows.
-        stream_len_bytes: u64,
-        /// Longest extent.
-        cut_bytes: u32,
-        /// Chunks are released as they are written, because the pool does not hold all snapshots.
-        pipelined: bool,
-        /// The stream may turn out shorter: bytes that are stored already are left out.
-        may_shrink: bool,
-    },
-    /// The next bytes of the stream.
-    Segment {
-        /// Where they lie in the pool.
-        pool_at_bytes: u64,
-        /// Their length, a multiple of a block.
-        len_bytes: u64,
-        /// Chunk to give back once written; `None` for lent pool memory.
-        chunk: Option<u32>,
-    },
-    /// The snapshot needs what the checkpoint of an older step stored.
-    Refers {
-        /// That step.
-        step: u64,
-    },
-    /// A part of the framed rank record.
-    Record {
-        /// Where it lies in the pool.
-        pool_at_bytes: u64,
-        /// Its length.
-        len_bytes: u64,
-        /// Chunk to give back.
-        chunk: u32,
-    },
-    /// The snapshot is complete.
-    Seal,
-    /// The snapshot will not be completed.
-    Fail,
-}
-
-impl Descriptor {
-    fn encode(self) -> [u64; 8] {
-        match self {
-            Self::Begin {
-                step,
-                stream_len_bytes,
-                cut_bytes,
-                pipelined,
-                may_shrink,
-            } => [
-                1,
-                step,
-                stream_len_bytes,
-                u64::from(cut_bytes),
-                u64::from(pipelined),
-                u64::from(may_shrink),
-                0,
-                0,
-            ],
-            Self::Segment {
-                pool_at_bytes,
-                len_bytes,
-                chunk,
-            } => [
-                2,
-                pool_at_bytes,
-                len_bytes,
-                chunk.map_or(0, |c| u64::from(c) + 1),
-                0,
-                0,
-                0,
-                0,
-            ],
-            Self::Record {
-                pool_at_bytes,
-                len_bytes,
-                chunk,
-            } => [
-                3,
-                pool_at_bytes,
-                len_bytes,
-                u64::from(chunk) + 1,
-                0,
-                0,
-                0,
-                0,
-            ],
-            Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
-            Self::Fail => [5, 0, 0, 0, 0, 0, 0, 0],
-            Self::Refers { step } => [6, step, 0, 0, 0, 0, 0, 0],
-        }
-    }
-
-    fn decode(words: [u64; 8]) -> Option<Self> {
-        let chunk = words[3].checked_sub(1).and_then(|c| u32::try_from(c).ok());
-        Some(match words[0] {
-            1 => Self::Begin {
-                step: words[1],
-                stream_len_bytes: words[2],
-                cut_bytes: u32::try_from(words[3]).ok()?,
-                pipelined: words[4] != 0,
-                may_shrink: words[5] != 0,
-            },
-            2 => Self::Segment {
-                pool_at_bytes: words[1],
-                len_bytes: words[2],
-                chunk,
-            },
-            3 => Self::Record {
-                pool_at_bytes: words[1],
-                len_bytes: words[2],
-                chunk: chunk?,
-            },
-            4 => Self::Seal,
-            5 => Self::Fail,
-            6 => Self::Refers { step: words[1] },
-            _ => return None,
-        })
-    }
-}
 
 /// What became of one step at one level, as far as this node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,6 +106,8 @@ const DECLARED: u32 = 3;
 const FLUSH_CPU_NS: u32 = 5;
 const WANTED: u32 = 6;
 const RANK_GONE: u32 = 7;
+const FLUSHED_BYTES: u32 = 8;
+const STORED_BYTES: u32 = 9;
 
 /// Lock byte that the control thread of a node holds while it lives.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -379,6 +255,23 @@ impl<'p> Index<'p> {
     #[must_use]
     pub fn flush_cpu_ns(&self, local: u32) -> u64 {
         self.get(self.rank_word(local, FLUSH_CPU_NS))
+    }
+
+    /// What the CP-thread of this rank wrote since the session opened: bytes of streams, and the bytes they took
+    /// in files; every level counts.
+    pub fn set_flushed(&self, local: u32, flushed_bytes: u64, stored_bytes: u64, cpu_ns: u64) {
+        self.set(self.rank_word(local, FLUSHED_BYTES), flushed_bytes);
+        self.set(self.rank_word(local, STORED_BYTES), stored_bytes);
+        self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
+    }
+
+    /// What [`Self::set_flushed`] said: bytes of streams, bytes in files.
+    #[must_use]
+    pub fn flushed_bytes(&self, local: u32) -> (u64, u64) {
+        (
+            self.get(self.rank_word(local, FLUSHED_BYTES)),
+            self.get(self.rank_word(local, STORED_BYTES)),
+        )
     }
 
     /// Whether the rank's snapshot of `step` (or a later one) left the pool.

@@ -5,7 +5,8 @@
 //! ```text
 //! region ─ stream.rs (where it lies) ─ stage.rs (copy + CRC into the pool)
 //!        ─ index.rs (descriptor crosses to the CP-thread) ─ flush.rs (gate, order)
-//!        ─ container.rs (bytes of the file) ─ protocol.rs (votes) ─ commit.rs (visible)
+//!        ─ encoding.rs (smaller, encrypted, if asked for) ─ container.rs (bytes of the file)
+//!        ─ protocol.rs (votes) ─ commit.rs (visible)
 //!        ─ prune.rs (older ones go)            restart: catalog.rs ─ reader.rs ─ restore.rs
 //! ```
 //!
@@ -24,6 +25,8 @@ pub mod catalog;
 pub mod commit;
 pub mod container;
 pub mod control;
+pub mod descriptor;
+pub mod encoding;
 pub mod epoch;
 pub mod flush;
 pub mod index;

@@ -3,7 +3,7 @@
 //! How: the container's file is looked for by name in every place. Its header, trailer and manifest must agree
 //! with the commit record, whose digest identifies the manifest. Where trailer or manifest are damaged, the
 //! manifest is rebuilt from the rank headers and rank records and used only if its digest is the recorded one.
-//! Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
+//! Encoded extents are decoded and proven one by one; encrypted ones need [`Reader::unlock`]. Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
 //! arrived there.
 //!
 //! Invariants:
@@ -11,7 +11,8 @@
 //! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent agrees. After an
 //!    error the contents of the target are undefined.
 //! 3. `stream_region` never hands on a byte whose checksum has not been proven.
-//! 4. Beyond the target, memory stays below one piece plus the metadata, whatever the file says.
+//! 4. Beyond the target, memory stays below one piece (three where it is encoded) plus the metadata, whatever the
+//!    file says.
 //! 5. Nothing is ever written.
 //!
 //! Faults survived: a damaged trailer or manifest, a truncated or overlong tail, a damaged copy of the file in
@@ -21,6 +22,7 @@
 //! Not here: choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
 
 mod scan;
+mod source;
 
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
@@ -29,13 +31,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
 use orcheck_format::{
     CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord,
-    Result, crc64, crc64_combine,
+    Result,
 };
 use orcheck_io::memory::zeroed;
-use orcheck_io::{Dir, File, Span, crc_span, read_span};
+use orcheck_io::{Dir, File, Secret, Span};
+
+use crate::encoding::{ContainerKey, Decoder, no_key};
 
 use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
+use source::{Buffers, Source, Stored};
 
 /// Most bytes read at once.
 pub const PIECE_BYTES: u64 = 4 << 20;
@@ -54,6 +59,16 @@ pub struct Reader {
     /// Containers that store what several ranks hold alike, opened when first needed.
     owners: Mutex<BTreeMap<String, Arc<Reader>>>,
     notes: Vec<String>,
+    unlocked: Unlocked,
+}
+
+/// The user's key, and the keys of containers that were made of it.
+#[derive(Default)]
+struct Unlocked {
+    secret: Option<Arc<Secret>>,
+    own: Option<Arc<ContainerKey>>,
+    /// Of other containers that extents refer to.
+    referred: Mutex<BTreeMap<String, Arc<ContainerKey>>>,
 }
 
 /// The container of this commit that holds the rank.
@@ -185,7 +200,35 @@ impl Reader {
             referred: Mutex::default(),
             owners: Mutex::default(),
             notes,
+            unlocked: Unlocked::default(),
         }))
+    }
+
+    /// Takes the user's key, without which encrypted extents cannot be read. A container that is not encrypted
+    /// needs none.
+    ///
+    /// # Errors
+    /// `Invalid` for an encrypted container without a key, or with another key than it was written with.
+    pub fn unlock(&mut self, secret: Option<&Arc<Secret>>) -> Result<()> {
+        self.unlocked.secret = secret.cloned();
+        if self.header.encryption.is_none() {
+            return Ok(());
+        }
+        let place = || format!("step {}, {}", self.manifest.step, self.own_file().name());
+        let secret = secret.ok_or_else(|| no_key().at(place()))?;
+        let key = ContainerKey::open(secret, &self.header).map_err(|error| error.at(place()))?;
+        self.unlocked.own = Some(Arc::new(key));
+        Ok(())
+    }
+
+    /// Whether data cannot be read for want of a key.
+    pub fn is_locked(&self) -> bool {
+        self.header.encryption.is_some() && self.unlocked.own.is_none()
+    }
+
+    /// Whether extents are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.header.encryption.is_some()
     }
 
     /// What the container holds.
@@ -241,9 +284,11 @@ impl Reader {
         }
         self.with_owner(rank, region, |reader, rank, region| {
             let mut at = 0;
+            let mut decoder = Decoder::default();
             for extent in &region.extents {
                 let target = into.sub(as_usize(at)?, as_usize(extent.len_bytes)?);
-                reader.source(rank, region, at, extent)?.read(target)?;
+                let source = reader.source(rank, region, at, extent)?;
+                source.read(target, &mut decoder)?;
                 at += extent.len_bytes;
             }
             Ok(())
@@ -262,38 +307,44 @@ impl Reader {
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
-            let mut piece = Vec::new();
+            let mut buffers = Buffers::default();
             let mut at = 0;
             for extent in &region.extents {
                 reader
                     .source(rank, region, at, extent)?
-                    .stream(&mut piece, sink)?;
+                    .stream(&mut buffers, sink)?;
                 at += extent.len_bytes;
             }
             Ok(())
         })
     }
 
-    /// Proves each extent that this container stores of the region, and goes on after a damaged one.
+    /// Proves each extent that this container stores of the region, and goes on after a damaged one. Of an encrypted
+    /// extent without the key only the stored bytes are proven; their number is returned.
     pub(crate) fn check_region(
         &self,
         rank: u32,
         region: &RegionRecord,
         damage: &mut dyn FnMut(Error),
         progress: &mut dyn FnMut(u64),
-    ) {
-        let mut piece = Vec::new();
-        let mut at = 0;
+    ) -> u64 {
+        let mut buffers = Buffers::default();
+        let (mut at, mut locked_bytes) = (0, 0);
         for extent in &region.extents {
-            let checked = self
-                .source(rank, region, at, extent)
-                .and_then(|source| source.stream(&mut piece, &mut |_, _| Ok(())));
+            let checked = self.source(rank, region, at, extent).and_then(|source| {
+                if source.encrypted && self.unlocked.secret.is_none() {
+                    locked_bytes += extent.len_bytes;
+                    return source.check_stored(&mut buffers.decoder);
+                }
+                source.stream(&mut buffers, &mut |_, _| Ok(()))
+            });
             if let Err(error) = checked {
                 damage(error);
             }
             progress(extent.len_bytes);
             at += extent.len_bytes;
         }
+        locked_bytes
     }
 
     /// Finds who stores the bytes of a region that several ranks hold alike, and calls `then` with that.
@@ -340,7 +391,11 @@ impl Reader {
         if let Some(reader) = owners.get(&holder.file) {
             return Ok(reader.clone());
         }
-        let reader = Arc::new(Reader::open(&self.places, &self.commit, holder)?);
+        let mut reader = Reader::open(&self.places, &self.commit, holder)?;
+        if !self.is_locked() {
+            reader.unlock(self.unlocked.secret.as_ref())?;
+        }
+        let reader = Arc::new(reader);
         owners.insert(holder.file.clone(), reader.clone());
         Ok(reader)
     }
@@ -381,23 +436,48 @@ impl Reader {
                 ))
             })?),
         };
-        let source = Source {
+        let mut source = Source {
             step: self.manifest.step,
             rank,
             region,
             at,
             extent,
             file,
+            encrypted: false,
+            key: None,
         };
-        if extent.encoding != 0 || extent.stored_len_bytes != extent.len_bytes {
-            return Err(Error::unsupported(format!(
-                "{}: stored with encoding {}, this version reads encoding 0 only",
-                source.place(),
-                extent.encoding
-            ))
-            .next("use a newer version of Orcheck"));
+        let encoding = extent
+            .check_encoding()
+            .map_err(|error| error.at(source.place()))?;
+        source.encrypted = encoding.encrypted;
+        if encoding.encrypted {
+            let key = self.key_of(extent, source.file());
+            source.key = key.map_err(|error| error.at(source.place()))?;
         }
         Ok(source)
+    }
+
+    /// The key of the container that holds an encrypted extent; `None` without the user's key.
+    fn key_of(&self, extent: &Extent, file: &dyn File) -> Result<Option<Arc<ContainerKey>>> {
+        let Some(name) = &extent.container else {
+            return Ok(self.unlocked.own.clone());
+        };
+        let Some(secret) = &self.unlocked.secret else {
+            return Ok(None);
+        };
+        let mut referred = (self.unlocked.referred.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = referred.get(name) {
+            return Ok(Some(key.clone()));
+        }
+        let header = ContainerHeader::decode(&read_block(file, 0)?)?;
+        if header.encryption.is_none() {
+            return Err(Error::corrupt(
+                "an encrypted extent in a container that is not encrypted",
+            ));
+        }
+        let key = Arc::new(ContainerKey::open(secret, &header)?);
+        referred.insert(name.clone(), key.clone());
+        Ok(Some(key))
     }
 
     /// The older container of this name, opened and known to be the one that was meant. Its data is
@@ -456,172 +536,6 @@ impl Reader {
     pub(crate) fn file_len_bytes(&self) -> u64 {
         self.file_len_bytes
     }
-}
-
-/// A file of this container, or of one that it refers to.
-enum Stored<'a> {
-    Own(&'a dyn File),
-    Other(Arc<dyn File>),
-}
-
-/// One extent on its way from a file.
-struct Source<'a> {
-    step: u64,
-    rank: u32,
-    region: &'a RegionRecord,
-    /// Offset of the extent in the region, in bytes.
-    at: u64,
-    extent: &'a Extent,
-    file: Stored<'a>,
-}
-
-impl Source<'_> {
-    fn file(&self) -> &dyn File {
-        match &self.file {
-            Stored::Own(file) => *file,
-            Stored::Other(file) => file.as_ref(),
-        }
-    }
-
-    fn place(&self) -> String {
-        format!(
-            "step {}, rank {}, region {:?}, bytes {}..{} (file {}, bytes {}..{})",
-            self.step,
-            self.rank,
-            self.region.name,
-            self.at,
-            self.at + self.extent.len_bytes,
-            self.file().name(),
-            self.extent.physical,
-            self.extent.physical + self.extent.len_bytes
-        )
-    }
-
-    fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let len = self.extent.len_bytes;
-        (0..len)
-            .step_by(PIECE_BYTES as usize)
-            .map(move |at| (at, PIECE_BYTES.min(len - at)))
-    }
-
-    /// Reads one piece into `into` and gives back its checksum.
-    fn piece(&self, at: u64, into: Span) -> Result<u64> {
-        read_span(self.file(), into, self.extent.physical + at)
-            .map_err(|error| error.at(self.place()))?;
-        Ok(crc_span(into))
-    }
-
-    fn compare(&self, found: u64) -> Result<()> {
-        if found == self.extent.crc_plain || off(Switch::CrcExtent) {
-            return Ok(());
-        }
-        // Breaks if: this returns Ok; every damaged byte would then reach the program.
-        Err(Error::corrupt(format!(
-            "damaged data: expected CRC-64 {:016x}, found {found:016x}",
-            self.extent.crc_plain
-        ))
-        .at(self.place())
-        .next("restart from an older step, and have the storage checked"))
-    }
-
-    fn read(&self, into: Span) -> Result<()> {
-        let mut crc = Crc::default();
-        for (at, len) in self.pieces() {
-            crc.append(
-                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?,
-                len,
-            );
-        }
-        self.compare(crc.value())
-    }
-
-    /// An extent of one piece is read once. A longer one is read twice: first to prove it and to note the
-    /// checksum of each piece, then to hand the pieces on, each compared with what was proven.
-    fn stream(
-        &self,
-        piece: &mut Vec<u8>,
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        piece.resize(as_usize(self.extent.len_bytes.min(PIECE_BYTES))?, 0);
-        let mut crc = Crc::default();
-        let mut proven = Vec::new();
-        for (at, len) in self.pieces() {
-            let found = self.piece(at, Span::from_mut(&mut piece[..as_usize(len)?]))?;
-            crc.append(found, len);
-            proven.push(found);
-        }
-        self.compare(crc.value())?;
-        if let [_] = proven[..] {
-            return sink(self.at, piece);
-        }
-        for ((at, len), expected) in self.pieces().zip(proven) {
-            let part = &mut piece[..as_usize(len)?];
-            let found = self.piece(at, Span::from_mut(part))?;
-            if found != expected {
-                return Err(Error::corrupt(format!(
-                    "the file changed while it was read: expected CRC-64 {expected:016x}, found {found:016x}"
-                ))
-                .at(self.place())
-                .next("read it when nobody writes it"));
-            }
-            sink(self.at + at, part)?;
-        }
-        Ok(())
-    }
-}
-
-/// The checksum of pieces that follow each other.
-#[derive(Default)]
-struct Crc(Option<u64>);
-
-impl Crc {
-    fn append(&mut self, crc: u64, len_bytes: u64) {
-        self.0 = Some(match self.0 {
-            None => crc,
-            Some(before) => crc64_combine(before, crc, len_bytes),
-        });
-    }
-
-    fn value(&self) -> u64 {
-        self.0.unwrap_or_else(|| crc64(&[]))
-    }
-}
-
-fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<ContainerHeader> {
-    ContainerHeader::decode(block)
-        .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))
-}
-
-fn read_header(file: &dyn File) -> Result<ContainerHeader> {
-    decode_header(file, &read_block(file, 0)?)
-}
-
-/// Whether a container of the expected name is of the same job, run and writer, apart from its level.
-fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()> {
-    let told = |header: &ContainerHeader| {
-        format!(
-            "job {}, step {}, epoch {}, node {}, writer {}",
-            header.job.as_str(),
-            header.step,
-            header.epoch,
-            header.node,
-            header.writer
-        )
-    };
-    let (expected, found) = (told(expected), told(found));
-    // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
-    if expected == found {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!(
-        "the header of a container that is referred to: expected {expected}; found {found}"
-    ))
-    .next("use an older step"))
-}
-
-fn listed(places: &[Arc<dyn Dir>]) -> String {
-    let places = places.iter().map(|dir| dir.path().display().to_string());
-    places.collect::<Vec<String>>().join(", ")
 }
 
 fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
@@ -787,4 +701,41 @@ fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
 
 fn short(digest: &[u8; 32]) -> String {
     format!("{}…", orcheck_format::ids::hex(&digest[..8]))
+}
+
+fn listed(places: &[Arc<dyn Dir>]) -> String {
+    let places = places.iter().map(|dir| dir.path().display().to_string());
+    places.collect::<Vec<String>>().join(", ")
+}
+
+fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<ContainerHeader> {
+    ContainerHeader::decode(block)
+        .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))
+}
+
+fn read_header(file: &dyn File) -> Result<ContainerHeader> {
+    decode_header(file, &read_block(file, 0)?)
+}
+
+/// Whether a container of the expected name is of the same job, run and writer, apart from its level.
+fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()> {
+    let told = |header: &ContainerHeader| {
+        format!(
+            "job {}, step {}, epoch {}, node {}, writer {}",
+            header.job.as_str(),
+            header.step,
+            header.epoch,
+            header.node,
+            header.writer
+        )
+    };
+    let (expected, found) = (told(expected), told(found));
+    // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "the header of a container that is referred to: expected {expected}; found {found}"
+    ))
+    .next("use an older step"))
 }

@@ -24,6 +24,7 @@ use orcheck_format::record::CommitRecord;
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use orcheck_io::memory::Span;
+use orcheck_io::secret::Secret;
 use std::sync::Arc;
 
 /// One checkpoint that may be restartable.
@@ -238,6 +239,14 @@ impl RankView {
             copies,
             notes,
         })
+    }
+
+    /// Takes the user's key; see [`Reader::unlock`].
+    ///
+    /// # Errors
+    /// Invalid where a key is needed and there is none, or the wrong one.
+    pub fn unlock(&mut self, secret: Option<&Arc<Secret>>) -> Result<()> {
+        (self.copies.iter_mut()).try_for_each(|copy| copy.own.unlock(secret))
     }
 
     /// What was skipped or repaired so far.

@@ -24,13 +24,15 @@
 //! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
 
 use crate::baseline::Capture;
+use crate::encoding::EncodePiece;
 use crate::index::{Descriptor, Index, IndexShape};
 use crate::pages::{Copied, Wanted};
 use crate::patience::Patience;
-use crate::stream::{Piece, Plan};
+use crate::stream::{Piece, Plan, Segment};
 use orcheck_format::container::{BLOCK_BYTES, encode_rank_record};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gate;
@@ -72,6 +74,8 @@ pub struct StageContext {
     pub rank: u32,
     /// The writer that flushes it.
     pub writer: u32,
+    /// Whether the CP-thread must know the pieces of each segment, because it encodes them.
+    pub encoded: bool,
     /// Longest wait for a chunk or the CP-thread without any progress.
     pub timeout: Duration,
     /// How it waits.
@@ -116,6 +120,30 @@ pub struct Staging {
     open: bool,
     capture: Option<Capture>,
     most_extents: usize,
+    /// What the CP-thread is told of each region; empty unless it encodes.
+    kinds: Vec<Kind>,
+}
+
+/// What encoding must know of a region.
+#[derive(Clone, Copy)]
+struct Kind {
+    identity: [u8; 16],
+    element_log2: u8,
+}
+
+impl Kind {
+    fn of(record: &RegionRecord) -> Self {
+        // Complex numbers are shuffled by their parts.
+        let element_bytes = match record.dtype {
+            Dtype::C64 => 4,
+            Dtype::C128 => 8,
+            other => other.size_bytes(),
+        };
+        Kind {
+            identity: record.identity(),
+            element_log2: element_bytes.trailing_zeros() as u8,
+        }
+    }
 }
 
 /// What fills at most one chunk.
@@ -162,7 +190,13 @@ impl Staging {
     ) -> Self {
         let (regions, sources) = parts;
         let (capture, most_extents) = incremental.unzip();
+        let kinds = if context.encoded {
+            regions.iter().map(Kind::of).collect()
+        } else {
+            Vec::new()
+        };
         Self {
+            kinds,
             context,
             step,
             plan,
@@ -416,6 +450,7 @@ impl Staging {
             let crcs = vec![crc_span(self.context.pool.span(pool_at_bytes, len_bytes)?)];
             let stored = (self.capture.as_ref()).is_some_and(|c| c.is_stored(segment, &crcs));
             if !stored {
+                push_pieces(&self.context, segment, &crcs, &self.kinds)?;
                 self.push(Descriptor::Segment {
                     pool_at_bytes,
                     len_bytes,
@@ -453,6 +488,7 @@ impl Staging {
             plan: &self.plan,
             capture: self.capture.as_ref(),
             near: 0,
+            kinds: &self.kinds,
         };
         let filled = copy.fill(job, &chunk, &mut read)?;
         filling.index = None;
@@ -475,6 +511,7 @@ impl Staging {
             plan: &self.plan,
             capture: self.capture.as_ref(),
             near: self.near(),
+            kinds: &self.kinds,
         };
         let shared = Shared {
             next: Mutex::new(0),
@@ -557,12 +594,37 @@ fn give_back(pool: &Pool, index: u32) {
     }
 }
 
+/// Describes the pieces of the segment that follows, where the CP-thread encodes.
+fn push_pieces(
+    context: &StageContext,
+    segment: &Segment,
+    crcs: &[u64],
+    kinds: &[Kind],
+) -> Result<()> {
+    if !context.encoded {
+        return Ok(());
+    }
+    for (piece, &crc_plain) in segment.pieces.iter().zip(crcs) {
+        let kind = kinds[piece.region];
+        context.push(Descriptor::Piece(EncodePiece {
+            segment_at_bytes: piece.segment_at_bytes as u32,
+            len_bytes: piece.len_bytes as u32,
+            region_at_bytes: piece.region_at_bytes,
+            crc_plain,
+            element_log2: kind.element_log2,
+            region: kind.identity,
+        }))?;
+    }
+    Ok(())
+}
+
 /// What the copying threads of one snapshot share.
 struct Copying<'a> {
     context: &'a StageContext,
     plan: &'a Plan,
     capture: Option<&'a Capture>,
     near: u32,
+    kinds: &'a [Kind],
 }
 
 impl Copying<'_> {
@@ -634,8 +696,15 @@ impl Copying<'_> {
             len_bytes,
             chunk: Some(chunk),
         };
-        self.context
-            .push(descriptor)
+        let told = match (job, filled) {
+            (Job::Segment(number), Filled::Segment(crcs, _)) => {
+                push_pieces(self.context, &self.plan.segments[*number], crcs, self.kinds)
+            }
+            // Where pieces are encoded no pages are tracked.
+            _ if self.context.encoded => Err(Error::internal("pages cannot be encoded")),
+            _ => Ok(()),
+        };
+        told.and_then(|()| self.context.push(descriptor))
             .inspect_err(|_| give_back(pool, chunk))?;
         Ok(len_bytes)
     }

@@ -5,8 +5,8 @@
 //! records are compared with the manifest, and the padding must be zero. Verification goes on after a finding.
 //!
 //! Invariants:
-//! 1. A verdict without findings means: every region of every rank can be restored, and the container could
-//!    even be rebuilt without its trailer and manifest.
+//! 1. A verdict without findings means: every region of every rank can be restored (an encrypted one: was stored
+//!    whole), and the container could even be rebuilt without its trailer and manifest.
 //! 2. A finding that is not `fatal` costs no data.
 //! 3. Findings are bounded per container; what is beyond the bound is counted.
 //! 4. Nothing is written.
@@ -21,7 +21,7 @@ use orcheck_format::{
     BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Manifest, RankRecord, Result,
     TRAILER_BYTES,
 };
-use orcheck_io::{Dir, File};
+use orcheck_io::{Dir, File, Secret};
 
 use crate::reader::{PIECE_BYTES, Reader, is_striped, manifest_of, padded, part_at, walk};
 
@@ -58,6 +58,8 @@ pub struct ContainerVerdict {
     pub regions: u64,
     /// Bytes of regions read and compared.
     pub checked_bytes: u64,
+    /// Of these: encrypted, and for want of the key only compared as they are stored.
+    pub locked_bytes: u64,
     /// What is wrong, at most [`MAX_FINDINGS`].
     pub findings: Vec<Finding>,
     /// Findings beyond that.
@@ -89,6 +91,14 @@ impl Verdict {
             .flat_map(|container| &container.findings)
     }
 
+    /// Bytes of regions that are encrypted and were compared only as they are stored.
+    pub fn locked_bytes(&self) -> u64 {
+        self.containers
+            .iter()
+            .map(|container| container.locked_bytes)
+            .sum()
+    }
+
     /// Bytes of regions read and compared.
     pub fn checked_bytes(&self) -> u64 {
         self.containers
@@ -98,14 +108,28 @@ impl Verdict {
     }
 }
 
-/// Reads and proves everything of a checkpoint. `progress` hears how many bytes of how many are done; the total
-/// grows while stripes are found.
+/// As [`verify_commit_with`], without a key.
 ///
 /// # Errors
-/// Never for damage, which the verdict holds; `Invalid` without any place to look in.
+/// As [`verify_commit_with`].
 pub fn verify_commit(
     places: &[Arc<dyn Dir>],
     commit: &CommitRecord,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verdict> {
+    verify_commit_with(places, commit, None, progress)
+}
+
+/// Reads and proves everything of a checkpoint; of an encrypted one without its key what is stored, not what it
+/// means. `progress` hears how many bytes of how many are done; the total
+/// grows while stripes are found.
+///
+/// # Errors
+/// Never for damage, which the verdict holds; `Invalid` without any place to look in, or for a wrong key.
+pub fn verify_commit_with(
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    secret: Option<&Arc<Secret>>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verdict> {
     if places.is_empty() {
@@ -124,7 +148,10 @@ pub fn verify_commit(
         let mut check = Check::new(container);
         match Reader::open(places, commit, container) {
             Err(error) => check.find(&error, true, None, None),
-            Ok(reader) => {
+            Ok(mut reader) => {
+                if secret.is_some() {
+                    reader.unlock(secret)?;
+                }
                 let stripes = reader.stripe_bytes();
                 total += stripes;
                 check.container(&reader, commit, container, &mut |done| {
@@ -154,6 +181,7 @@ impl Check {
                 ranks: 0,
                 regions: 0,
                 checked_bytes: 0,
+                locked_bytes: 0,
                 findings: Vec::new(),
                 more_findings: 0,
             },
@@ -238,7 +266,7 @@ impl Check {
                 continue;
             }
             let mut damage = Vec::new();
-            reader.check_region(
+            let locked_bytes = reader.check_region(
                 rank,
                 region,
                 &mut |error| damage.push(error),
@@ -251,6 +279,7 @@ impl Check {
                 self.find(error, true, Some(rank), Some(&region.name));
             }
             self.verdict.checked_bytes += region.len_bytes;
+            self.verdict.locked_bytes += locked_bytes;
         }
     }
 

@@ -78,6 +78,7 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
         direct: false,
         incremental: false,
+        recipe: orcheck_engine::encoding::Recipe::default(),
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
         steps: Steps::none(),

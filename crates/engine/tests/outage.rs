@@ -86,6 +86,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
         world_size: 1,
         alignment_bytes: 4096,
         created_unix_ms: 0,
+        encryption: None,
     };
     let target = Target {
         dir: Arc::clone(dir),
@@ -93,7 +94,9 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
         stripes,
         direct: false,
     };
-    ContainerWriter::create(header, "n0", &target).ok().unwrap()
+    ContainerWriter::create(header, "n0", &target, None)
+        .ok()
+        .unwrap()
 }
 
 /// A rank whose stream is the pool's only chunk.

@@ -3,6 +3,7 @@
 
 mod directories;
 mod disk;
+mod encoding;
 mod hooks;
 mod incremental;
 mod lending;

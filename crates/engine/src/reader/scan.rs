@@ -22,6 +22,9 @@ use orcheck_io::memory::zeroed;
 
 use super::{as_usize, check_manifest, read_block};
 
+/// Bytes looked through at once for a rank record.
+const SEEN_BYTES: u64 = 1 << 20;
+
 /// One rank's part of a container, as found by walking through the file.
 pub(crate) struct Part {
     /// Where the rank header block begins.
@@ -234,11 +237,24 @@ fn record_after(
     end: u64,
 ) -> Result<(u64, (RankRecord, u64))> {
     let mut at = stream_at;
+    // What begins a rank record is looked for in larger pieces: a call for every block would take longer.
+    let (mut seen, mut seen_at) = (Vec::new(), 0);
     while at
         .checked_add(RANK_RECORD_PREFIX_BYTES as u64)
         .is_some_and(|prefix_end| prefix_end <= end)
     {
-        if let Ok((record, len)) = record_at(file, at, end) {
+        if seen.is_empty() || at + RANK_RECORD_PREFIX_BYTES as u64 > seen_at + seen.len() as u64 {
+            seen.resize(as_usize(SEEN_BYTES.min(end - at))?, 0);
+            seen_at = at;
+            if file.read_at(&mut seen, at).is_err() {
+                // Damage in the middle of it: from here on piece by piece.
+                seen.truncate(RANK_RECORD_PREFIX_BYTES);
+                file.read_at(&mut seen, at)?;
+            }
+        }
+        let from = as_usize(at - seen_at)?;
+        let may_begin = RankFooterPrefix::decode(&seen[from..]).is_ok();
+        if may_begin && let Ok((record, len)) = record_at(file, at, end) {
             let leads_here = stream_at
                 .checked_add(record.stream_len_bytes)
                 .and_then(|end| padded(end, alignment));

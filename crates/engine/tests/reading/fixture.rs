@@ -252,6 +252,7 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
         world_size,
         alignment_bytes: spec.alignment,
         created_unix_ms: 1_700_000_000_000,
+        encryption: None,
     }
     .encode();
     let mut bytes = header.to_vec();

@@ -70,6 +70,7 @@ fn an_extent_outside_the_stream_is_refused() {
             world_size: 1,
             alignment_bytes: 4096,
             created_unix_ms: 0,
+            encryption: None,
         };
         let target = Target {
             dir: dir.clone(),
@@ -77,7 +78,9 @@ fn an_extent_outside_the_stream_is_refused() {
             stripes: Vec::new(),
             direct: false,
         };
-        let mut writer = ContainerWriter::create(header, "n0", &target).ok().unwrap();
+        let mut writer = ContainerWriter::create(header, "n0", &target, None)
+            .ok()
+            .unwrap();
         writer
             .begin_rank(
                 0,

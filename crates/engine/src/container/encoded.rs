@@ -1,0 +1,215 @@
+//! The encoded half of a container writer: pieces of any length packed behind each other.
+//!
+//! Pieces go through one aligned buffer and are written in large aligned writes; what is stored as it is and
+//! lies on blocks in the pool is written from there. The place of a piece is known only now, so the rank record,
+//! which the rank wrote without knowing it, is rewritten at the end of its stream.
+//!
+//! Invariants:
+//! 1. A piece begins where the last one ended, or at the next block; what is between is zero.
+//! 2. Every extent of the rank record is exactly one piece that was written; anything else is Corrupt.
+//!
+//! Not here: making pieces smaller and what encryption binds them to (`encoding.rs`).
+
+use super::{ContainerWriter, Store};
+use crate::encoding::{Binding, Body, Bounce, ContainerKey, EncodePiece};
+use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::crc::crc64;
+use orcheck_format::encoding::{Encoding, SEAL_BYTES};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, RankRecord};
+use orcheck_io::memory::copy_into;
+use orcheck_io::pool::Pool;
+use std::collections::BTreeMap;
+
+/// A stored piece from this length on is written straight from the pool.
+const DIRECT_FROM_BYTES: u64 = 64 << 10;
+/// Space is reserved in steps of this size, because nobody knows how much there will be.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// What a container writer needs besides, when it encodes.
+pub(super) struct Encoded {
+    bounce: Bounce,
+    key: Option<ContainerKey>,
+    reserved: u64,
+    /// The pieces of the rank whose stream is being written, by their place in the rank's own stream.
+    pieces: BTreeMap<u64, Extent>,
+}
+
+impl Encoded {
+    pub(super) fn new(key: Option<ContainerKey>) -> Self {
+        Encoded {
+            bounce: Bounce::new(),
+            key,
+            reserved: 0,
+            pieces: BTreeMap::new(),
+        }
+    }
+
+    fn write(&mut self, main: &mut Store, all: bool) -> Result<()> {
+        let reserved = &mut self.reserved;
+        self.bounce.drain(all, |blocks| {
+            reserve(main, reserved, blocks.len() as u64)?;
+            main.write(blocks)
+        })
+    }
+
+    /// Ends the stream: what waits is written, padded with zeros.
+    pub(super) fn close(&mut self, main: &mut Store) -> Result<()> {
+        self.bounce.pad();
+        self.write(main, true)
+    }
+
+    /// Puts the places of the pieces into the record; positions count from the start of the stream.
+    pub(super) fn rewrite(&mut self, record: &mut RankRecord) -> Result<()> {
+        let pieces = std::mem::take(&mut self.pieces);
+        let own = record
+            .regions
+            .iter_mut()
+            .flat_map(|region| &mut region.extents)
+            .filter(|extent| extent.container.is_none());
+        for extent in own {
+            let stored = pieces.get(&extent.physical).filter(|stored| {
+                (stored.len_bytes, stored.crc_plain) == (extent.len_bytes, extent.crc_plain)
+            });
+            let Some(stored) = stored else {
+                return Err(Error::corrupt(format!(
+                    "rank {}: an extent of {} bytes at {} of its stream is no piece that it sent",
+                    record.rank, extent.len_bytes, extent.physical
+                )));
+            };
+            *extent = stored.clone();
+            if Encoding::from_code(extent.encoding)?.encrypted {
+                extent.crc_plain = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reserves space ahead of a write; a file system without room for the reserve decides at the write.
+fn reserve(main: &Store, reserved: &mut u64, more: u64) -> Result<()> {
+    let end = main.at + more;
+    if end <= *reserved {
+        return Ok(());
+    }
+    match main.file.allocate(end + RESERVE_BYTES) {
+        Ok(()) => {
+            *reserved = end + RESERVE_BYTES;
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            main.file.allocate(end)?;
+            *reserved = end;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl ContainerWriter {
+    /// Writes the next piece of the segment at `segment_at_bytes` in the pool.
+    ///
+    /// # Errors
+    /// What the file says; Corrupt for a piece outside the announced stream.
+    pub fn append_piece(
+        &mut self,
+        pool: &Pool,
+        segment_at_bytes: u64,
+        piece: &EncodePiece,
+        body: &Body<'_>,
+    ) -> Result<()> {
+        let (Some(stream), Some(encoded)) = (&mut self.stream, &mut self.encoded) else {
+            return Err(Error::internal("an encoded piece outside a rank"));
+        };
+        let (len_bytes, in_segment) = (
+            u64::from(piece.len_bytes),
+            u64::from(piece.segment_at_bytes),
+        );
+        let stream_at = stream.at + in_segment;
+        if stream_at + len_bytes > stream.announced.stream_len_bytes {
+            return Err(Error::corrupt(format!(
+                "rank {} sends a piece behind the {} bytes it announced",
+                stream.rank, stream.announced.stream_len_bytes
+            )));
+        }
+        let pool_at_bytes = segment_at_bytes + in_segment;
+        let mut encoding = match body {
+            Body::Plain => Encoding::default(),
+            Body::Packed(_, encoding) => *encoding,
+        };
+        encoding.encrypted = encoded.key.is_some();
+        let blocks = len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let direct = encoding.is_plain()
+            && len_bytes >= DIRECT_FROM_BYTES
+            && pool_at_bytes.is_multiple_of(BLOCK_BYTES as u64);
+        if direct {
+            encoded.close(&mut self.main)?;
+        }
+        let at = self.main.at + encoded.bounce.len_bytes();
+        let mut from_pool = 0;
+        if direct {
+            reserve(&self.main, &mut encoded.reserved, blocks)?;
+            pool.write_to(self.main.file.as_ref(), pool_at_bytes, blocks, at)?;
+            self.main.at += blocks;
+            from_pool = blocks;
+        }
+        let payload_len = match body {
+            Body::Plain => len_bytes - from_pool,
+            Body::Packed(bytes, _) => bytes.len() as u64,
+        };
+        let added = if encoding.encrypted { SEAL_BYTES } else { 0 };
+        let room = encoded.bounce.next((payload_len + added) as usize);
+        match body {
+            Body::Plain => copy_into(
+                pool.span(pool_at_bytes + from_pool, payload_len)?,
+                &mut room[..payload_len as usize],
+            ),
+            Body::Packed(bytes, _) => room[..bytes.len()].copy_from_slice(bytes),
+        }
+        if let Some(key) = &encoded.key {
+            let binding = Binding {
+                rank: stream.rank,
+                region: piece.region,
+                region_at_bytes: piece.region_at_bytes,
+                len_bytes,
+                encoding: encoding.code(),
+            };
+            key.seal(at, &binding, piece.crc_plain, room)?;
+        }
+        let crc_stored = if encoding.is_plain() {
+            piece.crc_plain
+        } else {
+            crc64(room)
+        };
+        let extent = Extent {
+            container: None,
+            store: 0,
+            physical: at - stream.base,
+            stored_len_bytes: from_pool + payload_len + added,
+            len_bytes,
+            encoding: encoding.code(),
+            crc_stored,
+            crc_plain: piece.crc_plain,
+        };
+        encoded.pieces.insert(stream_at, extent);
+        encoded.write(&mut self.main, false)
+    }
+
+    /// The segment whose pieces were appended ends.
+    ///
+    /// # Errors
+    /// Corrupt for more bytes than announced.
+    pub fn end_segment(&mut self, len_bytes: u64) -> Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Err(Error::internal("a segment outside a rank"));
+        };
+        if len_bytes > stream.announced.stream_len_bytes - stream.at {
+            return Err(Error::corrupt(format!(
+                "rank {} sends more than the {} bytes it announced",
+                stream.rank, stream.announced.stream_len_bytes
+            )));
+        }
+        stream.at += len_bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Segments on their way into the containers of a step: as they are, or encoded piece by piece.
+//!
+//! Invariants:
+//! 1. A piece is made smaller once, whatever the number of containers.
+//! 2. What a rank says of a piece is checked before it is used.
+//!
+//! Not here: the order of snapshots and giving chunks back (`flush.rs`).
+
+use super::{Flusher, Part, Sink};
+use crate::encoding::{EncodePiece, Encoder};
+use orcheck_format::encoding::MAX_ENCODED_BYTES;
+use orcheck_format::error::{Error, Result};
+use std::sync::Arc;
+
+impl Flusher {
+    /// A piece as this version's ranks send them: in order, inside a chunk, and not too many.
+    pub(super) fn check_piece(
+        &self,
+        rank: u32,
+        piece: EncodePiece,
+        before: &[EncodePiece],
+    ) -> Result<EncodePiece> {
+        let end =
+            |piece: &EncodePiece| u64::from(piece.segment_at_bytes) + u64::from(piece.len_bytes);
+        let from = before.last().map_or(0, end);
+        let sound = u64::from(piece.segment_at_bytes) >= from
+            && (1..=MAX_ENCODED_BYTES).contains(&u64::from(piece.len_bytes))
+            && end(&piece) <= u64::from(self.context.pool.shape().chunk_bytes);
+        if sound && self.encoder.is_some() {
+            return Ok(piece);
+        }
+        Err(Error::corrupt(format!(
+            "rank {rank} sent {piece:?}, which cannot follow byte {from} of its segment"
+        )))
+    }
+
+    /// Writes one segment to all sinks.
+    pub(super) fn write_part(&mut self, step: u64, sinks: &mut [Sink], part: &Part) -> Result<()> {
+        let Part {
+            pool_at_bytes,
+            len_bytes,
+            ..
+        } = *part;
+        let Some(mut encoder) = self.encoder.take() else {
+            for sink in sinks.iter_mut() {
+                self.on_sink(step, sink, |container, context, _| {
+                    container.append(&context.pool, pool_at_bytes, len_bytes)
+                })?;
+            }
+            return Ok(());
+        };
+        let written = self.write_pieces(step, sinks, part, &mut encoder);
+        self.encoder = Some(encoder);
+        written?;
+        for sink in sinks.iter_mut() {
+            self.on_sink(step, sink, |container, _, _| {
+                container.end_segment(len_bytes)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn write_pieces(
+        &mut self,
+        step: u64,
+        sinks: &mut [Sink],
+        part: &Part,
+        encoder: &mut Encoder,
+    ) -> Result<()> {
+        let pool = Arc::clone(&self.context.pool);
+        for piece in &part.pieces {
+            if sinks.iter().all(|sink| sink.container.is_none()) {
+                return Ok(());
+            }
+            let at = part.pool_at_bytes + u64::from(piece.segment_at_bytes);
+            match encoder.encode(&pool, at, piece) {
+                Ok(body) => {
+                    for sink in sinks.iter_mut() {
+                        self.on_sink(step, sink, |container, _, _| {
+                            container.append_piece(&pool, part.pool_at_bytes, piece, &body)
+                        })?;
+                    }
+                }
+                Err(error) => {
+                    for sink in sinks.iter_mut() {
+                        self.lose(step, sink, error.clone())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! One extent on its way from a file to where it belongs.
+//!
+//! Invariants: those of `reader.rs`. What is stored as it is is read in pieces straight into place; what is encoded
+//! is read whole (it is bounded), decoded and proven, and only then handed on.
+//!
+//! Not here: finding files and keys (`reader.rs`), decoding (`encoding.rs`).
+
+use std::sync::Arc;
+
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Extent, RegionRecord, Result, crc64, crc64_combine};
+use orcheck_io::{File, Span, crc_span, fill_span, read_span};
+
+use super::{PIECE_BYTES, as_usize};
+use crate::encoding::{ContainerKey, Decoder, check_stored};
+
+/// A file of this container, or of one that it refers to.
+pub(super) enum Stored<'a> {
+    Own(&'a dyn File),
+    Other(Arc<dyn File>),
+}
+
+/// One extent on its way from a file.
+pub(super) struct Source<'a> {
+    pub(super) step: u64,
+    pub(super) rank: u32,
+    pub(super) region: &'a RegionRecord,
+    /// Offset of the extent in the region, in bytes.
+    pub(super) at: u64,
+    pub(super) extent: &'a Extent,
+    pub(super) file: Stored<'a>,
+    pub(super) encrypted: bool,
+    pub(super) key: Option<Arc<ContainerKey>>,
+}
+
+/// Memory that goes from extent to extent.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) piece: Vec<u8>,
+    pub(super) decoder: Decoder,
+}
+
+impl Source<'_> {
+    pub(super) fn file(&self) -> &dyn File {
+        match &self.file {
+            Stored::Own(file) => *file,
+            Stored::Other(file) => file.as_ref(),
+        }
+    }
+
+    pub(super) fn place(&self) -> String {
+        format!(
+            "step {}, rank {}, region {:?}, bytes {}..{} (file {}, bytes {}..{})",
+            self.step,
+            self.rank,
+            self.region.name,
+            self.at,
+            self.at + self.extent.len_bytes,
+            self.file().name(),
+            self.extent.physical,
+            self.extent.physical + self.extent.stored_len_bytes
+        )
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let len = self.extent.len_bytes;
+        (0..len)
+            .step_by(PIECE_BYTES as usize)
+            .map(move |at| (at, PIECE_BYTES.min(len - at)))
+    }
+
+    /// Reads one piece into `into` and gives back its checksum.
+    fn piece(&self, at: u64, into: Span) -> Result<u64> {
+        read_span(self.file(), into, self.extent.physical + at)
+            .map_err(|error| error.at(self.place()))?;
+        Ok(crc_span(into))
+    }
+
+    fn compare(&self, found: u64) -> Result<()> {
+        if found == self.extent.crc_plain || off(Switch::CrcExtent) {
+            return Ok(());
+        }
+        // Breaks if: this returns Ok; every damaged byte would then reach the program.
+        Err(Error::corrupt(format!(
+            "damaged data: expected CRC-64 {:016x}, found {found:016x}",
+            self.extent.crc_plain
+        ))
+        .at(self.place())
+        .next("restart from an older step, and have the storage checked"))
+    }
+
+    /// Reads the stored bytes of an encoded extent.
+    fn fetch(&self, decoder: &mut Decoder) -> Result<()> {
+        self.file()
+            .read_at(decoder.room(self.extent), self.extent.physical)
+            .map_err(|error| error.at(self.place()))
+    }
+
+    pub(super) fn check_stored(&self, decoder: &mut Decoder) -> Result<()> {
+        self.fetch(decoder)?;
+        check_stored(self.extent, decoder.room(self.extent)).map_err(|error| self.damaged(error))
+    }
+
+    /// The plain bytes of an encoded extent, proven.
+    fn decode<'d>(&self, decoder: &'d mut Decoder) -> Result<&'d [u8]> {
+        self.fetch(decoder)?;
+        let (region, key) = (self.region.identity(), self.key.as_deref());
+        decoder
+            .decode(self.extent, self.rank, region, self.at, key)
+            .map_err(|error| self.damaged(error))
+    }
+
+    fn damaged(&self, error: Error) -> Error {
+        let error = error.at(self.place());
+        if error.kind() == ErrorKind::Corrupt {
+            return error.next("restart from an older step, and have the storage checked");
+        }
+        error
+    }
+
+    pub(super) fn read(&self, into: Span, decoder: &mut Decoder) -> Result<()> {
+        if self.extent.encoding != 0 {
+            fill_span(into, self.decode(decoder)?);
+            return Ok(());
+        }
+        let mut crc = Crc::default();
+        for (at, len) in self.pieces() {
+            crc.append(
+                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?,
+                len,
+            );
+        }
+        self.compare(crc.value())
+    }
+
+    /// An extent of one piece is read once. A longer one is read twice: first to prove it and to note the
+    /// checksum of each piece, then to hand the pieces on, each compared with what was proven.
+    pub(super) fn stream(
+        &self,
+        buffers: &mut Buffers,
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Buffers { piece, decoder } = buffers;
+        if self.extent.encoding != 0 {
+            return sink(self.at, self.decode(decoder)?);
+        }
+        piece.resize(as_usize(self.extent.len_bytes.min(PIECE_BYTES))?, 0);
+        let mut crc = Crc::default();
+        let mut proven = Vec::new();
+        for (at, len) in self.pieces() {
+            let found = self.piece(at, Span::from_mut(&mut piece[..as_usize(len)?]))?;
+            crc.append(found, len);
+            proven.push(found);
+        }
+        self.compare(crc.value())?;
+        if let [_] = proven[..] {
+            return sink(self.at, piece);
+        }
+        for ((at, len), expected) in self.pieces().zip(proven) {
+            let part = &mut piece[..as_usize(len)?];
+            let found = self.piece(at, Span::from_mut(part))?;
+            if found != expected {
+                return Err(Error::corrupt(format!(
+                    "the file changed while it was read: expected CRC-64 {expected:016x}, found {found:016x}"
+                ))
+                .at(self.place())
+                .next("read it when nobody writes it"));
+            }
+            sink(self.at + at, part)?;
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of pieces that follow each other.
+#[derive(Default)]
+struct Crc(Option<u64>);
+
+impl Crc {
+    fn append(&mut self, crc: u64, len_bytes: u64) {
+        self.0 = Some(match self.0 {
+            None => crc,
+            Some(before) => crc64_combine(before, crc, len_bytes),
+        });
+    }
+
+    fn value(&self) -> u64 {
+        self.0.unwrap_or_else(|| crc64(&[]))
+    }
+}
