@@ -85,6 +85,15 @@ pub struct Which {
     pub level: Option<Level>,
 }
 
+/// What opens encrypted checkpoints.
+#[derive(Debug, Args)]
+pub struct Unlock {
+    /// Where the key of encrypted checkpoints comes from: file:PATH, keyring:NAME or env:NAME; never the key
+    /// itself. Default: ORCHECK_ENCRYPT_KEY
+    #[arg(long, value_name = "SOURCE")]
+    pub encrypt_key: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub struct LsArgs {
     #[command(flatten)]
@@ -97,6 +106,8 @@ pub struct ShowArgs {
     pub which: Which,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// Only this rank; repeatable
     #[arg(long = "rank", value_name = "R")]
     pub ranks: Vec<u32>,
@@ -108,6 +119,8 @@ pub struct VerifyArgs {
     pub which: Which,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// All checkpoints of the job
     #[arg(long, conflicts_with_all = ["step", "level"])]
     pub all: bool,
@@ -119,6 +132,8 @@ pub struct RestoreArgs {
     pub which: Which,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// Rank whose region is wanted
     #[arg(long, value_name = "R", required_unless_present = "all")]
     pub rank: Option<u32>,

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_format::{Error, ErrorKind, FileName, JobName, Result};
-use orcheck_io::{Dir, Steps, open_dir};
+use orcheck_io::{Dir, Secret, SecretSource, Steps, open_dir};
 
-use crate::args::{Where, Which};
+use crate::args::{Unlock, Where, Which};
 use crate::exit;
 use crate::output::Failure;
 
@@ -58,6 +58,17 @@ pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> (Vec<PathBuf>, Vec<Path
             .into_iter()
             .collect(),
     )
+}
+
+/// The key of encrypted checkpoints: from the source given, or from that of ORCHECK_ENCRYPT_KEY; `None` where
+/// neither is.
+pub fn secret(unlock: &Unlock) -> Result<Option<Arc<Secret>>> {
+    let variable = || orcheck_io::env_var("ORCHECK_ENCRYPT_KEY");
+    let source = unlock.encrypt_key.clone().or_else(variable);
+    let Some(source) = source.filter(|source| !source.is_empty()) else {
+        return Ok(None);
+    };
+    Ok(Some(Arc::new(SecretSource::parse(&source)?.read()?)))
 }
 
 struct Root {

@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
-use orcheck_io::{Create, Dir};
+use orcheck_io::{Create, Dir, Secret};
 use serde_json::{Value, json};
 
 use crate::args::RestoreArgs;
 use crate::commands::{show, verify};
 use crate::exit;
-use crate::job::{Job, parent_and_name};
+use crate::job::{Job, parent_and_name, secret};
 use crate::output::{Failure, Outcome, count, progress_bar, size};
 use crate::stop;
 
@@ -32,9 +32,11 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     stop::install()?;
     let job = Job::open(&args.place)?;
     let commit = job.pick(&args.which)?;
+    let secret = secret(&args.unlock)?;
+    let secret = secret.as_ref();
     let restored = match (&args.region, args.rank) {
-        (Some(region), Some(rank)) => one(args, &job, rank, region, json_wanted),
-        _ => all(args, &job, json_wanted),
+        (Some(region), Some(rank)) => one(args, &job, rank, region, secret, json_wanted),
+        _ => all(args, &job, secret, json_wanted),
     };
     restored.map_err(|failure| {
         if let Some(code) = stop::requested() {
@@ -43,7 +45,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
         if failure.code != exit::CORRUPT {
             return failure;
         }
-        match verify::older_good(&job, commit, !json_wanted) {
+        match verify::older_good(&job, commit, secret, !json_wanted) {
             Ok(Some(older)) => Failure::with(
                 exit::CORRUPT_OLDER_GOOD,
                 failure.error.next(format!(
@@ -61,11 +63,13 @@ fn one(
     job: &Job,
     rank: u32,
     name: &str,
+    secret: Option<&Arc<Secret>>,
     json_wanted: bool,
 ) -> std::result::Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
-    let reader = Reader::open(&job.places_of(commit), record, holder_of(record, rank)?)?;
+    let mut reader = Reader::open(&job.places_of(commit), record, holder_of(record, rank)?)?;
+    reader.unlock(secret)?;
     let region = reader.region(rank, name).ok_or_else(|| {
         let names: Vec<&str> = reader
             .manifest()
@@ -131,7 +135,12 @@ fn one(
     })
 }
 
-fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
+fn all(
+    args: &RestoreArgs,
+    job: &Job,
+    secret: Option<&Arc<Secret>>,
+    json_wanted: bool,
+) -> std::result::Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     if let Some(rank) = args.rank {
@@ -156,7 +165,11 @@ fn all(args: &RestoreArgs, job: &Job, json_wanted: bool) -> std::result::Result<
             continue;
         }
         let reader = match Reader::open(&places, record, container) {
-            Ok(reader) => reader,
+            Ok(mut reader) => {
+                // Without the key there is nothing to go on for.
+                reader.unlock(secret)?;
+                reader
+            }
             Err(error) => {
                 entries.push(json!({ "container": container.file, "error": error.to_string() }));
                 failures.push(error);

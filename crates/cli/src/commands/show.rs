@@ -1,7 +1,7 @@
 //! `orcheck show`: what one checkpoint holds.
 //!
 //! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
-//! and the exit code is 3.
+//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
 
 use orcheck_engine::reader::Reader;
 use orcheck_format::{RegionRecord, manifest::RegionKind};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::ShowArgs;
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, secret};
 use crate::output::{
     Failure, Outcome, Tone, cell, count, plain, right, shape, size, table, table_text,
 };
@@ -49,6 +49,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "flags",
     ]);
     let places = job.places_of(commit);
+    let secret = secret(&args.unlock)?;
     let mut failed = 0u64;
     for container in &record.containers {
         let held: u64 = container
@@ -63,7 +64,10 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             .get(container.node as usize)
             .cloned()
             .unwrap_or_default();
-        let opened = Reader::open(&places, record, container);
+        let mut opened = Reader::open(&places, record, container);
+        if let (Ok(reader), Some(_)) = (&mut opened, &secret) {
+            reader.unlock(secret.as_ref())?;
+        }
         let error = opened.as_ref().err().map(|error| error.to_string());
         container_table.add_row([
             plain(&container.file),
@@ -72,6 +76,9 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             right(held),
             right(size(container.len_bytes)),
             match &error {
+                None if opened.as_ref().is_ok_and(Reader::is_locked) => {
+                    cell("encrypted", Tone::Note)
+                }
                 None => cell("readable", Tone::Good),
                 Some(_) => cell("unreadable", Tone::Bad),
             },
@@ -95,6 +102,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
                 warnings.push(error.to_string());
             }
             Ok(reader) => {
+                document["encrypted"] = json!(reader.is_encrypted());
                 document["stores"] = json!(reader.manifest().stores);
                 document["notes"] = json!(reader.notes());
                 warnings.extend(reader.notes().iter().cloned());
@@ -194,6 +202,7 @@ pub fn region_document(region: &RegionRecord) -> Value {
         "same_as": region.same_as,
         "extents": region.extents.len(),
         "referred_bytes": referred_bytes(region),
+        "stored_bytes": region.extents.iter().map(|extent| extent.stored_len_bytes).sum::<u64>(),
     })
 }
 

@@ -3,16 +3,19 @@
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. A damaged commit record whose other copies are good is
-//! damage that loses no data.
+//! damage that loses no data. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
+//! said.
 
 use orcheck_engine::catalog::Commit;
-use orcheck_engine::verify::{Verdict, verify_commit};
+use orcheck_engine::verify::{Verdict, verify_commit_with};
 use orcheck_format::{CommitRecord, ErrorKind};
+use orcheck_io::Secret;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 use crate::args::{VerifyArgs, Which};
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, secret};
 use crate::output::{
     Failure, Outcome, Tone, cell, count, plain, progress_bar, right, size, table, table_text,
 };
@@ -24,7 +27,9 @@ struct Checked<'a> {
 
 impl Checked<'_> {
     fn state(&self) -> (&'static str, Tone) {
-        if self.verdict.is_good() {
+        if self.verdict.is_good() && self.verdict.locked_bytes() > 0 {
+            ("stored whole", Tone::Good)
+        } else if self.verdict.is_good() {
             ("good", Tone::Good)
         } else if self.verdict.is_restorable() {
             ("damaged, restorable", Tone::Note)
@@ -37,6 +42,8 @@ impl Checked<'_> {
 /// Verifies one checkpoint or all.
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let job = Job::open(&args.place)?;
+    let secret = secret(&args.unlock)?;
+    let secret = secret.as_ref();
     let commits: Vec<&Commit> = if args.all {
         job.pick(&Which {
             step: None,
@@ -50,7 +57,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     for commit in commits {
         checked.push(Checked {
             commit,
-            verdict: verify_one(&job, commit, show_progress)?,
+            verdict: verify_one(&job, commit, secret, show_progress)?,
         });
     }
     let first_restorable = checked[0].verdict.is_restorable();
@@ -60,7 +67,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
             .iter()
             .find(|one| one.verdict.is_restorable())
             .map(|one| &one.commit.record),
-        (false, false) => older_good(&job, checked[0].commit, show_progress)?,
+        (false, false) => older_good(&job, checked[0].commit, secret, show_progress)?,
     };
     let damaged_record = job
         .catalog
@@ -73,18 +80,27 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         (true, _) if checked.iter().all(|one| one.verdict.is_good()) && !damaged_record => exit::OK,
         (true, _) => exit::PARTIAL,
     };
+    let mut warnings = job.notes();
+    let locked_bytes: u64 = checked.iter().map(|one| one.verdict.locked_bytes()).sum();
+    if locked_bytes > 0 {
+        warnings.push(format!(
+            "{} are encrypted and no key was given: checked is that they are stored as they were written; give \
+             --encrypt-key to check what they hold",
+            size(locked_bytes)
+        ));
+    }
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(document).collect::<Vec<Value>>(),
         "older_good_step": older_good.map(|record| record.step),
         "older_good_level": older_good.map(|record| record.level.to_string()),
-        "notes": job.notes(),
+        "notes": warnings,
     });
     Ok(Outcome {
         code,
         text: text(&job, &checked, older_good),
         document,
-        warnings: job.notes(),
+        warnings,
     })
 }
 
@@ -102,12 +118,18 @@ fn first_code(verdict: &Verdict) -> u8 {
     }
 }
 
-fn verify_one(job: &Job, commit: &Commit, show_progress: bool) -> Result<Verdict, Failure> {
+fn verify_one(
+    job: &Job,
+    commit: &Commit,
+    secret: Option<&Arc<Secret>>,
+    show_progress: bool,
+) -> Result<Verdict, Failure> {
     let bar = progress_bar(show_progress);
     bar.set_message(format!("step {}", commit.record.step));
-    let verdict = verify_commit(
+    let verdict = verify_commit_with(
         &job.places_of(commit),
         &commit.record,
+        secret,
         &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -122,6 +144,7 @@ fn verify_one(job: &Job, commit: &Commit, show_progress: bool) -> Result<Verdict
 pub fn older_good<'a>(
     job: &'a Job,
     than: &Commit,
+    secret: Option<&Arc<Secret>>,
     show_progress: bool,
 ) -> Result<Option<&'a CommitRecord>, Failure> {
     let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
@@ -131,7 +154,7 @@ pub fn older_good<'a>(
         .iter()
         .filter(|commit| key(commit) <= key(than) && commit.record != than.record);
     for commit in others {
-        if verify_one(job, commit, show_progress)?.is_restorable() {
+        if verify_one(job, commit, secret, show_progress)?.is_restorable() {
             return Ok(Some(&commit.record));
         }
     }
@@ -147,6 +170,7 @@ fn document(one: &Checked<'_>) -> Value {
         "good": one.verdict.is_good(),
         "restorable": one.verdict.is_restorable(),
         "checked_bytes": one.verdict.checked_bytes(),
+        "locked_bytes": one.verdict.locked_bytes(),
         "containers": one.verdict.containers.iter().map(|container| json!({
             "file": container.file,
             "path": container.path,
@@ -154,6 +178,7 @@ fn document(one: &Checked<'_>) -> Value {
             "ranks": container.ranks,
             "regions": container.regions,
             "checked_bytes": container.checked_bytes,
+            "locked_bytes": container.locked_bytes,
             "findings": container.findings.iter().map(|finding| json!({
                 "kind": finding.kind.name(),
                 "fatal": finding.fatal,

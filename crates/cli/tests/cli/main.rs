@@ -3,6 +3,7 @@
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
 mod inspect;
@@ -21,6 +22,7 @@ fn orcheck(arguments: &[&str]) -> Command {
         .args(arguments)
         .env_remove("ORCHECK_GLOBAL")
         .env_remove("ORCHECK_NODE_DIR")
+        .env_remove("ORCHECK_ENCRYPT_KEY")
         .env_remove("ORCHECK_RUN_ATTEMPT");
     command
 }

@@ -1,0 +1,233 @@
+//! Encrypted checkpoints from outside: with the key, with another one, with none.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use orcheck_engine::container::{Announced, ContainerWriter, Target};
+use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
+use orcheck_engine::ledger::Ledger;
+use orcheck_format::encoding::Compression;
+use orcheck_format::{
+    BLOCK_BYTES, CommitRecord, ContainerHeader, Dtype, Extent, Features, Level, RankRecord,
+    RegionKind, RegionRecord, crc64, encode_rank_record,
+};
+use orcheck_io::secret::Secret;
+use orcheck_io::{Pool, PoolShape, Steps, open_dir};
+
+use crate::fixture::{epoch, flip};
+use crate::inspect::Site;
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// What the only region holds.
+fn field() -> Vec<u8> {
+    (0..20_000u32)
+        .flat_map(|i| f64::from(i).sqrt().to_le_bytes())
+        .collect()
+}
+
+/// A job of one rank in one placed directory, compressed and encrypted; and the path of its container.
+fn write(site: &Site) -> std::path::PathBuf {
+    let [dir, _] = site.dirs();
+    std::fs::create_dir_all(&dir).unwrap();
+    let secret = Arc::new(Secret::new(std::array::from_fn(|i| i as u8)));
+    let mut header = ContainerHeader {
+        features: Features {
+            incompat: Features::ENCODED | Features::ENCRYPTED,
+            ..Features::default()
+        },
+        job: orcheck_format::JobName::new("cavity").unwrap(),
+        step: 5,
+        epoch: epoch(1),
+        level: Level::Global,
+        node: 0,
+        writer: 0,
+        world_size: 1,
+        alignment_bytes: BLOCK_BYTES as u32,
+        created_unix_ms: 1,
+        encryption: None,
+    };
+    let (encryption, key) = ContainerKey::create(&secret, &header).unwrap();
+    header.encryption = Some(encryption);
+    let target = Target {
+        dir: open_dir(&dir, Steps::none()).unwrap(),
+        server: 0,
+        stripes: Vec::new(),
+        direct: false,
+    };
+    let pool = Pool::create(PoolShape {
+        chunk_bytes: 1 << 18,
+        chunk_count: 1,
+        words: 0,
+        rings: 0,
+        ring_entries: 0,
+    })
+    .unwrap();
+    let bytes = field();
+    let chunk = pool.try_take(0).unwrap();
+    pool.put(&chunk, 0, &bytes);
+    let mut region = RegionRecord {
+        name: "field".into(),
+        kind: RegionKind::Array,
+        dtype: Dtype::F64,
+        flags: 0,
+        len_bytes: bytes.len() as u64,
+        local: vec![20_000],
+        global: vec![],
+        offset: vec![],
+        same_as: None,
+        extents: vec![],
+    };
+    let piece = EncodePiece {
+        segment_at_bytes: 0,
+        len_bytes: bytes.len() as u32,
+        region_at_bytes: 0,
+        crc_plain: crc64(&bytes),
+        element_log2: 3,
+        region: region.identity(),
+    };
+    region.extents.push(Extent {
+        container: None,
+        store: 0,
+        physical: 0,
+        stored_len_bytes: bytes.len() as u64,
+        len_bytes: bytes.len() as u64,
+        encoding: 0,
+        crc_stored: piece.crc_plain,
+        crc_plain: piece.crc_plain,
+    });
+    let stream_len_bytes = bytes.len().next_multiple_of(BLOCK_BYTES) as u64;
+    let mut writer = ContainerWriter::create(header, "n0", &target, Some(key))
+        .map_err(|(_, error)| error)
+        .unwrap();
+    let announced = Announced {
+        stream_len_bytes,
+        cut_bytes: 1 << 18,
+        may_shrink: false,
+    };
+    writer.begin_rank(0, announced).unwrap();
+    let recipe = Recipe {
+        compression: Compression::Zstd,
+        level: 1,
+        secret: Some(secret),
+    };
+    let mut encoder = Encoder::new(&recipe).unwrap();
+    let body = encoder.encode(&pool, 0, &piece).unwrap();
+    writer.append_piece(&pool, 0, &piece, &body).unwrap();
+    writer.end_segment(stream_len_bytes).unwrap();
+    let record = RankRecord {
+        rank: 0,
+        stream_len_bytes,
+        regions: vec![region],
+    };
+    let framed = encode_rank_record(&record);
+    writer
+        .end_rank(framed, &[], &mut Ledger::default())
+        .unwrap();
+    let container = writer.finish().map_err(|(_, error)| error).unwrap();
+    pool.give(chunk);
+    let path = dir.join(&container.file);
+    let record = CommitRecord {
+        job: orcheck_format::JobName::new("cavity").unwrap(),
+        step: 5,
+        epoch: epoch(1),
+        level: Level::Global,
+        world_size: 1,
+        nodes: vec!["n0".into()],
+        placement_generation: 1,
+        servers: vec![site.a.clone()],
+        containers: vec![container],
+        created_unix_ms: 2,
+    };
+    let name = orcheck_engine::commit::name_of(5, epoch(1), Level::Global);
+    std::fs::write(dir.join(name), record.encode()).unwrap();
+    path
+}
+
+/// The text of `--encrypt-key` for a file that holds this key.
+fn source(site: &Site, name: &str, text: &str) -> String {
+    let path = site.scratch.dir("keys").join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    format!("file:{}", path.display())
+}
+
+// Breaks if: a command goes on without the key it needs, or with a wrong one, or shows it.
+#[test]
+fn the_key_opens_it_and_nothing_else_does() {
+    let site = Site::new();
+    let path = write(&site);
+    let right = source(&site, "right", KEY);
+    let wrong = source(&site, "wrong", &KEY.replace('f', "0"));
+    let out = site.scratch.dir("out").join("field.bin");
+    let out = out.to_str().unwrap();
+    let restore = [
+        "restore", "5", "--rank", "0", "--region", "field", "--out", out,
+    ];
+
+    let mut said = String::new();
+    for (key, part) in [(None, "no key was given"), (Some(&wrong), "not the one")] {
+        let mut arguments = restore.to_vec();
+        arguments.extend(key.iter().flat_map(|key| ["--encrypt-key", key.as_str()]));
+        let answer = site.ask(&arguments);
+        assert_eq!(answer.code, 2, "{}", answer.stderr);
+        assert!(answer.stderr.contains(part), "{}", answer.stderr);
+        assert!(answer.stderr.contains("--encrypt-key"), "{}", answer.stderr);
+        assert!(!std::path::Path::new(out).exists());
+        said += &answer.stderr;
+    }
+    let answer = site.ask(&[&restore[..], &["--encrypt-key", &right]].concat());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    assert!(std::fs::read(out).unwrap() == field());
+    said += &answer.stdout;
+
+    // Without the key storage can be checked, and it is said that this is all.
+    let answer = site.ask(&["verify", "5", "--json"]);
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    assert_eq!(answer.json()["checkpoints"][0]["locked_bytes"], 160_000);
+    let notes = answer.json()["notes"].to_string();
+    assert!(notes.contains("no key was given"), "{notes}");
+    said += &answer.stdout;
+    let answer = site.ask(&["verify", "5", "--json", "--encrypt-key", &right]);
+    assert_eq!(answer.json()["checkpoints"][0]["locked_bytes"], 0);
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    let answer = site.ask(&["verify", "5", "--encrypt-key", &wrong]);
+    assert_eq!(answer.code, 2, "{}", answer.stderr);
+    said += &answer.stderr;
+
+    // Names and lengths need no key.
+    let answer = site.ask(&["show", "5", "--json"]);
+    let document = answer.json();
+    assert_eq!(document["containers"][0]["encrypted"], true);
+    let region = &document["ranks"][0]["regions"][0];
+    assert_eq!(region["name"], "field");
+    assert!(region["stored_bytes"].as_u64() < region["len_bytes"].as_u64());
+    let answer = site.ask(&["show", "5", "--encrypt-key", &right]);
+    assert!(answer.stdout.contains("readable"), "{}", answer.stdout);
+    said += &answer.stdout;
+    assert!(site.ask(&["show", "5"]).stdout.contains("encrypted"));
+
+    // The key itself instead of its source: refused without being repeated.
+    let answer = site.ask(&["show", "5", "--encrypt-key", KEY]);
+    assert_eq!(answer.code, 2, "{}", answer.stderr);
+    said += &answer.stderr;
+    assert!(!said.contains(&KEY[..16]), "{said}");
+
+    // A key that others can read is none.
+    let open = site.scratch.dir("keys").join("right");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let answer = site.ask(&["verify", "5", "--encrypt-key", &right]);
+    assert!(answer.stderr.contains("mode 0644"), "{}", answer.stderr);
+    assert_eq!(answer.code, 2);
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o400)).unwrap();
+
+    // Breaks if: damage to stored bytes is not looked for without a key.
+    flip(&path, 8192 + 100, 3);
+    for arguments in [
+        vec!["verify", "5"],
+        vec!["verify", "5", "--encrypt-key", &right],
+    ] {
+        let answer = site.ask(&arguments);
+        assert_eq!(answer.code, 5, "{}", answer.stdout);
+    }
+}
