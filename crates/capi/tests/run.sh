@@ -109,6 +109,33 @@ fresh
 check "basic save" "$WORK/basic" save
 check "basic restore" "$WORK/basic" restore
 check "basic changed" "$WORK/basic" changed
+
+# Compressed and encrypted: the same bytes; nothing without the key; and the key is in no output.
+key=603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4
+echo "$key" > "$WORK/key" && tr 6 7 < "$WORK/key" > "$WORK/other" && chmod 600 "$WORK/key" "$WORK/other"
+export ORC_TEST_SAID="$WORK/said"
+fresh
+plain=$ORC_TEST_OPTIONS
+secret="
+compress = \"zstd\"
+encrypt = \"aes-256-gcm\""
+export ORC_TEST_OPTIONS="$plain$secret
+encrypt_key = \"file:$WORK/key\""
+check "encrypted save" "$WORK/basic" save
+check "encrypted restore" "$WORK/basic" restore
+export ORC_TEST_OPTIONS="$plain$secret
+encrypt_key = \"file:$WORK/other\""
+check "encrypted, another key" "$WORK/basic" locked "not the one"
+export ORC_TEST_OPTIONS="$plain"
+check "encrypted, no key" "$WORK/basic" locked "no key was given"
+export ORC_TEST_OPTIONS="$plain
+encrypt_key = \"$key\""
+check "encrypted, the key as its own source" "$WORK/basic" unopened "never the key itself"
+the_key_is_nowhere() {
+  [ -s "$ORC_TEST_SAID" ] && ! grep -rqF "$key" "$WORK"/data* "$ORC_TEST_SAID"
+}
+export -f the_key_is_nowhere; export key
+check "encrypted, the key is in no file" the_key_is_nowhere
 fresh 1MiB 64KiB
 check "codec" "$WORK/codec"
 fresh

@@ -1,6 +1,8 @@
 /* One rank without MPI. `basic save`: takes three checkpoints and closes. `basic restore`: a new
  * process finds them, asks for sizes, restarts and compares. `basic changed`: types and sizes that
- * are not the stored ones are refused. */
+ * are not the stored ones are refused. `basic locked`: what is encrypted is refused without its key.
+ *
+ * Breaks if: resume.rs takes a missing key for damage (orc_find then says that nothing is there). */
 #include "check.h"
 #include "orcheck.h"
 
@@ -124,6 +126,34 @@ static void partial(void) {
   orc_abandon(s);
 }
 
+/* What a refusal says goes where the script can look through it. */
+static void said(void) {
+  const char *path = getenv("ORC_TEST_SAID");
+  FILE *f = path ? fopen(path, "a") : NULL;
+  CHECK(f != NULL && fprintf(f, "%s\n", orc_message()) > 0);
+  CHECK(fclose(f) == 0);
+}
+
+/* What is there cannot be read: an error that says why, and no fresh start. */
+static void locked(const char *piece) {
+  orc_session *s;
+  uint64_t step = 0;
+  OKAY(orc_open(&s, "basic", NULL, test_options()));
+  REFUSED(orc_find(s, &step), ORC_INVALID, piece);
+  said();
+  fill(4);
+  OKAY(orc_protect(s, "flat", flat, ORC_F64, N, 0));
+  CHECK(orc_checkpoint(s, 4) == ORC_INVALID);
+  said();
+  orc_close(s, 30);
+}
+
+static void unopened(const char *piece) {
+  orc_session *s;
+  REFUSED(orc_open(&s, "basic", NULL, test_options()), ORC_INVALID, piece);
+  said();
+}
+
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "";
   if (!strcmp(mode, "save")) save();
@@ -133,7 +163,9 @@ int main(int argc, char **argv) {
     changed("flat", flat, ORC_I64, N, "flat");
     partial();
     changed("flat2", flat, ORC_F64, N, "flat2");
-  } else FAIL("usage: basic save|restore|changed");
+  } else if (!strcmp(mode, "locked") && argc > 2) locked(argv[2]);
+  else if (!strcmp(mode, "unopened") && argc > 2) unopened(argv[2]);
+  else FAIL("usage: basic save|restore|changed|locked PIECE|unopened PIECE");
   printf("basic %s: ok\n", mode);
   return 0;
 }

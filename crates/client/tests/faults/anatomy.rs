@@ -1,9 +1,9 @@
 //! Where the structures of a container lie in its file.
 
 use orcheck_format::container::{
-    BLOCK_BYTES, RankHeader, TRAILER_BYTES, Trailer, decode_rank_record,
+    BLOCK_BYTES, RankHeader, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer, decode_rank_record,
 };
-use orcheck_format::manifest::Manifest;
+use orcheck_format::manifest::{Manifest, RankRecord};
 use std::ops::Range;
 
 /// The ranges of one container's structures.
@@ -30,12 +30,13 @@ pub fn anatomy(bytes: &[u8]) -> Anatomy {
     while at < manifest.start {
         let header = RankHeader::decode(&bytes[at..at + BLOCK_BYTES]).unwrap();
         let stream = at + BLOCK_BYTES;
-        let record = stream
-            + if striped {
-                0
-            } else {
-                header.stream_len_bytes as usize
-            };
+        let known = |rank: &RankRecord| (rank.rank == header.rank).then_some(rank.stream_len_bytes);
+        let stream_len_bytes = match header.stream_len_bytes {
+            _ if striped => 0,
+            STREAM_LEN_UNKNOWN => decoded.ranks.iter().find_map(known).unwrap(),
+            known => known,
+        };
+        let record = stream + (stream_len_bytes as usize).next_multiple_of(BLOCK_BYTES);
         let (_, used) = decode_rank_record(&bytes[record..]).unwrap();
         ranks.push((
             header.rank,

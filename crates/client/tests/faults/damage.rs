@@ -3,7 +3,7 @@
 
 use crate::anatomy::anatomy;
 use crate::ledger::Story;
-use crate::life::{Life, PAIR, SPREAD, STRIPED, Workload, copy_tree, names};
+use crate::life::{ENCODED, Life, PAIR, SPREAD, STRIPED, Workload, copy_tree, names};
 use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Random, Table, Verdict, apart, seed, share, told, trials};
 use orcheck_format::container::BLOCK_BYTES;
@@ -11,6 +11,15 @@ use orcheck_format::names::FileName;
 use orcheck_io::testing::{Ended, Scratch};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// The encoded workload with one copy of everything: damage cannot be mended from another level.
+const ALONE: Workload = Workload {
+    name: "2 ranks, 2 directories, zstd + aes-256-gcm",
+    dirs: 2,
+    node_level: false,
+    lent: false,
+    ..ENCODED
+};
 
 /// The newest step in the damaged directories; the one before is there too.
 const NEWEST: u64 = 3;
@@ -299,7 +308,7 @@ pub fn damaged_structures() {
     let flips = (trials(8) as u64).min(2000);
     println!("  seed {seed} (ORCHECK_SEED)");
     let mut table = Table::default();
-    for workload in [SPREAD, PAIR, STRIPED] {
+    for workload in [SPREAD, PAIR, STRIPED, ALONE] {
         let workload = Workload {
             keep: 2,
             ..workload

@@ -2,7 +2,7 @@
 
 use crate::hooks::{Key, Named};
 use crate::ledger::Story;
-use crate::life::{INCREMENTAL, Life, NODES, SOLO, STRIPED, Workload, copy_tree};
+use crate::life::{ENCODED, INCREMENTAL, Life, NODES, SOLO, STRIPED, Workload, copy_tree};
 use crate::trial::{Outcome, Table, Verdict, apart_with, check_records, heal, share, told};
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{Child, Ended, Scratch};
@@ -100,7 +100,7 @@ pub fn after_a_good_run(workload: Workload, root: &Path) {
 // counts as damage. (That syncs come before renames shows only when power is lost.)
 pub fn killed_before_every_step() {
     let mut table = Table::default();
-    for workload in [SOLO, NODES, STRIPED, INCREMENTAL] {
+    for workload in [SOLO, NODES, STRIPED, INCREMENTAL, ENCODED] {
         let nothing = |_: &Path| {};
         let keys = record(workload, CHECKPOINTS, 1, &nothing, None);
         let outcomes = share(keys.len(), &|n| kill_at(&workload, 1, &nothing, &keys[n]));

@@ -12,8 +12,10 @@ use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
+use orcheck_io::secret::Secret;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +106,24 @@ pub const PAIR: Workload = Workload {
     overlapped: false,
 };
 
+/// The key of the encrypted workload.
+const KEY: [u8; 32] = [0x5a; 32];
+
+/// Compressed and encrypted at both levels, with a pool that holds a part; the key lies beside the directories.
+pub const ENCODED: Workload = Workload {
+    name: "2 ranks, node + global, zstd + aes-256-gcm, 4 chunks",
+    ranks: 2,
+    nodes: 1,
+    dirs: 1,
+    node_level: true,
+    keep: 2,
+    scale: 120,
+    options: "pool = '256 KiB'\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
+    routed: false,
+    lent: true,
+    overlapped: false,
+};
+
 /// As [`PAIR`] without level node: every container is in one place only.
 pub const SPREAD: Workload = Workload {
     name: "2 ranks, 2 nodes, global",
@@ -155,7 +175,30 @@ impl Workload {
             options += line;
             options.push('\n');
         }
+        if let Some(key) = self.key(root) {
+            options += &format!("encrypt_key = 'file:{}'\n", key.display());
+        }
         Job { options, ..job }
+    }
+
+    /// The file with the key of an encrypted workload.
+    fn key(&self, root: &Path) -> Option<PathBuf> {
+        if !self.options.contains("encrypt") {
+            return None;
+        }
+        let path = root.join("key");
+        if !path.exists() {
+            // Whole at once: ranks in other processes may look for it already.
+            let unique = root.join(format!("key-{}", std::process::id()));
+            std::fs::write(&unique, KEY).unwrap();
+            std::fs::set_permissions(&unique, std::fs::Permissions::from_mode(0o600)).unwrap();
+            std::fs::rename(&unique, &path).unwrap();
+        }
+        Some(path)
+    }
+
+    fn secret(&self) -> Option<Arc<Secret>> {
+        (self.options.contains("encrypt")).then(|| Arc::new(Secret::new(KEY)))
     }
 
     pub fn levels(&self) -> Vec<Level> {
@@ -248,7 +291,9 @@ impl Workload {
         let views: Vec<RankView> = (0..self.ranks)
             .map(|rank| {
                 let place = &places[self.node_of(rank) as usize];
-                RankView::open(place, candidate, rank, self.ranks)
+                let mut view = RankView::open(place, candidate, rank, self.ranks)?;
+                view.unlock(self.secret().as_ref())?;
+                Ok(view)
             })
             .collect::<orcheck_format::Result<_>>()
             .map_err(Trouble::Refused)?;
