@@ -1,7 +1,7 @@
 //! Incremental capture against a model: whatever is written, lost, pruned or lent, every checkpoint that has a
 //! commit record gives the bytes that the program had when it was taken.
 
-use crate::support::Job;
+use crate::support::{Job, tracks_pages};
 use orcheck_client::Session;
 use orcheck_engine::baseline::Full;
 use orcheck_engine::catalog::Catalog;
@@ -13,7 +13,6 @@ use orcheck_io::environment::env_var;
 use orcheck_io::memory::Span;
 use orcheck_io::steps::{Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Pinned, Scratch};
-use orcheck_io::track::Tracker;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
@@ -414,12 +413,6 @@ fn captured(
 
 const BIG: u64 = 2 << 20;
 
-/// Whether this kernel tracks pages: one older than 6.7 does not, and regions are compared.
-fn tracks() -> bool {
-    let mut bytes = vec![0u8; 1 << 20];
-    Tracker::arm(Span::from_mut(&mut bytes), &Steps::none()).is_ok()
-}
-
 #[test]
 fn compared_regions_store_the_chunks_that_changed() {
     let all = captured("incremental_chain = 4", 0, |step, bytes| {
@@ -428,7 +421,6 @@ fn compared_regions_store_the_chunks_that_changed() {
     assert_eq!(all[0], (BIG + 64, 0, 0, Some(Full::First)));
     for &(stored, referred, _, full) in &all[1..5] {
         assert_eq!((stored + referred, full), (BIG + 64, None));
-        // The small region shares no chunk with the changed one, or it does.
         assert!(
             stored <= 2 * 65536 + 64,
             "{stored} bytes stored for one that changed"
@@ -439,8 +431,8 @@ fn compared_regions_store_the_chunks_that_changed() {
 
 #[test]
 fn tracked_regions_store_the_pages_that_changed() {
-    if !tracks() {
-        return eprintln!("SKIPPED: this system cannot track pages");
+    if !tracks_pages() {
+        return;
     }
     let page = orcheck_io::track::page_bytes() as u64;
     let all = captured("", CPU_WRITES_ONLY, |step, bytes| {
@@ -470,8 +462,8 @@ fn a_checkpoint_that_changed_much_is_followed_by_a_full_one() {
 
 #[test]
 fn a_region_that_is_mostly_written_is_not_tracked_for_a_while() {
-    if !tracks() {
-        return eprintln!("SKIPPED: this system cannot track pages");
+    if !tracks_pages() {
+        return;
     }
     let scratch = Scratch::new("rest");
     let job =

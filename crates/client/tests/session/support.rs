@@ -294,3 +294,17 @@ impl State {
         self.u == expected.u && self.v == expected.v && self.small == expected.small
     }
 }
+
+/// Whether this kernel tracks pages, said aloud if not: regions are then compared.
+#[allow(clippy::print_stderr)]
+pub fn tracks_pages() -> bool {
+    let mut bytes = vec![0u8; 1 << 20];
+    let span = Span::from_mut(&mut bytes);
+    match orcheck_io::track::Tracker::arm(span, &Steps::none()) {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("SKIPPED: this system cannot track pages: {error}");
+            false
+        }
+    }
+}
