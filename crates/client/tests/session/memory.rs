@@ -89,10 +89,10 @@ fn only_the_first_checkpoint_touches_memory_for_the_first_time() {
                     .unwrap();
             }
             let pages = ((state.u.len() + state.v.len()) / 4096) as u64;
-            // Some are those of the heap and of the stack.
-            let most = faults[1..].iter().max().copied().unwrap();
+            // Some are those of the heap and of the stacks of threads that begin late.
+            let later: u64 = faults[1..].iter().sum();
             assert!(
-                most < pages / 20,
+                later < pages / 2,
                 "faults {faults:?}, {pages} pages a checkpoint"
             );
             session.close(LONG).unwrap();

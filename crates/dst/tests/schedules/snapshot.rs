@@ -1,6 +1,7 @@
 //! Two ranks stage snapshots that are larger than the pool, their CP-thread flushes them, and anybody may die.
 
 use crate::explore::explore;
+use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Mode;
@@ -67,6 +68,7 @@ impl Node {
     fn flusher(&self) -> Flusher {
         let reports = Arc::clone(&self.reports);
         let context = FlushContext {
+            recipe: Recipe::default(),
             pool: Arc::clone(&self.pool),
             shape: SHAPE,
             job: JobName::new("job").unwrap(),
@@ -97,6 +99,7 @@ impl Node {
     /// What a rank does at a checkpoint of a pool that does not hold all snapshots.
     fn checkpoint(&self, local: u32, step: u64, bytes: &mut [u8]) {
         let context = StageContext {
+            encoded: false,
             pool: Arc::clone(&self.pool),
             shape: SHAPE,
             local,
