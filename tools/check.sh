@@ -15,6 +15,7 @@ mkdir -p "$logs"
 passed=0
 failed=0
 broken=()
+reasons=
 
 step() { # name, command...
     local name=$1 log rc ok=0 bad=0 begun=$SECONDS
@@ -33,6 +34,9 @@ step() { # name, command...
         ((bad)) || { bad=1; ok=$((ok > 1 ? ok : 0)); }
         broken+=("$name")
         sed 's/^/   | /' "$log" | tail -n 80
+        # Which test it was, and why, stands far above the end of a long log: kept for the last lines.
+        reasons+=$(printf '\n%s: ' "$name" && grep -hE -A 4 '^test .*FAILED$|panicked at|^FAIL|^error(\[|:)' "$log" |
+            grep -v '^--$' | cut -c -300 | head -n 40)
         printf '   failed (exit %d), the whole log is %s; again: %s\n' "$rc" "$log" "$*"
     fi
     # A test that could not do its work says so; nobody should have to search the logs for it.
@@ -57,6 +61,6 @@ if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources
 fi
 
-((failed)) && printf 'failed: %s\n' "${broken[*]}"
+((failed)) && printf '%s\n\nfailed: %s\n' "$reasons" "${broken[*]}"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0 && ${#broken[@]} == 0))
