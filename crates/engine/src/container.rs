@@ -31,7 +31,7 @@ use orcheck_format::container::{
     Trailer, decode_rank_record, encode_rank_record, header_crc,
 };
 use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::{Extent, MAX_METADATA_BYTES, Manifest};
+use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{ContainerRef, ranks_to_ranges};
 use orcheck_format::sabotage::{Switch, off};
@@ -402,6 +402,17 @@ impl ContainerWriter {
             )));
         }
         let level = self.header.level;
+        let references = (record.regions.iter())
+            .flat_map(|region| &region.extents)
+            .any(|extent| extent.container.is_some());
+        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
+        // any file, and prune would not know of it.
+        if references && refers_to.is_empty() {
+            return Err(Error::corrupt(format!(
+                "rank {} refers to older containers and named none",
+                stream.rank
+            )));
+        }
         if !refers_to.is_empty() {
             let manifest = &self.manifest;
             let step_of = |name: &str| {
@@ -432,17 +443,15 @@ impl ContainerWriter {
         }
         let stripes = self.stripes.len() as u64;
         let mut stored = Vec::new();
-        let own = |extent: &&mut Extent| extent.container.is_none() || refers_to.is_empty();
         for (extent, stream_at) in record
             .regions
             .iter_mut()
             .flat_map(|region| &mut region.extents)
-            .filter(own)
+            .filter(|extent| extent.container.is_none())
             .zip(sent_at)
         {
             let end = extent.physical.checked_add(extent.stored_len_bytes);
-            let outside =
-                extent.container.is_some() || end.is_none_or(|end| end > stored_len_bytes);
+            let outside = end.is_none_or(|end| end > stored_len_bytes);
             if outside && !off(Switch::ExtentInStream) {
                 return Err(Error::corrupt(format!(
                     "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",

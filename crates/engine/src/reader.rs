@@ -3,8 +3,8 @@
 //! How: the container's file is looked for by name in every place. Its header, trailer and manifest must agree
 //! with the commit record, whose digest identifies the manifest. Where trailer or manifest are damaged, the
 //! manifest is rebuilt from the rank headers and rank records and used only if its digest is the recorded one.
-//! Encoded extents are decoded and proven one by one; encrypted ones need [`Reader::unlock`]. Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
-//! arrived there.
+//! Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
+//! arrived there. Encoded extents are decoded and proven one by one; encrypted ones need [`Reader::unlock`].
 //!
 //! Invariants:
 //! 1. A manifest is used only if its digest equals the one in the commit record.

@@ -6,12 +6,12 @@ use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::ledger::Ledger;
 use orcheck_format::container::{ContainerHeader, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::{Dtype, ErrorKind, Features, Level};
+use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
 use orcheck_io::{Pool, PoolShape};
 
-fn record(physical: u64, len_bytes: u64) -> Vec<u8> {
+fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {
     let extent = Extent {
-        container: None,
+        container: container.map(str::to_owned),
         store: 0,
         physical,
         stored_len_bytes: len_bytes,
@@ -38,7 +38,8 @@ fn record(physical: u64, len_bytes: u64) -> Vec<u8> {
     })
 }
 
-// Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of another rank.
+// Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of another rank, or a
+// place in an older container that the writer never looked up.
 #[test]
 fn an_extent_outside_the_stream_is_refused() {
     let scratch = Scratch::new();
@@ -52,13 +53,23 @@ fn an_extent_outside_the_stream_is_refused() {
     };
     let pool = Pool::create(shape).unwrap();
     let chunk = pool.try_take(0).unwrap();
+    let older = FileName::Container {
+        step: 0,
+        epoch: 1,
+        run: epoch(1).run.short_bytes(),
+        node: 0,
+        writer: 0,
+    }
+    .to_string();
+    let outside = Some("outside the stream");
     let cases = [
-        (0, 4096, true),
-        (1, 4096, false),
-        (4096, 1, false),
-        (u64::MAX, 2, false),
+        (0, 4096, None, None),
+        (1, 4096, None, outside),
+        (4096, 1, None, outside),
+        (u64::MAX, 2, None, outside),
+        (0, 4096, Some(older.as_str()), Some("named none")),
     ];
-    for (step, (physical, len_bytes, fine)) in (1..).zip(cases) {
+    for (step, (physical, len_bytes, container, wrong)) in (1..).zip(cases) {
         let header = ContainerHeader {
             features: Features::default(),
             job: job(),
@@ -81,24 +92,22 @@ fn an_extent_outside_the_stream_is_refused() {
         let mut writer = ContainerWriter::create(header, "n0", &target, None)
             .ok()
             .unwrap();
-        writer
-            .begin_rank(
-                0,
-                Announced {
-                    stream_len_bytes: 4096,
-                    cut_bytes: 4096,
-                    may_shrink: false,
-                },
-            )
-            .unwrap();
+        let announced = Announced {
+            stream_len_bytes: 4096,
+            cut_bytes: 4096,
+            may_shrink: false,
+        };
+        writer.begin_rank(0, announced).unwrap();
         writer.append(&pool, 0, 4096).unwrap();
-        match writer.end_rank(record(physical, len_bytes), &[], &mut Ledger::default()) {
-            Ok(()) => assert!(fine, "{len_bytes} bytes at {physical} were taken"),
-            Err(error) => {
-                assert!(!fine, "{error}");
+        let record = record(physical, len_bytes, container);
+        let found = writer.end_rank(record, &[], &mut Ledger::default());
+        match (found, wrong) {
+            (Ok(()), None) => {}
+            (Err(error), Some(wrong)) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
-                assert!(error.message().contains("outside the stream"), "{error}");
+                assert!(error.message().contains(wrong), "{error}");
             }
+            (found, _) => panic!("{len_bytes} bytes at {physical}: {found:?}"),
         }
         writer.abort();
     }
