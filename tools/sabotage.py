@@ -25,6 +25,8 @@ LOGS = ROOT / "build" / "sabotage"
 LIMIT_S = 240
 # What the whole suite leaves out: it tests other things than protections, or takes long by itself.
 LEFT_OUT = {("orcheck-dst", "tidy"), ("orcheck-capi", "header")}
+# Programs that are their own test harness and know no options.
+OWN_HARNESS = {"faults", "power", "blocks"}
 
 
 def switches():
@@ -131,13 +133,20 @@ def main():
     wanted = sorted({tuple(test) for _, _, expected in chosen for test in expected})
     jobs = int(os.environ.get("ORCHECK_SABOTAGE_JOBS", os.cpu_count() or 1))
     begun = time.monotonic()
+    # Tests that this machine cannot run, and why.
+    beyond = {}
 
     def sound(test):
         package, target, *rest = test
         if (package, target) not in programs:
             return test, f"there is no test program {package} {target}"
-        with open(LOGS / ("none-" + "-".join(test).replace("/", "-") + ".log"), "w") as log:
-            bad, who, count = run(programs[package, target], rest, None, log)
+        path = LOGS / ("none-" + "-".join(test).replace("/", "-") + ".log")
+        shown = [] if target in OWN_HARNESS else ["--show-output"]
+        with open(path, "w") as log:
+            bad, who, count = run(programs[package, target], [*rest, *shown], None, log)
+        skipped = re.search(r"^SKIPPED: (.*)", path.read_text(), re.M)
+        if skipped:
+            beyond[test] = skipped[1]
         if bad or who:
             return test, f"fails without any sabotage: {who}"
         return test, None if count else "runs no test: correct its filter in crates/format/src/sabotage.rs"
@@ -152,6 +161,10 @@ def main():
             print(f"0 passed, {failed} failed")
             return 1
         print(f"  {'switch':<26} {'s':>5}  caught by")
+        untried = [switch for switch in chosen if all(tuple(test) in beyond for test in switch[2])]
+        chosen = [switch for switch in chosen if switch not in untried]
+        for name, _, tests in untried:
+            print(f"  {name:<26} {'-':>5}  SKIPPED: {beyond[tuple(tests[0])]}")
         for name, who, took_s in pool.map(lambda switch: caught(programs, switch), chosen):
             failed += who is None
             print(f"  {name:<26} {took_s:5.1f}  {who or 'NOTHING: write the test that is missing'}", flush=True)

@@ -35,6 +35,7 @@ use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
 use orcheck_io::dir::Dir;
@@ -271,7 +272,7 @@ fn agree_on_recipe(
         }
         agree_min(collective, mine.map(|_| ()), &mut values)?;
         // Breaks if: this is left out; a checkpoint that no single key can read would be committed.
-        if values[0] != !values[1] {
+        if values[0] != !values[1] && !off(Switch::SameKey) {
             return Err(
                 Error::invalid("the ranks were given different keys (encrypt_key)")
                     .next("give all ranks the same key"),
@@ -323,8 +324,8 @@ fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock
         // Breaks if: the counter is read after the look for a holder only; a run that claims between the
         // two would be fenced instead of refusing this one.
         let now = highest_counter(dirs)?;
-        if now == highest {
-            return Ok(highest);
+        if now == highest || off(Switch::CounterFirst) {
+            return Ok(now);
         }
         highest = now;
     }

@@ -32,6 +32,7 @@ use crate::pages::{Copied, Pages, Wanted};
 use crate::stream::{Piece, Segment};
 use orcheck_format::manifest::Extent;
 use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,7 +181,9 @@ impl Baseline {
         }
         let regions = &mut state.regions;
         match regions.get(name) {
-            Some(Held::Paged(pages)) if pages.span() == span => return true,
+            Some(Held::Paged(pages)) if pages.span() == span || off(Switch::TrackedMemory) => {
+                return true;
+            }
             // The old tracker must go first: the kernel allows one.
             Some(Held::Paged(_)) => drop(regions.remove(name)),
             _ => {}
@@ -227,9 +230,10 @@ impl Baseline {
         } else if beginning
             .turn
             .is_multiple_of(u64::from(beginning.chain) + 1)
+            && !off(Switch::Chain)
         {
             Some(Full::Chain)
-        } else if lost || moved {
+        } else if (lost || moved) && !off(Switch::FullAfterLoss) {
             Some(Full::Loss)
         } else if state.mostly_changed {
             Some(Full::Share)
@@ -320,6 +324,9 @@ pub struct Capture {
 
 impl Capture {
     fn fate(&self, step: u64) -> Fate {
+        if off(Switch::HomeCommitted) {
+            return Fate::Committed;
+        }
         self.homes.get(&step).map_or(Fate::Lost, |(fate, _)| *fate)
     }
 
@@ -491,7 +498,7 @@ impl Capture {
         let baseline = Arc::clone(&self.baseline);
         let mut state = baseline.lock();
         // Breaks if: a snapshot that took long puts its baseline over that of a newer one.
-        if state.out != Some(self.step) {
+        if state.out != Some(self.step) && !off(Switch::LateBaseline) {
             return;
         }
         let all_bytes = self.captured.stored_bytes + self.captured.referred_bytes;

@@ -407,7 +407,7 @@ impl ContainerWriter {
             .any(|extent| extent.container.is_some());
         // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
         // any file, and prune would not know of it.
-        if references && refers_to.is_empty() {
+        if references && refers_to.is_empty() && !off(Switch::ReferencesNamed) {
             return Err(Error::corrupt(format!(
                 "rank {} refers to older containers and named none",
                 stream.rank
@@ -417,7 +417,7 @@ impl ContainerWriter {
             let manifest = &self.manifest;
             let step_of = |name: &str| {
                 let step = manifest.referred_step(name).ok()?;
-                refers_to.contains(&step).then_some(step)
+                (refers_to.contains(&step) || off(Switch::ReferenceStep)).then_some(step)
             };
             ledger.resolve(level, &mut record, step_of)?;
             self.refers_to.extend(refers_to);

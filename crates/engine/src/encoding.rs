@@ -31,6 +31,7 @@ use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Compression, Encoding, MAX_ENCODED_BYTES};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::Extent;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
 use orcheck_io::pool::Pool;
 use orcheck_io::rng::random_bytes;
@@ -113,6 +114,9 @@ pub struct Binding {
 impl Binding {
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"orcheck v1 extent".to_vec();
+        if off(Switch::BoundExtent) {
+            return bytes;
+        }
         bytes.extend_from_slice(&self.rank.to_le_bytes());
         bytes.extend_from_slice(&self.region);
         bytes.extend_from_slice(&self.region_at_bytes.to_le_bytes());
@@ -131,7 +135,11 @@ impl ContainerKey {
     /// # Errors
     /// Internal when the library of ciphers refuses.
     pub fn create(secret: &Secret, header: &ContainerHeader) -> Result<(Encryption, Self)> {
-        let salt = random_bytes();
+        let salt: [u8; 32] = if off(Switch::Salt) {
+            [0; 32]
+        } else {
+            random_bytes()
+        };
         let (key_check, key) = derive(secret, &salt, header)?;
         Ok((Encryption { salt, key_check }, key))
     }
@@ -148,7 +156,7 @@ impl ContainerKey {
         };
         let (key_check, key) = derive(secret, &encryption.salt, header)?;
         // Breaks if: the check is left out; a wrong key would then look like damage.
-        if key_check != encryption.key_check {
+        if key_check != encryption.key_check && !off(Switch::KeyCheck) {
             return Err(Error::invalid(
                 "the key given is not the one this container was encrypted with",
             )
@@ -184,16 +192,18 @@ impl ContainerKey {
         binding: &Binding,
         stored: &'a mut [u8],
     ) -> Result<(&'a [u8], u64)> {
-        let text = self
-            .0
-            .get()
-            .open_in_place(nonce(at), Aad::from(binding.bytes()), stored)
-            .map_err(|_| {
-                // Breaks if: this is passed over; bytes that were changed on purpose would reach the program.
-                Error::corrupt(
-                    "the bytes were not written here under this key: changed, moved or exchanged",
-                )
-            })?;
+        let key = self.0.get();
+        let text = if off(Switch::Tag) {
+            without_tag(key, at, stored)
+        } else {
+            key.open_in_place(nonce(at), Aad::from(binding.bytes()), stored)
+                .map_err(|_| {
+                    // Breaks if: this is passed over; bytes that were changed on purpose would reach the program.
+                    Error::corrupt(
+                        "the bytes were not written here under this key: changed, moved or exchanged",
+                    )
+                })?
+        };
         let (payload, crc) = text
             .split_last_chunk::<8>()
             .ok_or_else(|| Error::corrupt("too short to be encrypted"))?;
@@ -201,9 +211,20 @@ impl ContainerKey {
     }
 }
 
+/// Decrypts without asking whether that was what was encrypted: what must not happen, see [`Switch::Tag`]. In this
+/// mode of counting, to encrypt twice is to decrypt.
+fn without_tag<'a>(key: &LessSafeKey, at: u64, stored: &'a mut [u8]) -> &'a mut [u8] {
+    let end = stored.len().saturating_sub(AES_256_GCM.tag_len());
+    let text = &mut stored[..end];
+    let _ = key.seal_in_place_separate_tag(nonce(at), Aad::empty(), text);
+    text
+}
+
 fn nonce(at: u64) -> Nonce {
     let mut bytes = [0; 12];
-    bytes[4..].copy_from_slice(&at.to_le_bytes());
+    if !off(Switch::Nonce) {
+        bytes[4..].copy_from_slice(&at.to_le_bytes());
+    }
     Nonce::assume_unique_for_key(bytes)
 }
 
@@ -231,6 +252,9 @@ fn derive(
     container.extend_from_slice(&header.level.code().to_le_bytes());
     container.extend_from_slice(&header.node.to_le_bytes());
     container.extend_from_slice(&header.writer.to_le_bytes());
+    if off(Switch::BoundContainer) {
+        container.clear();
+    }
     let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(secret.bytes());
     let expand = |label: &[u8], out: &mut [u8]| {
         extracted
@@ -510,7 +534,7 @@ impl Decoder {
         };
         let found = crc64(plain);
         // Breaks if: only stored bytes are compared; an error in between would reach the program.
-        if found != crc_plain {
+        if found != crc_plain && !off(Switch::CrcDecoded) {
             return Err(Error::corrupt(format!(
                 "damaged data after decoding: expected CRC-64 {crc_plain:016x}, found {found:016x}"
             )));
@@ -522,7 +546,7 @@ impl Decoder {
 /// Compares stored bytes with their CRC, for which no key is needed.
 pub(crate) fn check_stored(extent: &Extent, stored: &[u8]) -> Result<()> {
     let found = crc64(stored);
-    if found == extent.crc_stored {
+    if found == extent.crc_stored || off(Switch::CrcStored) {
         return Ok(());
     }
     Err(Error::corrupt(format!(

@@ -105,8 +105,9 @@ struct Pinned {
 
 impl Pinned {
     fn holds(&self, step: u64, epoch: u64) -> bool {
-        self.checkpoints.contains(&(step, epoch))
-            || self.unread.iter().any(|&(s, e)| step < s && epoch <= e)
+        let referred = self.checkpoints.contains(&(step, epoch)) && !off(Switch::Pins);
+        let perhaps = self.unread.iter().any(|&(s, e)| step < s && epoch <= e);
+        referred || perhaps && !off(Switch::PinsUnread)
     }
 }
 
@@ -147,7 +148,8 @@ impl Referred {
             self.known.insert((step, epoch), referred.clone());
             for older in referred {
                 // Breaks if: only what is kept by the rule is looked at; a pinned one would lose what it needs.
-                if pinned.checkpoints.insert((older, epoch)) && recorded.contains(&(older, epoch)) {
+                let new = pinned.checkpoints.insert((older, epoch));
+                if new && recorded.contains(&(older, epoch)) && !off(Switch::PinsOfPinned) {
                     open.push((older, epoch));
                 }
             }

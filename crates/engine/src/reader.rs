@@ -631,7 +631,7 @@ fn check_manifest(
     {
         let step = manifest.referred_step(older)?;
         // Breaks if: this is left out; prune would not know that the older one is needed.
-        if container.refers_to.binary_search(&step).is_err() {
+        if container.refers_to.binary_search(&step).is_err() && !off(Switch::ReferredNamed) {
             return Err(Error::corrupt(format!(
                 "the manifest refers to {older}, the commit record names {:?} as the older steps it may refer to",
                 container.refers_to
@@ -731,7 +731,7 @@ fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()
     };
     let (expected, found) = (told(expected), told(found));
     // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
-    if expected == found {
+    if expected == found || off(Switch::OlderContainer) {
         return Ok(());
     }
     Err(Error::corrupt(format!(

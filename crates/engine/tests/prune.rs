@@ -124,3 +124,68 @@ fn a_record_never_outlives_its_containers() {
         assert!(!disk.image(&[], &[]).files().is_empty());
     }
 }
+
+// Breaks if: a record that cannot be read counts as one that refers to nothing: prune would take from under it.
+#[test]
+fn a_record_that_cannot_be_read_keeps_everything_older() {
+    let epoch = Epoch {
+        counter: 2,
+        run: RunId([7; 16]),
+    };
+    let scratch = Scratch::in_memory("prune");
+    let record = |step| name_of(step, epoch, Level::Global);
+    let content = |step| {
+        let file = FileName::Container {
+            step,
+            epoch: 2,
+            run: epoch.run.short_bytes(),
+            node: 0,
+            writer: 0,
+        };
+        CommitRecord {
+            job: JobName::new("job").unwrap(),
+            step,
+            epoch,
+            level: Level::Global,
+            world_size: 1,
+            nodes: vec!["a".into()],
+            placement_generation: 1,
+            servers: vec!["/a".into()],
+            containers: vec![ContainerRef {
+                file: file.to_string(),
+                server: 0,
+                node: 0,
+                writer: 0,
+                len_bytes: 20480,
+                manifest_digest: [0; 32],
+                ranks: vec![(0, 1)],
+                refers_to: vec![],
+            }],
+            created_unix_ms: 0,
+        }
+        .encode()
+    };
+    for step in 1..=5 {
+        std::fs::write(scratch.path().join(record(step)), content(step)).unwrap();
+    }
+    let mut damaged = content(4);
+    damaged[50] ^= 1;
+    std::fs::write(scratch.path().join(record(4)), damaged).unwrap();
+    let dirs = [open_dir(scratch.path(), Steps::none()).unwrap()];
+    let rule = KeepRule {
+        keep: 2,
+        epoch,
+        resumed: None,
+        committed: (1..=5).collect(),
+    };
+    let left = || {
+        (1..=5)
+            .filter(|&step| scratch.path().join(record(step)).exists())
+            .collect::<Vec<u64>>()
+    };
+    prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
+    assert_eq!(left(), [1, 2, 3, 4, 5]);
+    std::fs::write(scratch.path().join(record(4)), content(4)).unwrap();
+    prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
+    assert_eq!(left(), [4, 5]);
+}

@@ -16,6 +16,7 @@
 
 use crate::error::{Error, Result};
 use crate::manifest::{Extent, RegionRecord};
+use crate::sabotage::{Switch, off};
 
 /// Most bytes of a region in one extent that is not stored as it is.
 pub const MAX_ENCODED_BYTES: u64 = 4 << 20;
@@ -110,7 +111,8 @@ impl Extent {
             }
             return Ok(encoding);
         }
-        if self.len_bytes == 0 || self.len_bytes > MAX_ENCODED_BYTES {
+        let possible = (1..=MAX_ENCODED_BYTES).contains(&self.len_bytes);
+        if !possible && !off(Switch::EncodedLength) {
             return corrupt(format!(
                 "an encoded extent: expected 1 to {MAX_ENCODED_BYTES} bytes of the region, found {}",
                 self.len_bytes
@@ -122,7 +124,7 @@ impl Extent {
             Compression::None => payload == self.len_bytes,
             _ => 0 < payload && payload < self.len_bytes,
         });
-        if !fits {
+        if !fits && !off(Switch::StoredLength) {
             return corrupt(format!(
                 "an extent of {} bytes with encoding 0x{:04x} cannot be stored in {} bytes",
                 self.len_bytes, self.encoding, self.stored_len_bytes

@@ -44,6 +44,8 @@ switches! {
     HeaderInTrailer = "header-in-trailer", "that header and trailer are of one file", "orcheck-engine reading header_of_another";
     NameInRecord = "name-in-record", "that a commit record stands under its own name", "orcheck-engine reading renamed";
     RunOfRecord = "run-of-record", "that a commit record is of the run that claimed its epoch", "orcheck-engine reading another_run";
+    CrcStored = "crc-stored", "the CRC of encoded bytes as they are stored", "orcheck-engine lib every_bit_of_an_encrypted";
+    CrcDecoded = "crc-decoded", "the CRC of bytes that were decoded", "orcheck-engine lib decoded_wrongly";
     // No length is trusted.
     CountBound = "count-bound", "that a count is no larger than what can follow", "orcheck-format format huge_count; orcheck-dst fuzz mutations";
     NothingFollows = "nothing-follows", "that nothing follows the end of metadata", "orcheck-format format flipped_manifest";
@@ -53,6 +55,8 @@ switches! {
     ExtentInStream = "extent-in-stream", "that a rank's extents lie in its stream", "orcheck-engine reading outside_the_stream";
     TakenChunk = "taken-chunk", "that a chunk whose number comes from another process exists and is taken", "orcheck-io pool numbers_that_cross";
     RingDistance = "ring-distance", "that the counters of a ring are not further apart than its length", "orcheck-io pool nonsense";
+    EncodedLength = "encoded-length", "that an encoded extent gives at most so many bytes", "orcheck-format format manifests";
+    StoredLength = "stored-length", "that an encoded extent is not longer than what it stands for", "orcheck-format format manifests";
     // What was written is there.
     FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-engine outage container_is_whole";
     FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-engine outage container_is_whole";
@@ -80,6 +84,25 @@ switches! {
     RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-engine outage no_record";
     KeepRule = "keep-rule", "that nothing is deleted before enough newer checkpoints are committed", "orcheck-engine lib prune";
     Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
+    // What is not stored again is there, and as it was.
+    ReferredNamed = "referred-named", "that the commit record names the older checkpoints that a manifest refers to", "orcheck-engine reading named_by_no_record";
+    OlderContainer = "older-container", "that a container which is referred to is of the job and step that was meant", "orcheck-client session wrong_with_a_referred";
+    ReferencesNamed = "references-named", "that a rank which refers to older containers says to which", "orcheck-engine reading outside_the_stream";
+    ReferenceStep = "reference-step", "that a rank refers only to the older checkpoints that it named", "orcheck-engine reading did_not_name";
+    ReferencePlace = "reference-place", "that a rank refers only to bytes that it stored", "orcheck-engine lib a_reference_becomes";
+    TrackedMemory = "tracked-memory", "that a region which is elsewhere now is tracked anew", "orcheck-client session elsewhere_is_tracked";
+    LateBaseline = "late-baseline", "that a snapshot which ends late does not become the baseline", "orcheck-engine baseline ends_late";
+    FailedScan = "failed-scan", "that everything is stored when the kernel does not say what was written", "orcheck-client session without_tracking";
+    PageEnds = "page-ends", "that the parts of pages at both ends of a tracked region are always read", "orcheck-client session parts_of_pages";
+    PrivatePages = "private-pages", "that only memory which no other process can write is tracked", "orcheck-io track only_private";
+    ScanArmed = "scan-armed", "that memory which was mapped anew is noticed", "orcheck-io track mapped_anew";
+    HomeCommitted = "home-committed", "that only what is committed is referred to", "orcheck-client session what_a_lost_step";
+    ReferredLost = "referred-lost", "that nothing is committed which refers to a directory that failed", "orcheck-engine protocol refers_to_a_failed";
+    FullAfterLoss = "full-after-loss", "that everything is stored again after a loss", "orcheck-client session after_a_loss_everything";
+    Pins = "pins", "that prune keeps what newer checkpoints refer to", "orcheck-client session what_a_pinned";
+    PinsOfPinned = "pins-of-pinned", "that prune keeps what those refer to that are kept for others", "orcheck-client session what_a_pinned";
+    PinsUnread = "pins-unread", "that a record which cannot be read keeps everything older", "orcheck-engine prune cannot_be_read";
+    Chain = "chain", "that after so many checkpoints one refers to nothing", "orcheck-client session compared_regions";
     // One run writes.
     Exclusive = "exclusive", "that a file which exists is not created again", "orcheck-io disk file_lives";
     ClaimOnce = "claim-once", "that a claim never replaces another one", "orcheck-io disk never_over";
@@ -90,6 +113,7 @@ switches! {
     EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
     Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie";
+    CounterFirst = "counter-first", "that a run which claims while another one looks is seen", "orcheck-client session claims_while";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
@@ -100,6 +124,19 @@ switches! {
     CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
     FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
+    // What is encrypted.
+    Tag = "tag", "the authentication of encrypted bytes", "orcheck-engine lib every_bit_of_an_encrypted";
+    BoundExtent = "bound-extent", "that encrypted bytes belong to one place of one region of one rank", "orcheck-engine lib belongs_to_one_place";
+    BoundContainer = "bound-container", "that encrypted bytes belong to one container", "orcheck-engine lib belongs_to_one_place";
+    Nonce = "nonce", "that no two extents are encrypted with one nonce", "orcheck-engine lib belongs_to_one_place";
+    Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
+    KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
+    SameKey = "same-key", "that all ranks were given the same key", "orcheck-client session different_keys";
+    KeyOwner = "key-owner", "that a key which others can read is refused", "orcheck-cli cli the_key_opens";
+    KeyHidden = "key-hidden", "that a key is not printed", "orcheck-io lib nothing_shows";
+    KeyUnsaid = "key-unsaid", "that what may be a key is not repeated in a message", "orcheck-io lib nothing_shows";
+    KeyWiped = "key-wiped", "that a key is overwritten when it is not needed any more", "orcheck-io lib overwritten";
+    HiddenCrc = "hidden-crc", "that no checksum of what is encrypted is readable", "orcheck-client session every_encoding";
     // Every wait ends.
     ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-io pool who_waits_for_no_chunk";
     GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-io pool a_gate_waits";

@@ -17,6 +17,7 @@ use crate::dir::retry;
 use crate::environment::env_var;
 use crate::error::{last_errno, os_error, rustix_error};
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, FileType, Mode, OFlags};
 use std::ffi::CString;
@@ -49,13 +50,18 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if off(Switch::KeyHidden) {
+            return write!(f, "{:?}", self.0);
+        }
         f.write_str("Secret")
     }
 }
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        self.0.zeroize();
+        if !off(Switch::KeyWiped) {
+            self.0.zeroize();
+        }
     }
 }
 
@@ -111,6 +117,7 @@ impl SecretSource {
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
             Some(("keyring", name)) if !name.is_empty() => Ok(Self::Keyring(name.to_owned())),
             Some(("env", name)) if !name.is_empty() => Ok(Self::Environment(name.to_owned())),
+            _ if off(Switch::KeyUnsaid) => Err(Error::invalid(text)),
             _ => Err(Error::invalid(
                 "the source of the key is not understood (it is not repeated here)",
             )
@@ -187,7 +194,7 @@ fn read_file(path: &std::path::Path) -> Result<Zeroizing<Vec<u8>>> {
     let mode = stat.st_mode & 0o7777;
     let user = crate::net::effective_uid();
     // Breaks if: the mode is not looked at; a key that the whole site can read would pass for a secret.
-    if mode & 0o177 != 0 || stat.st_uid != user {
+    if (mode & 0o177 != 0 || stat.st_uid != user) && !off(Switch::KeyOwner) {
         return Err(Error::invalid(format!(
             "expected a file of user {user} that only this user may read (mode 0600 or 0400), found user {} and \
              mode {mode:04o}",
@@ -297,6 +304,18 @@ mod tests {
             // Breaks if: the message repeats what was found.
             assert!(text.is_empty() || !error.contains(std::str::from_utf8(text).unwrap()));
         }
+    }
+
+    // Breaks if: `Secret` is dropped as it is; the key would stay in memory that others get.
+    #[test]
+    fn a_key_is_overwritten_when_it_goes() {
+        let mut kept = MaybeUninit::new(Secret(KEY));
+        // SAFETY: initialised, and taken down once; the bytes stay readable, they only belong to no value any more.
+        let left: [u8; SECRET_BYTES] = unsafe {
+            kept.assume_init_drop();
+            kept.as_ptr().cast::<[u8; SECRET_BYTES]>().read_volatile()
+        };
+        assert_eq!(left, [0; SECRET_BYTES]);
     }
 
     #[test]

@@ -26,6 +26,7 @@
 use crate::error::os_error;
 use crate::memory::Span;
 use crate::steps::Steps;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -78,7 +79,9 @@ impl Tracker {
             return Err(Error::unsupported("no whole page lies in the region"));
         }
         refused(steps, "track.arm", (end - first) / page)?;
-        check_private(first, end)?;
+        if !off(Switch::PrivatePages) {
+            check_private(first, end)?;
+        }
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
         // SAFETY: the call takes one integer and returns a descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -135,6 +138,11 @@ impl Tracker {
         refused(&self.steps, "track.scan", self.pages)?;
         let mut written: Vec<(usize, usize)> = Vec::new();
         let mut found = vec![[0u64; 3]; BATCH];
+        let armed = if off(Switch::ScanArmed) {
+            0
+        } else {
+            SCAN_CHECK_WPASYNC
+        };
         let mut at = self.first;
         while at < end {
             // Written, or not there: a page that was discarded has other bytes now although nobody wrote it.
@@ -143,7 +151,7 @@ impl Tracker {
             // (Linux 6.18 calls discarded pages written by itself; nothing promises that.)
             let mut arguments: [u64; 12] = [
                 96,
-                SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
+                SCAN_WP_MATCHING | armed,
                 at as u64,
                 end as u64,
                 0,

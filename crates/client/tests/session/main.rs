@@ -15,4 +15,5 @@ mod resume;
 mod runs;
 mod save;
 mod support;
+mod tracked;
 mod triggers;

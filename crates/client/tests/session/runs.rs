@@ -49,6 +49,32 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
     }
 }
 
+// Breaks if: `counter_when_free` reads the counter after its look for a holder only: the run that looks would fence off
+// the one that claimed meanwhile, instead of being refused.
+#[test]
+fn a_run_that_claims_while_another_one_looks_is_seen() {
+    let scratch = Scratch::new("looks");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    second(&job, "").unwrap().abandon();
+    let hold = Hold::at("file.lock", "epoch-000001.claim");
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let environment = Environment {
+                steps: hold.steps(),
+                ..Environment::default()
+            };
+            let options = Options::from_text(&job.options);
+            Session::open_with("job", Box::new(Solo), options, environment)
+        });
+        hold.wait_until_held();
+        let claimed = second(&job, "").unwrap();
+        hold.release();
+        let error = refused(looking.join().unwrap());
+        says(&error, ErrorKind::Unavailable, &["is held by another run"]);
+        claimed.close(LONG).unwrap();
+    });
+}
+
 // Breaks if: `take_over_wait_s` is not waited for.
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {

@@ -17,6 +17,7 @@ use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Encoding, SEAL_BYTES};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{Extent, RankRecord};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
 use orcheck_io::pool::Pool;
 use std::collections::BTreeMap;
@@ -78,7 +79,7 @@ impl Encoded {
                 )));
             };
             *extent = stored.clone();
-            if Encoding::from_code(extent.encoding)?.encrypted {
+            if Encoding::from_code(extent.encoding)?.encrypted && !off(Switch::HiddenCrc) {
                 extent.crc_plain = 0;
             }
         }

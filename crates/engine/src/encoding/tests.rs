@@ -229,6 +229,24 @@ proptest! {
     }
 }
 
+// Breaks if: what was decoded is not compared; LZ4 makes bytes of almost anything.
+#[test]
+fn what_was_decoded_wrongly_is_refused() {
+    let plain: Vec<u8> = (0..300u32).flat_map(u32::to_le_bytes).collect();
+    let (mut extent, bytes) = stored(&plain, 2, &recipe(Compression::Lz4), None);
+    assert_ne!(extent.encoding, 0);
+    for bit in 0..bytes.len() * 8 {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        // The damage came before the bytes were stored, or with a CRC that fits.
+        extent.crc_stored = crc64(&changed);
+        match decoded(&extent, &changed, None) {
+            Ok(found) => assert!(found == plain, "bit {bit}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+        }
+    }
+}
+
 // Breaks if: any bit of the stored bytes, or of the tag, is not covered by tag or CRC.
 #[test]
 fn every_bit_of_an_encrypted_extent_counts() {

@@ -2,7 +2,8 @@
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_engine::verify::{Verdict, verify_commit};
-use orcheck_format::{ContainerHeader, ErrorKind, Manifest};
+use orcheck_format::container::{Trailer, header_crc};
+use orcheck_format::{ContainerHeader, ErrorKind, FileName, Manifest};
 use orcheck_io::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
@@ -375,4 +376,46 @@ fn a_header_of_another_file_is_noticed() {
     let reader = case.open().unwrap();
     let told = |note: &String| note.contains("not of one file");
     assert!(reader.notes().iter().any(told), "{:?}", reader.notes());
+}
+
+// Breaks if: `check_manifest` does not ask whether the commit record names the older checkpoint: prune, which reads only
+// records, would take it away.
+#[test]
+fn a_reference_that_is_named_by_no_record_is_refused() {
+    let mut case = Case::new();
+    let path = case.written.paths[0].clone();
+    let file = std::fs::read(&path).unwrap();
+    let mut manifest = Manifest::decode(&structure(&case, "manifest")).unwrap();
+    let older = FileName::parse(&manifest.stores[0]).unwrap().at_step(39);
+    manifest.ranks[0].regions[0].extents[0].container = Some(older.to_string());
+    let encoded = manifest.encode();
+    let manifest_at = case.written.structure(0, "manifest").start;
+    let mut bytes = file[..manifest_at].to_vec();
+    bytes.extend_from_slice(&encoded);
+    bytes.resize(bytes.len().next_multiple_of(4096) + 4096, 0);
+    let len_bytes = bytes.len() as u64;
+    let mut header = [0; 4096];
+    header.copy_from_slice(&file[..4096]);
+    let trailer = Trailer {
+        manifest_at: manifest_at as u64,
+        manifest_len_bytes: encoded.len() as u64,
+        manifest_digest: Manifest::digest(&encoded),
+        file_len_bytes: len_bytes,
+        header_crc: header_crc(&header),
+    }
+    .encode();
+    let end = bytes.len();
+    bytes[end - trailer.len()..].copy_from_slice(&trailer);
+    std::fs::write(&path, bytes).unwrap();
+    let container = &mut case.written.record.containers[0];
+    container.len_bytes = len_bytes;
+    container.manifest_digest = Manifest::digest(&encoded);
+    let error = case.open().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(
+        error.message().contains("the commit record names []"),
+        "{error}"
+    );
+    case.written.record.containers[0].refers_to = vec![39];
+    assert_eq!(case.open().unwrap().notes(), [] as [String; 0]);
 }

@@ -10,6 +10,15 @@ use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
 use orcheck_io::{Pool, PoolShape};
 
 fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {
+    record_of(4096, physical, len_bytes, container)
+}
+
+fn record_of(
+    stream_len_bytes: u64,
+    physical: u64,
+    len_bytes: u64,
+    container: Option<&str>,
+) -> Vec<u8> {
     let extent = Extent {
         container: container.map(str::to_owned),
         store: 0,
@@ -22,7 +31,7 @@ fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {
     };
     encode_rank_record(&RankRecord {
         rank: 0,
-        stream_len_bytes: 4096,
+        stream_len_bytes,
         regions: vec![RegionRecord {
             name: "state".into(),
             kind: RegionKind::Bytes,
@@ -112,6 +121,72 @@ fn an_extent_outside_the_stream_is_refused() {
         writer.abort();
     }
     pool.give(chunk);
+}
+
+// Breaks if: `end_rank` looks a reference up in any container that the writer remembers: the commit record would not
+// name it, and prune would take it away.
+#[test]
+fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
+    let scratch = Scratch::new();
+    let dir = open_places(&[scratch.dir("a")]).remove(0);
+    let older = |step| {
+        FileName::Container {
+            step,
+            epoch: 1,
+            run: epoch(1).run.short_bytes(),
+            node: 0,
+            writer: 0,
+        }
+        .to_string()
+    };
+    let stored = Extent {
+        container: None,
+        store: 0,
+        physical: 8192,
+        stored_len_bytes: 4096,
+        len_bytes: 4096,
+        encoding: 0,
+        crc_stored: 0,
+        crc_plain: 0,
+    };
+    for (named, refused) in [([1], false), ([0], true)] {
+        let header = ContainerHeader {
+            features: Features::references(),
+            job: job(),
+            step: 2,
+            epoch: epoch(1),
+            level: Level::Global,
+            node: 0,
+            writer: 0,
+            world_size: 1,
+            alignment_bytes: 4096,
+            created_unix_ms: 0,
+            encryption: None,
+        };
+        let target = Target {
+            dir: dir.clone(),
+            server: 0,
+            stripes: Vec::new(),
+            direct: false,
+        };
+        let mut ledger = Ledger::default();
+        for step in [0, 1] {
+            ledger.enter((Level::Global, 0, step), &[0], [(0, stored.clone())]);
+        }
+        let mut writer = ContainerWriter::create(header, "n0", &target, None)
+            .ok()
+            .unwrap();
+        let announced = Announced {
+            stream_len_bytes: 4096,
+            cut_bytes: 4096,
+            may_shrink: true,
+        };
+        writer.begin_rank(0, announced).unwrap();
+        let record = record_of(0, 0, 4096, Some(&older(1)));
+        let found = writer.end_rank(record, &named, &mut ledger);
+        assert_eq!(found.is_err(), refused, "{found:?}");
+        writer.abort();
+    }
 }
 
 // Breaks if: `make_visible` looks for newer runs only after it wrote the record: what a superseded run leaves then
