@@ -144,7 +144,7 @@ def main():
         shown = [] if target in OWN_HARNESS else ["--show-output"]
         with open(path, "w") as log:
             bad, who, count = run(programs[package, target], [*rest, *shown], None, log)
-        skipped = re.search(r"^SKIPPED: (.*)", path.read_text(), re.M)
+        skipped = re.search(r"^SKIPPED:? (.*)", path.read_text(), re.M)
         if skipped:
             beyond[test] = skipped[1]
         if bad or who:

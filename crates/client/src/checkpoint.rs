@@ -30,6 +30,7 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::hex;
 use orcheck_format::manifest::{MAX_METADATA_BYTES, RegionRecord};
 use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
 use orcheck_io::track::page_bytes;
@@ -86,13 +87,13 @@ impl Session {
             -i64::from(self.trigger.wants_stop()),
         ];
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
-        if values[0] != !values[1] {
+        if values[0] != !values[1] && !off(Switch::SameStep) {
             return Err(Error::invalid(format!(
                 "the ranks checkpoint different steps, from {} to {}",
                 values[0] as u64, !values[1] as u64
             )));
         }
-        if values[2] != !values[3] {
+        if values[2] != !values[3] && !off(Switch::SameRegions) {
             return Err(Error::invalid("regions flagged SAME differ between ranks")
                 .next("drop the flag, or make them equal before the checkpoint"));
         }
@@ -152,7 +153,7 @@ impl Session {
         if i64::try_from(step).is_err() {
             return Err(Error::invalid(format!("step {step} is too large")));
         }
-        if self.last_step.is_some_and(|last| step <= last) {
+        if self.last_step.is_some_and(|last| step <= last) && !off(Switch::StepGrows) {
             return Err(Error::invalid(format!(
                 "step {step} does not grow: the last checkpoint was of step {}",
                 self.last_step.unwrap_or(0)

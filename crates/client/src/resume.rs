@@ -112,7 +112,9 @@ impl Session {
         };
         let own = agree(self.collective.as_mut(), own)?;
         let listed = list.first().map(|candidate| candidate.step);
-        if let Some(text) = self.known_elsewhere(&own, listed)? {
+        if let Some(text) = self.known_elsewhere(&own, listed)?
+            && !off(Switch::KnownElsewhere)
+        {
             // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
             if list.is_empty() || self.options.strict {
                 return Err(Error::corrupt(text).next(
@@ -292,7 +294,7 @@ impl Session {
             }
         }
         let stored = view.region_names();
-        if wrong.is_empty() {
+        if wrong.is_empty() || off(Switch::RegionFits) {
             let unused: Vec<String> = stored
                 .into_iter()
                 .filter(|name| self.regions.get(name).is_err())
@@ -375,7 +377,9 @@ impl Session {
             _ => {}
         }
         let (list, _) = self.share_candidates()?;
-        if let Some(newest) = list.first() {
+        if let Some(newest) = list.first()
+            && !off(Switch::PastKnown)
+        {
             return Err(Error::invalid(format!(
                 "job '{}' has checkpoints up to step {}",
                 self.job.as_str(),

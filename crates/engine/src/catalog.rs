@@ -264,7 +264,7 @@ impl<'a> Scan<'a> {
     }
 
     fn check_job(&self, found: &JobName) -> Result<()> {
-        if found == self.job {
+        if found == self.job || off(Switch::JobInRecord) {
             return Ok(());
         }
         Err(Error::invalid(format!(

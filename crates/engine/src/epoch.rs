@@ -71,7 +71,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.confirmed {
+        if !self.confirmed && !off(Switch::Withdrawn) {
             let name = FileName::Claim {
                 epoch: self.epoch.counter,
             }
@@ -90,6 +90,9 @@ impl Drop for Held {
 /// # Errors
 /// When a directory cannot be listed.
 pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
+    if off(Switch::CounterOfNames) {
+        return highest_claim(dirs);
+    }
     let mut highest = 0;
     for dir in dirs {
         for entry in dir.list()? {

@@ -613,7 +613,7 @@ impl Flusher {
                     }
                 }
                 Some(Descriptor::Refers { step: older }) => {
-                    if held.refers_to.len() >= MAX_REFERRED {
+                    if held.refers_to.len() >= MAX_REFERRED && !off(Switch::ReferredBound) {
                         return Err(Error::corrupt(format!(
                             "rank {rank} refers to more than {MAX_REFERRED} older checkpoints"
                         )));

@@ -13,6 +13,7 @@
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::{Dir, open_dir};
 use orcheck_io::steps::Steps;
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ impl Places {
         let known_to_readers = read_only.iter().any(|dir| holds_claim(dir.as_ref()));
         match first_error {
             Some(error) if !known && known_to_readers => Err(error),
-            Some(error) if !known => Err(error.at(format!(
+            Some(error) if !known && !off(Switch::AllDirectories) => Err(error.at(format!(
                 "job '{}' is new here, and a new job needs all its directories",
                 job.as_str()
             ))),

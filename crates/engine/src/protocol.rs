@@ -155,6 +155,7 @@ impl NodeState {
             NodeEvent::FromLead(Message::Placement { generation, text }) => {
                 vec![NodeAction::Lanes(generation, text)]
             }
+            NodeEvent::WriterGone(_) if off(Switch::WriterGone) => Vec::new(),
             NodeEvent::WriterGone(error) => {
                 let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
                 let mut actions: Vec<NodeAction> = waiting
@@ -174,6 +175,7 @@ impl NodeState {
                 self.broken.get_or_insert(error);
                 actions
             }
+            NodeEvent::LeadGone(_) if off(Switch::LeadGone) => Vec::new(),
             NodeEvent::LeadGone(error) => {
                 let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
                 let mut actions: Vec<NodeAction> = waiting
@@ -367,6 +369,7 @@ impl LeadState {
                 actions.extend(self.abort(step, Level::Global, &error));
                 actions
             }
+            LeadEvent::NodeGone(..) if off(Switch::NodeGone) => Vec::new(),
             LeadEvent::NodeGone(node, error) => self.lose_node(node, &error, "is gone"),
         }
     }
@@ -508,7 +511,7 @@ impl LeadState {
             .servers
             .get(server as usize)
             .is_some_and(|server| server.active);
-        if !is_directory_loss(kind) {
+        if !is_directory_loss(kind) || off(Switch::FailedDirectory) {
             return None;
         }
         if active {

@@ -83,8 +83,8 @@ impl KeepRule {
     fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
         let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
         (off(Switch::Kept) || !kept.contains(&(step, epoch)))
-            && epoch <= self.epoch.counter
-            && (step < newest || epoch < self.epoch.counter)
+            && (epoch <= self.epoch.counter || off(Switch::NewerRun))
+            && (step < newest || epoch < self.epoch.counter || off(Switch::BeingWritten))
     }
 }
 
@@ -252,6 +252,7 @@ pub fn prune(
                 Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                     epoch < oldest_epoch
                 }
+                None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
                 _ => going.contains(name),
             };
@@ -297,6 +298,9 @@ fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
 /// Whether a temporary file belongs to a run that is over. Claims are written under their name and
 /// the run's id: this run's own is in place since long, so one of the same counter is a dead one's.
 fn is_of_dead_run(target: &str, counter: u64) -> bool {
+    if off(Switch::LivingTemporary) {
+        return true;
+    }
     if let Some((name, _)) = target.rsplit_once(".claim-") {
         let claim = FileName::parse(&format!("{name}.claim"));
         return matches!(claim, Some(FileName::Claim { epoch }) if epoch <= counter);
@@ -404,9 +408,28 @@ mod tests {
         assert!(!rule.may_go(&kept, 10, 5) && !rule.may_go(&kept, 8, 4));
         assert!(!rule.may_go(&kept, 11, 5), "being written");
         assert!(!rule.may_go(&kept, 11, 6), "of a newer run");
+        let earlier = "of a newer run that resumed from step 8";
+        assert!(!rule.may_go(&kept, 9, 6), "{earlier}");
         assert!(rule.may_go(&kept, 9, 5), "failed step of this run");
         assert!(rule.may_go(&kept, 9, 4), "fenced step of the last run");
         assert!(rule.may_go(&kept, 7, 4), "older than the kept ones");
+    }
+
+    // Breaks if: any temporary file goes; a run that is alive would lose the record it is about to rename.
+    #[test]
+    fn temporary_files_of_a_living_run_stay() {
+        for (target, dead) in [
+            ("s000000000010-e000004-07070707-global.commit", true),
+            ("s000000000010-e000005-07070707-global.commit", false),
+            ("s000000000010-e000006-07070707-global.commit", false),
+            ("epoch-000004.resumed", true),
+            ("epoch-000005.resumed", false),
+            ("epoch-000005.claim-0707070707070707", true),
+            ("epoch-000006.claim-0707070707070707", false),
+            ("notes.txt", false),
+        ] {
+            assert_eq!(is_of_dead_run(target, 5), dead, "{target}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use orcheck_io::memory::Span;
@@ -66,6 +67,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     // No checkpoint at all is a fresh start; checkpoints that cannot be read must never look like it.
     if candidates.is_empty()
         && let Some(problem) = catalog.problems().first()
+        && !off(Switch::NeverAfresh)
     {
         return Err(Error::new(
             problem.kind,
@@ -325,6 +327,7 @@ impl RankView {
                     self.notes.extend(notes);
                     return Ok(());
                 }
+                Err(error) if off(Switch::OtherCopy) => return Err(error),
                 Err(error) => {
                     let error = error.at(format!("level {}", copy.level));
                     notes.push(format!("another copy is used: {}", error.message()));
@@ -360,7 +363,7 @@ fn open_copy(
     let Some(record) = read_record(&dirs, candidate, level)? else {
         return Ok(None);
     };
-    if record.world_size != world_size {
+    if record.world_size != world_size && !off(Switch::RankCount) {
         return Err(Error::unsupported(format!(
             "step {} was written by {} ranks, this run has {world_size}",
             candidate.step, record.world_size

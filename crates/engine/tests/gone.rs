@@ -2,18 +2,20 @@
 // It makes directories by itself.
 #![allow(clippy::unwrap_used)]
 
+use orcheck_engine::encoding::{EncodePiece, Recipe};
 use orcheck_engine::flush::{FlushContext, Flusher};
 use orcheck_engine::index::{Descriptor, ENGINE_ALIVE, Index, IndexShape};
 use orcheck_engine::layout::Mode;
 use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
+use orcheck_format::encoding::Compression;
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
 use orcheck_io::testing::Scratch;
 use orcheck_io::{Gates, Pool, PoolShape, Steps, SystemClock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const SHAPE: IndexShape = IndexShape {
@@ -28,7 +30,7 @@ fn pool() -> Arc<Pool> {
         chunk_count: 2,
         words: SHAPE.words(),
         rings: SHAPE.ranks,
-        ring_entries: 8,
+        ring_entries: 128,
     };
     Arc::new(Pool::create(shape).unwrap())
 }
@@ -53,17 +55,18 @@ fn an_engine_that_was_killed_is_noticed_and_told_to_the_node() {
     assert!(Index::new(&pool, SHAPE).is_gone());
 }
 
-// Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its snapshot for ever.
-#[test]
-fn a_rank_that_ended_inside_its_snapshot_loses_it() {
-    let scratch = Scratch::in_memory("engine-gone");
-    let pool = pool();
+/// The CP-thread of the only rank, and what it reports.
+fn flusher(
+    scratch: &Scratch,
+    pool: &Arc<Pool>,
+    recipe: Recipe,
+) -> (Flusher, Receiver<Message>, Arc<AtomicBool>) {
     let job = JobName::new("job").unwrap();
     let root = scratch.path().to_owned();
     let (said, heard) = channel();
     let stop = Arc::new(AtomicBool::new(false));
     let context = FlushContext {
-        pool: Arc::clone(&pool),
+        pool: Arc::clone(pool),
         shape: SHAPE,
         job: job.clone(),
         epoch: Epoch {
@@ -78,7 +81,7 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
         direct: false,
         incremental: false,
-        recipe: orcheck_engine::encoding::Recipe::default(),
+        recipe,
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
         steps: Steps::none(),
@@ -88,16 +91,26 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         let _ = said.send(message);
         Ok(())
     };
-    let mut flusher = Flusher::new(context, Box::new(report)).unwrap();
+    let flusher = Flusher::new(context, Box::new(report)).unwrap();
+    (flusher, heard, stop)
+}
+
+const BEGIN: Descriptor = Descriptor::Begin {
+    step: 7,
+    stream_len_bytes: 4096,
+    cut_bytes: 4096,
+    pipelined: false,
+    may_shrink: false,
+};
+
+// Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its snapshot for ever.
+#[test]
+fn a_rank_that_ended_inside_its_snapshot_loses_it() {
+    let scratch = Scratch::in_memory("engine-gone");
+    let pool = pool();
+    let (mut flusher, heard, stop) = flusher(&scratch, &pool, Recipe::default());
     let index = Index::new(&pool, SHAPE);
-    let begin = Descriptor::Begin {
-        step: 7,
-        stream_len_bytes: 4096,
-        cut_bytes: 4096,
-        pipelined: false,
-        may_shrink: false,
-    };
-    index.push(0, 0, begin, LIMIT).unwrap();
+    index.push(0, 0, BEGIN, LIMIT).unwrap();
     index.set_rank_gone(0);
     let flushing = std::thread::spawn(move || flusher.run());
     let told = heard.recv_timeout(LIMIT);
@@ -108,5 +121,47 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         Ok(Message::NotDurable { step: 7, .. }) => {}
         Err(RecvTimeoutError::Timeout) => panic!("the flush waits for a rank that is gone"),
         other => panic!("{other:?}"),
+    }
+}
+
+// Breaks if: `stream_snapshot` keeps any number of references, or `check_piece` lets a piece reach beyond its chunk: a
+// rank whose memory was overwritten would take the memory, or the bytes, of the process that flushes it.
+#[test]
+fn nonsense_of_a_neighbour_ends_the_flush() {
+    let piece = EncodePiece {
+        segment_at_bytes: 0,
+        len_bytes: 8192,
+        region_at_bytes: 0,
+        crc_plain: 0,
+        element_log2: 0,
+        region: [0; 16],
+    };
+    let packed = Recipe {
+        compression: Compression::Lz4,
+        ..Recipe::default()
+    };
+    let references = (1..=65).map(|step| Descriptor::Refers { step }).collect();
+    let cases: [(Recipe, Vec<Descriptor>, &str); 2] = [
+        (Recipe::default(), references, "more than 64 older"),
+        (packed, vec![Descriptor::Piece(piece)], "cannot follow"),
+    ];
+    for (recipe, nonsense, part) in cases {
+        let scratch = Scratch::in_memory("engine-gone");
+        let pool = pool();
+        let (mut flusher, heard, stop) = flusher(&scratch, &pool, recipe);
+        let index = Index::new(&pool, SHAPE);
+        for descriptor in [vec![BEGIN], nonsense, vec![Descriptor::Fail]].concat() {
+            index.push(0, 0, descriptor, LIMIT).unwrap();
+        }
+        let flushing = std::thread::spawn(move || flusher.run());
+        // Hung up at once; a word about the snapshot would mean that the nonsense was taken.
+        let told = heard.recv_timeout(LIMIT);
+        stop.store(true, Ordering::Release);
+        index.nudge(0);
+        let ended = flushing.join().unwrap();
+        assert_eq!(told, Err(RecvTimeoutError::Disconnected), "{part}");
+        let error = ended.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains(part), "{error}");
     }
 }

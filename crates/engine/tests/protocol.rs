@@ -472,6 +472,29 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
     assert!(vote(6, 1, &[2]) && vote(7, 2, &[]));
 }
 
+// Breaks if: `lose_node` gives nothing up: the ranks of the other nodes wait for a vote that will not come.
+#[test]
+fn a_node_gone_ends_every_step_that_waits_for_it() {
+    let mut world = World::new(2, 1);
+    for (step, level) in [(1, Level::Global), (2, Level::Node)] {
+        let vote = Message::Vote {
+            step,
+            level,
+            node: 0,
+            containers: vec![container(step, 0, 0, 0)],
+        };
+        assert_eq!(world.lead.step(LeadEvent::FromNode(0, vote), 1), []);
+    }
+    let gone = LeadEvent::NodeGone(1, Error::unavailable("hung up"));
+    let aborted: Vec<u64> = (world.lead.step(gone, 1).iter())
+        .filter_map(|action| match action {
+            LeadAction::ToAll(Message::Aborted { step, .. }) => Some(*step),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(aborted, [1, 2]);
+}
+
 #[test]
 fn a_full_directory_gets_no_more_containers_and_the_last_one_stays() {
     let mut world = World::new(2, 1);

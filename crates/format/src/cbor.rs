@@ -163,7 +163,7 @@ impl<'b> Reader<'b> {
             _ => 1 << 32,
         };
         // Floats (major 7, more than one byte) have no shorter integer form to prefer.
-        if argument < smallest && !(major == 7 && extra > 1) {
+        if argument < smallest && !(major == 7 && extra > 1) && !off(Switch::OneSpelling) {
             return Err(self.corrupt(format_args!("{argument} is encoded longer than needed")));
         }
         Ok((major, argument, 1 + extra))
@@ -215,7 +215,7 @@ impl<'b> Reader<'b> {
 
     pub(crate) fn text(&mut self, max_bytes: usize) -> Result<&'b str> {
         let len = self.expect(TEXT)?;
-        if len > max_bytes as u64 {
+        if len > max_bytes as u64 && !off(Switch::TextBound) {
             return Err(self.corrupt(format_args!(
                 "expected a text of at most {max_bytes} bytes, found {len}"
             )));
@@ -256,7 +256,7 @@ impl<'b> Reader<'b> {
     /// The length of an array, checked against `max` and against the bytes that are left.
     pub(crate) fn array(&mut self, max: usize) -> Result<usize> {
         let len = self.expect(ARRAY)?;
-        if len > max as u64 {
+        if len > max as u64 && !off(Switch::ItemsBound) {
             return Err(self.corrupt(format_args!("expected at most {max} items, found {len}")));
         }
         let value = self.decoder.array();
@@ -300,7 +300,7 @@ impl<'b> Reader<'b> {
         let mut last = None;
         for _ in 0..pairs {
             let key = self.u64()?;
-            if last.is_some_and(|last| key <= last) {
+            if last.is_some_and(|last| key <= last) && !off(Switch::FieldOnce) {
                 return Err(self.corrupt(format_args!("key {key} is repeated or out of order")));
             }
             last = Some(key);
@@ -312,7 +312,7 @@ impl<'b> Reader<'b> {
     }
 
     fn skip(&mut self, depth: u32) -> Result<()> {
-        if depth > MAX_DEPTH {
+        if depth > MAX_DEPTH && !off(Switch::CborDepth) {
             return Err(self.corrupt(format_args!("nested deeper than {MAX_DEPTH}")));
         }
         let (major, argument, head_bytes) = self.head()?;

@@ -101,7 +101,7 @@ impl Features {
 
     pub(crate) fn check_known(&self, known: u64) -> Result<()> {
         let unknown = self.incompat & !known;
-        if unknown == 0 {
+        if unknown == 0 || off(Switch::UnknownFeature) {
             return Ok(());
         }
         Err(Error::unsupported(format!(
@@ -316,7 +316,7 @@ impl RankFooterPrefix {
         let len_bytes = get.u32();
         get.u32();
         let crc = get.u64();
-        if len_bytes as usize > MAX_METADATA_BYTES {
+        if len_bytes as usize > MAX_METADATA_BYTES && !off(Switch::RecordBound) {
             return Err(Error::corrupt(format!(
                 "{what}, byte 8: expected at most {MAX_METADATA_BYTES} bytes, found {len_bytes}"
             )));
@@ -401,7 +401,8 @@ impl Trailer {
         let (file_len_bytes, header_crc) = (get.u64(), get.u64());
         let end = manifest_at.checked_add(manifest_len_bytes);
         let room = file_len_bytes.saturating_sub(TRAILER_BYTES as u64);
-        if manifest_len_bytes > MAX_METADATA_BYTES as u64 || end.is_none_or(|end| end > room) {
+        let too_long = manifest_len_bytes > MAX_METADATA_BYTES as u64;
+        if (too_long || end.is_none_or(|end| end > room)) && !off(Switch::TrailerBounds) {
             return Err(Error::corrupt(format!(
                 "{what}, byte 8: a manifest of {manifest_len_bytes} bytes at offset {manifest_at} \
                  does not fit a file of {file_len_bytes} bytes (at most {MAX_METADATA_BYTES})"
@@ -446,7 +447,7 @@ pub(crate) fn exactly<'b>(what: &str, bytes: &'b [u8], len: usize) -> Result<&'b
 
 pub(crate) fn check_magic(what: &str, bytes: &[u8], magic: &[u8; 8]) -> Result<()> {
     let found = &bytes[..8];
-    if found == magic {
+    if found == magic || off(Switch::Mark) {
         return Ok(());
     }
     Err(Error::corrupt(format!(

@@ -46,6 +46,25 @@ switches! {
     RunOfRecord = "run-of-record", "that a commit record is of the run that claimed its epoch", "orcheck-engine reading another_run";
     CrcStored = "crc-stored", "the CRC of encoded bytes as they are stored", "orcheck-engine lib every_bit_of_an_encrypted";
     CrcDecoded = "crc-decoded", "the CRC of bytes that were decoded", "orcheck-engine lib decoded_wrongly";
+    Mark = "mark", "the marks at the beginning of headers, records and trailers", "orcheck-format format kinds_are_not";
+    RecordKind = "record-kind", "that a record is of the kind that was looked for", "orcheck-format format kinds_are_not";
+    RecordVersion = "record-version", "that a record of another version is refused", "orcheck-format format unknown_versions";
+    FrameVersion = "frame-version", "that a frame of another version is refused", "orcheck-format format unknown_versions";
+    PoolVersion = "pool-version", "that a pool of another version is refused", "orcheck-io lib head::";
+    UnknownFeature = "unknown-feature", "that a file with features unknown here is refused", "orcheck-format format unknown_incompatible";
+    FieldOnce = "field-once", "that no field is said twice", "orcheck-format lib keys_must";
+    OneSpelling = "one-spelling", "that a number has one spelling", "orcheck-format lib loose_encodings";
+    EveryRankOnce = "every-rank-once", "that a commit record has every rank in exactly one container", "orcheck-format format commit_records";
+    LevelInHeader = "level-in-header", "that a container is of the level that was looked for", "orcheck-engine reading two_levels";
+    JobInRecord = "job-in-record", "that records of another job are left alone", "orcheck-engine reading stranger_files";
+    TargetLength = "target-length", "that memory to restore into is as long as the region", "orcheck-engine reading target_of_another_size";
+    ProvenTwice = "proven-twice", "that a long extent, which is read twice, is the same both times", "orcheck-engine reading changes_while";
+    RegionFits = "region-fits", "that a region is restored only into one that was declared alike", "orcheck-client session a_region_that_changed";
+    RankCount = "rank-count", "that another number of ranks is refused", "orcheck-client session another_number";
+    RecordOfStream = "record-of-stream", "that a rank's record is of the stream that it sent", "orcheck-engine reading another_stream";
+    RingFull = "ring-full", "that an entry of a ring stays until it was read", "orcheck-io pool behaves_like_a_queue";
+    FreeInUse = "free-in-use", "that pool memory in which a region lies is not freed", "orcheck-client session freed_only";
+    Padding = "padding", "that what must be zero is looked at when a checkpoint is verified", "orcheck-engine reading padding";
     // No length is trusted.
     CountBound = "count-bound", "that a count is no larger than what can follow", "orcheck-format format huge_count; orcheck-dst fuzz mutations";
     NothingFollows = "nothing-follows", "that nothing follows the end of metadata", "orcheck-format format flipped_manifest";
@@ -57,6 +76,22 @@ switches! {
     RingDistance = "ring-distance", "that the counters of a ring are not further apart than its length", "orcheck-io pool nonsense";
     EncodedLength = "encoded-length", "that an encoded extent gives at most so many bytes", "orcheck-format format manifests";
     StoredLength = "stored-length", "that an encoded extent is not longer than what it stands for", "orcheck-format format manifests";
+    CborDepth = "cbor-depth", "that metadata is nested only so deep", "orcheck-format lib loose_encodings";
+    ItemsBound = "items-bound", "that a list has at most so many items", "orcheck-format format lists_and_texts";
+    TextBound = "text-bound", "that a text has at most so many bytes", "orcheck-format format lists_and_texts";
+    RecordBound = "record-bound", "that a rank record has at most so many bytes", "orcheck-format format lists_and_texts";
+    TrailerBounds = "trailer-bounds", "that the manifest lies inside its file", "orcheck-format format lists_and_texts";
+    SmallBound = "small-bound", "that a small file has at most so many bytes", "orcheck-io disk small_files";
+    RegionSum = "region-sum", "that the extents of a region are as long as the region", "orcheck-engine reading target_of_another_size";
+    Announced = "announced", "that a rank sends no more than it announced", "orcheck-engine reading another_stream";
+    ReferredBound = "referred-bound", "that a rank refers to only so many older checkpoints", "orcheck-engine gone neighbour";
+    PieceInSegment = "piece-in-segment", "that a piece which a rank announces lies in its segment", "orcheck-engine gone neighbour";
+    HalfOpen = "half-open", "that only so many strangers are kept waiting", "orcheck-io lib half_open";
+    Descriptors = "descriptors", "that a peer can send only so many descriptors", "orcheck-io lib unclaimed";
+    PoolSeals = "pool-seals", "that the memory of a pool cannot shrink under its users", "orcheck-io pool shapes_and";
+    PoolSize = "pool-size", "that the memory of a pool is as long as its shape says", "orcheck-io lib head::";
+    PoolBudget = "pool-budget", "that a pool is no larger than what is free", "orcheck-engine lib cgroup_limit";
+    GroupLimits = "group-limits", "that the limits of control groups count", "orcheck-io lib every_ancestor";
     // What was written is there.
     FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-engine outage container_is_whole";
     FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-engine outage container_is_whole";
@@ -74,6 +109,9 @@ switches! {
     EmptyWrite = "empty-write", "that a write of nothing is an error", "orcheck-io disk transfer_of_nothing";
     ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk file_lives; orcheck-engine reading torn";
     TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-engine outage surplus";
+    EveryDirectory = "every-directory", "that a commit record is written into every directory of its level", "orcheck-engine reading into_every_directory";
+    RecordReadable = "record-readable", "that a commit record which readers would refuse is not written", "orcheck-engine reading readers_would_refuse";
+    AllDirectories = "all-directories", "that a new job begins only when all its directories are there", "orcheck-client session while_a_directory_is_missing";
     // Order.
     AllVotes = "all-votes", "that every node has voted before a commit record is written", "orcheck-engine protocol any_order";
     AllWriters = "all-writers", "that every writer of a node is durable before it votes", "orcheck-engine protocol any_order";
@@ -84,6 +122,10 @@ switches! {
     RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-engine outage no_record";
     KeepRule = "keep-rule", "that nothing is deleted before enough newer checkpoints are committed", "orcheck-engine lib prune";
     Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
+    FailedDirectory = "failed-directory", "that a directory that failed takes no more containers", "orcheck-engine protocol a_full_directory";
+    NewerRun = "newer-run", "that prune leaves newer runs alone", "orcheck-engine lib newer_or_being_written";
+    BeingWritten = "being-written", "that prune leaves alone what is being written", "orcheck-engine lib newer_or_being_written";
+    LivingTemporary = "living-temporary", "that prune leaves the temporary files of living runs alone", "orcheck-engine lib temporary_files";
     // What is not stored again is there, and as it was.
     ReferredNamed = "referred-named", "that the commit record names the older checkpoints that a manifest refers to", "orcheck-engine reading named_by_no_record";
     OlderContainer = "older-container", "that a container which is referred to is of the job and step that was meant", "orcheck-client session wrong_with_a_referred";
@@ -114,6 +156,7 @@ switches! {
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
     Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie";
     CounterFirst = "counter-first", "that a run which claims while another one looks is seen", "orcheck-client session claims_while";
+    CounterOfNames = "counter-of-names", "that no epoch is given again although its claim was lost", "orcheck-client session claim_was_lost";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
@@ -124,6 +167,10 @@ switches! {
     CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
     FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
+    ForeignFiles = "foreign-files", "that files of others are left alone", "orcheck-client session foreign_files";
+    PeerUser = "peer-user", "that a peer on the same machine runs under the same user", "orcheck-io net another_user";
+    NoFork = "no-fork", "that a forked child has no part of the pool", "orcheck-io pool forked_child";
+    FileLimit = "file-limit", "that a limit on the length of files does not end the program", "orcheck-client faults limits_of_the_process";
     // What is encrypted.
     Tag = "tag", "the authentication of encrypted bytes", "orcheck-engine lib every_bit_of_an_encrypted";
     BoundExtent = "bound-extent", "that encrypted bytes belong to one place of one region of one rank", "orcheck-engine lib belongs_to_one_place";
@@ -143,9 +190,29 @@ switches! {
     EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-engine gone an_engine";
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client session a_codec; orcheck-client faults alone";
+    SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
+    ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
+    ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";
+    DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-io pool a_dead_holder";
+    WriterGone = "writer-gone", "that a step is given up when one of its writers is gone", "orcheck-engine protocol a_writer_gone";
+    LeadGone = "lead-gone", "that nobody waits for a lead that is gone", "orcheck-engine protocol the_lead_gone";
+    NodeGone = "node-gone", "that a step is given up when one of its nodes is gone", "orcheck-engine protocol a_node_gone";
+    RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
+    // Nothing is left behind.
+    Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
+    GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";
+    SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-client session not_the_same_everywhere";
+    PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-client session afresh_by_accident";
+    NeverAfresh = "never-afresh", "that records which cannot be read are not taken for none", "orcheck-client session never_taken_for";
+    KnownElsewhere = "known-elsewhere", "that a node which lost its directory does not hide what others have", "orcheck-client session a_new_first_node";
+    SameStep = "same-step", "that all ranks checkpoint the same step", "orcheck-client session steps_grow";
+    StepGrows = "step-grows", "that steps grow", "orcheck-client session steps_grow";
+    OtherCopy = "other-copy", "that another level's copy is read when one is damaged", "orcheck-client session another_level";
+    OtherPlace = "other-place", "that another place's copy of a container is read when one is damaged", "orcheck-engine reading a_good_copy";
+    Rebuild = "rebuild", "that a damaged manifest is rebuilt", "orcheck-engine reading are_rebuilt";
 }
 
 /// Whether this protection is taken away: never, in this build.

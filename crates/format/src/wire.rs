@@ -69,7 +69,7 @@ impl FrameHeader {
             )));
         }
         let [version, kind] = get.array();
-        if version != FRAME_VERSION {
+        if version != FRAME_VERSION && !off(Switch::FrameVersion) {
             return Err(Error::unsupported(format!(
                 "{what}, byte 4: expected version {FRAME_VERSION}, found {version}"
             ))

@@ -92,13 +92,22 @@ impl Conn {
     /// Sends a message; all of it is with the kernel when this returns.
     pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
         let payload = message.encode();
-        self.send_frame(message.kind(), &payload, None, Deadline::after(timeout))
+        let longest = if off(Switch::SendDeadline) {
+            timeout.saturating_mul(120)
+        } else {
+            timeout
+        };
+        self.send_frame(message.kind(), &payload, None, Deadline::after(longest))
     }
 
     /// Waits for the next message. `Unavailable` when none came within `timeout` (the connection lives on) or the
     /// peer is gone.
     pub fn receive(&mut self, timeout: Duration) -> Result<Message> {
-        let deadline = Deadline::after(timeout);
+        let deadline = Deadline::after(if off(Switch::ReceiveDeadline) {
+            timeout.saturating_mul(400)
+        } else {
+            timeout
+        });
         loop {
             if let Some(message) = self.try_receive()? {
                 return Ok(message);
@@ -379,7 +388,7 @@ impl Conn {
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(fds) = message {
                     for fd in fds {
-                        if self.descriptors.len() < DESCRIPTORS_LIMIT {
+                        if self.descriptors.len() < DESCRIPTORS_LIMIT || off(Switch::Descriptors) {
                             self.descriptors.push_back(fd);
                         }
                     }

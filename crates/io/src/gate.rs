@@ -76,7 +76,12 @@ impl Gates {
             let seen = opened.load(Ordering::SeqCst);
             let closed = gate.close(byte);
             if matches!(closed, Ok(false)) {
-                wait(opened, seen, deadline.left().min(LOOK_AGAIN));
+                let longest = if off(Switch::DeadHolder) {
+                    deadline.left()
+                } else {
+                    deadline.left().min(LOOK_AGAIN)
+                };
+                wait(opened, seen, longest);
             }
             waiters.fetch_sub(1, Ordering::SeqCst);
             if closed? {

@@ -78,6 +78,9 @@ impl Mapping {
             layout,
             owner,
         };
+        if off(Switch::NoFork) {
+            return Ok(mapping);
+        }
         // SAFETY: exactly the mapping just made.
         unsafe { mm::madvise(start.cast(), len, Advice::LinuxDontFork) }
             .map_err(|errno| rustix_error(errno, "keep the pool out of forked processes"))?;
@@ -207,7 +210,7 @@ impl Pool {
     pub fn attach(fd: OwnedFd) -> Result<Pool> {
         let what = |errno| rustix_error(errno, "attach to the pool");
         let seals = fs::fcntl_get_seals(&fd).map_err(what)?;
-        if !seals.contains(SEALS) {
+        if !seals.contains(SEALS) && !off(Switch::PoolSeals) {
             return Err(Error::corrupt(format!(
                 "pool: expected a sealed memfd (seals {:#x}), found seals {:#x}",
                 SEALS.bits(),

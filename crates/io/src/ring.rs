@@ -28,7 +28,7 @@ impl Ring<'_> {
     pub fn push(&self, entry: &[u64; 8]) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         let read = self.read.load(Ordering::Acquire);
-        if written.wrapping_sub(read) >= self.entries.len() as u64 {
+        if written.wrapping_sub(read) >= self.entries.len() as u64 && !off(Switch::RingFull) {
             return false;
         }
         let Some(slot) = self.slot(written) else {

@@ -57,6 +57,38 @@ fn after_damage_find_offers_the_older_step_with_its_own_sizes() {
     });
 }
 
+// Breaks if: `any_copy` gives up after the first copy: bits of a node's disk would cost a step that is whole elsewhere.
+#[test]
+fn a_damaged_copy_is_replaced_by_that_of_another_level() {
+    let scratch = Scratch::new("copies");
+    let job = Job::new(scratch.path(), 2, 1, true);
+    save(&job, &[(1, 50), (2, 50)]);
+    let dir = scratch.path().join("local/job/n0");
+    let newest = crate::disk::names(&dir)
+        .into_iter()
+        .filter(|n| n.ends_with(".orc"))
+        .max()
+        .unwrap();
+    let mut bytes = crate::disk::read(&dir.join(&newest));
+    let middle = bytes.len() / 4;
+    bytes[middle] ^= 1;
+    crate::disk::write(&dir.join(&newest), &bytes);
+    let told = job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        let mut state = State::empty(rank, 50);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 2);
+        assert!(state.is(rank, 2, 50));
+        std::iter::from_fn(|| session.take_warning()).collect::<Vec<String>>()
+    });
+    let told = told.concat().join("; ");
+    assert!(
+        told.contains("another copy is used") && told.contains(&newest),
+        "{told}"
+    );
+}
+
 // Breaks if: rank 0 alone decides that there is no checkpoint.
 #[test]
 fn a_new_first_node_does_not_make_the_others_start_afresh() {

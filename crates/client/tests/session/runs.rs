@@ -75,6 +75,27 @@ fn a_run_that_claims_while_another_one_looks_is_seen() {
     });
 }
 
+// Breaks if: `highest_counter` looks at claims only; two runs would then write under one epoch.
+#[test]
+fn an_epoch_whose_claim_was_lost_is_not_given_again() {
+    let scratch = Scratch::new("lost-claim");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    let mut first = second(&job, "").unwrap();
+    let mut state = State::new(0, 1, 20);
+    state.protect(&mut first).unwrap();
+    first.checkpoint(1).unwrap();
+    first.wait(1, Level::Global, LONG).unwrap();
+    assert_eq!(first.epoch().counter, 1);
+    first.close(LONG).unwrap();
+    let dir = scratch.path().join("ost0/job");
+    for name in names(&dir).iter().filter(|name| name.starts_with("epoch-")) {
+        crate::disk::remove_file(&dir.join(name));
+    }
+    let next = second(&job, "").unwrap();
+    assert_eq!(next.epoch().counter, 2);
+    next.close(LONG).unwrap();
+}
+
 // Breaks if: `take_over_wait_s` is not waited for.
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {

@@ -163,6 +163,37 @@ fn a_target_of_another_size_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
+// Breaks if: the second reading of a long extent is not compared with what was proven by the first.
+#[test]
+fn a_file_that_changes_while_it_is_read_is_noticed() {
+    let scratch = Scratch::new();
+    let mut spec = Spec::new(41, 7);
+    spec.regions.push(RegionSpec {
+        name: "big".into(),
+        len: (9 << 20) + 5,
+        cut: 9 << 20,
+    });
+    let written = write(&[scratch.dir("a")], &spec);
+    let places = open_places(&[scratch.dir("a")]);
+    let reader = Reader::open(&places, &written.record, &written.record.containers[0]).unwrap();
+    let region = reader.region(0, "big").unwrap();
+    let second_piece = region.extents[0].physical as usize + (4 << 20);
+    let mut handed_on = 0;
+    let error = reader.stream_region(0, region, &mut |at, bytes| {
+        if at == 0 {
+            flip(&written.paths[0], second_piece + 10, 3);
+        }
+        handed_on += bytes.len();
+        Ok(())
+    });
+    let error = error.unwrap_err();
+    assert!(
+        error.message().contains("changed while it was read"),
+        "{error}"
+    );
+    assert_eq!(handed_on, 4 << 20);
+}
+
 #[test]
 fn a_missing_container_names_where_it_was_looked_for() {
     let scratch = Scratch::new();

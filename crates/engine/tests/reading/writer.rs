@@ -7,7 +7,8 @@ use orcheck_engine::ledger::Ledger;
 use orcheck_format::container::{ContainerHeader, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
-use orcheck_io::{Pool, PoolShape};
+use orcheck_io::{Dir, Pool, PoolShape};
+use std::sync::Arc;
 
 fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {
     record_of(4096, physical, len_bytes, container)
@@ -203,4 +204,120 @@ fn a_superseded_run_leaves_no_commit_record_behind() {
     let (_, error) = make_visible(&open_places(&dirs), &record).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced);
     assert!(!dirs[0].join(&name).exists(), "{name} was written");
+}
+
+fn pool() -> Pool {
+    let shape = PoolShape {
+        chunk_bytes: 4096,
+        chunk_count: 1,
+        words: 0,
+        rings: 0,
+        ring_entries: 0,
+    };
+    Pool::create(shape).unwrap()
+}
+
+/// A container into which `rank` has sent a stream of one block.
+fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: u32) -> ContainerWriter {
+    let header = ContainerHeader {
+        features: Features::default(),
+        job: job(),
+        step: 2,
+        epoch: epoch(1),
+        level: Level::Global,
+        node: 0,
+        writer: 0,
+        world_size: 2,
+        alignment_bytes: 4096,
+        created_unix_ms: 0,
+        encryption: None,
+    };
+    let target = Target {
+        dir: dir.clone(),
+        server: 0,
+        stripes: Vec::new(),
+        direct: false,
+    };
+    let mut writer = ContainerWriter::create(header, "n0", &target, None)
+        .ok()
+        .unwrap();
+    let announced = Announced {
+        stream_len_bytes: 4096,
+        cut_bytes: 4096,
+        may_shrink: false,
+    };
+    writer.begin_rank(rank, announced).unwrap();
+    writer.append(pool, 0, 4096).unwrap();
+    writer
+}
+
+// Breaks if: `append` does not look at what was announced, or `end_rank` does not compare the record with the stream.
+#[test]
+fn a_record_of_another_stream_is_refused() {
+    let scratch = Scratch::new();
+    let dir = open_places(&[scratch.dir("a")]).remove(0);
+    let pool = pool();
+    let chunk = pool.try_take(0).unwrap();
+    let refused = |rank, more: bool, record: Vec<u8>| {
+        let mut writer = begun(&dir, &pool, rank);
+        let result = if more {
+            writer.append(&pool, 0, 4096)
+        } else {
+            writer.end_rank(record, &[], &mut Ledger::default())
+        };
+        writer.abort();
+        result.is_err_and(|error| error.kind() == ErrorKind::Corrupt)
+    };
+    let good = record(0, 4096, None);
+    assert!(!refused(0, false, good.clone()));
+    assert!(refused(0, true, good.clone()), "more than it announced");
+    assert!(refused(1, false, good.clone()), "of another rank");
+    let longer = record_of(8192, 0, 4096, None);
+    assert!(refused(0, false, longer), "of a longer stream");
+    let with_more = [&good[..], b"more"].concat();
+    assert!(refused(0, false, with_more), "with something behind it");
+    pool.give(chunk);
+}
+
+// Breaks if: `abort` leaves the file: the space would be gone until a later run looks.
+#[test]
+fn a_container_that_is_given_up_is_removed() {
+    let scratch = Scratch::new();
+    let dir = open_places(&[scratch.dir("a")]).remove(0);
+    let pool = pool();
+    let chunk = pool.try_take(0).unwrap();
+    let writer = begun(&dir, &pool, 0);
+    assert_eq!(dir.list().unwrap().len(), 1);
+    writer.abort();
+    assert_eq!(dir.list().unwrap().len(), 0);
+    pool.give(chunk);
+}
+
+// Breaks if: `make_visible` is content with one copy: with that directory the step would be gone.
+#[test]
+fn a_commit_record_goes_into_every_directory() {
+    let scratch = Scratch::new();
+    let dirs = [scratch.dir("a"), scratch.dir("b"), scratch.dir("c")];
+    let spec = Spec::new(40, 7);
+    let record = write(&dirs, &spec).record;
+    let paths = dirs.each_ref().map(|dir| dir.join(spec.commit_name()));
+    for path in &paths {
+        std::fs::remove_file(path).unwrap();
+    }
+    make_visible(&open_places(&dirs), &record).unwrap();
+    assert!(paths.iter().all(|path| path.exists()));
+}
+
+// Breaks if: `make_visible` does not read the record as readers will: the step would be acknowledged and never found.
+#[test]
+fn a_record_that_readers_would_refuse_is_not_written() {
+    let scratch = Scratch::new();
+    let dirs = [scratch.dir("a")];
+    let spec = Spec::new(40, 7);
+    let mut record = write(&dirs, &spec).record;
+    std::fs::remove_file(dirs[0].join(spec.commit_name())).unwrap();
+    record.world_size += 1;
+    let (_, error) = make_visible(&open_places(&dirs), &record).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!dirs[0].join(spec.commit_name()).exists());
 }

@@ -419,3 +419,55 @@ fn a_frame_longer_than_allowed_is_refused() {
     let error = FrameHeader::decode(&header.encode()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
+
+// Breaks if: a list, a text, a rank record or a manifest may be as long as it says, wherever it says so.
+#[test]
+fn lists_and_texts_have_their_bounds() {
+    let refused = |change: &dyn Fn(&mut Manifest), why: &str| {
+        let mut manifest = samples::manifest();
+        change(&mut manifest);
+        let error = Manifest::decode(&manifest.encode()).expect_err(why);
+        assert!(error.message().contains(why), "{error}");
+    };
+    refused(
+        &|m| region(m).local = vec![1; manifest::MAX_DIMS + 1],
+        "expected at most 8 items, found 9",
+    );
+    refused(
+        &|m| m.node_name = "x".repeat(256),
+        "expected a text of at most 255 bytes, found 256",
+    );
+    let mut framed = encode_rank_record(&samples::rank_record(0, 0));
+    assert!(RankFooterPrefix::decode(&framed).is_ok());
+    framed[8..12].copy_from_slice(&(manifest::MAX_METADATA_BYTES as u32 + 1).to_le_bytes());
+    let error = RankFooterPrefix::decode(&framed).unwrap_err();
+    assert!(
+        error.message().contains("expected at most 67108864 bytes"),
+        "{error}"
+    );
+    let good = Trailer {
+        manifest_at: 4096,
+        manifest_len_bytes: 100,
+        manifest_digest: [1; 32],
+        file_len_bytes: 1 << 40,
+        header_crc: 7,
+    };
+    assert_eq!(Trailer::decode(&good.encode()), Ok(good));
+    for bad in [
+        Trailer {
+            file_len_bytes: 4096 + 100 + 511,
+            ..good
+        },
+        Trailer {
+            manifest_at: u64::MAX,
+            ..good
+        },
+        Trailer {
+            manifest_len_bytes: manifest::MAX_METADATA_BYTES as u64 + 1,
+            ..good
+        },
+    ] {
+        let error = Trailer::decode(&bad.encode()).unwrap_err();
+        assert!(error.message().contains("does not fit a file"), "{error}");
+    }
+}
