@@ -3,7 +3,8 @@
 //! How: the kernel says which pages were written ([`Tracker`]). For each page the table holds the CRC
 //! and the home of its bytes; pages nobody wrote are not read. Written pages are copied one by one
 //! into chunks, and those that turn out unchanged are left out. The CRC of a run of pages is combined
-//! from theirs, so a run of any pages can be referred to or stored.
+//! from theirs, so a run of any pages can be referred to or stored; groups of pages that lie in one
+//! piece are summed up once.
 //!
 //! A region of which more than a quarter was written, or that would fall into too many runs, is
 //! captured whole: a fresh base. When that happens several times in a row it is not tracked for a
@@ -34,6 +35,8 @@ const WHOLE_FROM_SHARE: usize = 4;
 const REST_AFTER: u32 = 3;
 /// Bytes of record that a region may take per page.
 const RUNS_PER_PAGES: usize = 2;
+/// Pages that are summed up together where they lie in one piece.
+const GROUP_PAGES: usize = 64;
 
 /// What is known of one page.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +55,9 @@ pub struct Pages {
     head_bytes: usize,
     /// One entry per page, the parts at both ends included; empty while nothing is known.
     table: Vec<Page>,
+    /// The CRC of so many pages each, where they are whole and lie in one piece: nothing else of a group
+    /// that nobody wrote is looked at.
+    groups: Vec<Option<u64>>,
     count: usize,
     /// Steps that stored some of it.
     homes: BTreeSet<u64>,
@@ -61,6 +67,7 @@ pub struct Pages {
     /// The capture that goes on stores all of it.
     whole: bool,
     shift: CrcShift,
+    shift_group: CrcShift,
 }
 
 /// What is to be copied of a region.
@@ -120,11 +127,13 @@ impl Pages {
             count: usize::from(head_bytes > 0) + tracker.pages() + usize::from(tail),
             tracker,
             table: Vec::new(),
+            groups: Vec::new(),
             homes: BTreeSet::new(),
             extents: 0,
             whole_in_a_row: 0,
             whole: true,
             shift: CrcShift::by(size as u64),
+            shift_group: CrcShift::by((GROUP_PAGES * size) as u64),
         })
     }
 
@@ -303,24 +312,40 @@ impl Pages {
     }
 
     fn runs(&mut self, step: u64, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
+        self.sum_up(copied);
         let mut stored = copied
             .iter()
             .filter_map(|copy| Some((copy.page, copy.stream_at_bytes?)))
             .peekable();
         let mut runs: Vec<Run> = Vec::new();
         let (mut homes, mut last) = (BTreeSet::new(), None);
-        for (number, page) in self.table.iter().enumerate() {
+        let group_bytes = (GROUP_PAGES * self.size) as u64;
+        let mut number = 0;
+        while let Some(page) = self.table.get(number) {
             if last != Some(page.home.step) {
                 last = Some(page.home.step);
                 homes.insert(page.home.step);
             }
-            let len_bytes = self.part(number).1 as u64;
-            let place = match stored.next_if(|(stored, _)| *stored == number) {
-                Some((_, stream_at_bytes)) => Home {
-                    step,
-                    stream_at_bytes,
-                },
-                None => page.home,
+            let group = (number.is_multiple_of(GROUP_PAGES))
+                .then(|| self.groups[number / GROUP_PAGES])
+                .flatten()
+                // Breaks if: pages that were stored now are taken from the home that they had.
+                .filter(|_| {
+                    stored
+                        .peek()
+                        .is_none_or(|(at, _)| *at >= number + GROUP_PAGES)
+                })
+                .filter(|_| group_bytes <= cut_bytes);
+            let (place, len_bytes, crc) = match group {
+                Some(crc) => (page.home, group_bytes, crc),
+                None => {
+                    let now = stored.next_if(|(at, _)| *at == number);
+                    let place = now.map_or(page.home, |(_, stream_at_bytes)| Home {
+                        step,
+                        stream_at_bytes,
+                    });
+                    (place, self.part(number).1 as u64, page.crc)
+                }
             };
             match runs.last_mut() {
                 Some(run)
@@ -328,22 +353,58 @@ impl Pages {
                         && run.place.stream_at_bytes + run.len_bytes == place.stream_at_bytes
                         && run.len_bytes + len_bytes <= cut_bytes =>
                 {
-                    run.crc = if len_bytes == self.size as u64 {
-                        self.shift.append(run.crc, page.crc)
-                    } else {
-                        crc64_combine(run.crc, page.crc, len_bytes)
-                    };
+                    run.crc = self.append(run.crc, crc, len_bytes);
                     run.len_bytes += len_bytes;
                 }
                 _ => runs.push(Run {
                     place,
                     len_bytes,
-                    crc: page.crc,
+                    crc,
                 }),
             }
+            number += group.map_or(1, |_| GROUP_PAGES);
         }
         self.homes = homes;
         runs
+    }
+
+    /// Sums the groups up again of which something was copied.
+    // Breaks if: this is done only once.
+    fn sum_up(&mut self, copied: &[Copied]) {
+        let size = self.size as u64;
+        self.groups.resize(self.count.div_ceil(GROUP_PAGES), None);
+        let mut last = None;
+        for copy in copied {
+            let group = copy.page / GROUP_PAGES;
+            if last.replace(group) == Some(group) {
+                continue;
+            }
+            let first = group * GROUP_PAGES;
+            let pages = self.table.get(first..first + GROUP_PAGES).unwrap_or(&[]);
+            let in_one_piece = pages.windows(2).all(|pair| {
+                pair[0].home.step == pair[1].home.step
+                    && pair[0].home.stream_at_bytes + size == pair[1].home.stream_at_bytes
+            });
+            let whole = |number| self.part(number).1 as u64 == size;
+            let fine = !pages.is_empty() && in_one_piece;
+            self.groups[group] =
+                (fine && whole(first) && whole(first + GROUP_PAGES - 1)).then(|| {
+                    let crcs = pages.iter().map(|page| page.crc);
+                    crcs.reduce(|sum, crc| self.shift.append(sum, crc))
+                        .unwrap_or(0)
+                });
+        }
+    }
+
+    /// The CRC of `a ++ b`.
+    fn append(&self, a: u64, b: u64, len_b_bytes: u64) -> u64 {
+        if len_b_bytes == self.size as u64 {
+            self.shift.append(a, b)
+        } else if len_b_bytes == (GROUP_PAGES * self.size) as u64 {
+            self.shift_group.append(a, b)
+        } else {
+            crc64_combine(a, b, len_b_bytes)
+        }
     }
 }
 

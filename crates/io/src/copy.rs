@@ -210,6 +210,11 @@ pub unsafe fn copy_crc_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usi
 /// # Safety
 /// As [`copy_crc`], and nobody else writes the destination meanwhile.
 unsafe fn plain(crc: &mut Crc64, dst: *mut u8, src: *const u8, len: usize) {
+    // The C library copies nothing with a masked store, which takes a processor 200 ns where the page is not
+    // mapped yet: a tenth of a page's copy, paid for each of the pages that are copied one by one.
+    if len == 0 {
+        return;
+    }
     // SAFETY: the caller's promise. The checksum is taken from the copy, so that it is one of the bytes that
     // arrived even if the source changes.
     unsafe {
