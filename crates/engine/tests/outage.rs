@@ -200,7 +200,7 @@ fn a_claim_is_whole_or_absent_and_stays() {
     );
     let path = format!("d/{}", FileName::Claim { epoch: 1 });
     each_image(&log, |told, image| match image.file(&path) {
-        Some(file) => assert_eq!(Claim::decode(file.bytes()).unwrap().epoch, EPOCH),
+        Some(file) => assert_eq!(Claim::decode(&file.bytes()).unwrap().epoch, EPOCH),
         None => assert_eq!(told, 0, "claimed, and gone"),
     });
 }

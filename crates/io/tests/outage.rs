@@ -67,7 +67,7 @@ fn a_small_file_is_whole_or_absent() {
         for (told, image) in &images {
             // Breaks if: `write_small` does not sync the directory.
             assert!(*told < 1 || image.file("d/new").is_some());
-            assert!(*told < 2 || image.file("d/old").unwrap().bytes() == b"newer");
+            assert!(*told < 2 || *image.file("d/old").unwrap().bytes() == *b"newer");
         }
     }
 }

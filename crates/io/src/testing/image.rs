@@ -13,14 +13,17 @@ use crate::dir::{Create, Dir, Entry, check_name};
 use crate::error::os_error;
 use crate::file::File;
 use orcheck_format::{Error, Result};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of one file.
+/// The bytes of one file. Zeros at its end take no memory: space is reserved in large steps.
 #[derive(Debug, Default)]
 pub struct Content {
-    bytes: Vec<u8>,
+    /// Up to the last byte that is not zero.
+    pub(super) head: Vec<u8>,
+    pub(super) len: usize,
     digest: OnceLock<[u8; 32]>,
 }
 
@@ -28,19 +31,40 @@ impl Content {
     /// A file of these bytes.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Arc<Content> {
+        let len = bytes.len();
+        Content::of_len(bytes, len)
+    }
+
+    /// A file of this length that begins with these bytes, cut where they are more; zeros follow.
+    pub(super) fn of_len(mut head: Vec<u8>, len: usize) -> Arc<Content> {
+        head.truncate(len);
+        head.truncate(
+            head.iter()
+                .rposition(|byte| *byte != 0)
+                .map_or(0, |at| at + 1),
+        );
         let digest = OnceLock::new();
-        Arc::new(Content { bytes, digest })
+        Arc::new(Content { head, len, digest })
     }
 
     /// Its bytes.
     #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        if self.head.len() == self.len {
+            return Cow::Borrowed(&self.head);
+        }
+        let mut bytes = self.head.clone();
+        bytes.resize(self.len, 0);
+        Cow::Owned(bytes)
     }
 
     fn digest(&self) -> &[u8; 32] {
-        self.digest
-            .get_or_init(|| *blake3::hash(&self.bytes).as_bytes())
+        let hash = || {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&self.len.to_le_bytes()).update(&self.head);
+            *hasher.finalize().as_bytes()
+        };
+        self.digest.get_or_init(hash)
     }
 }
 
@@ -157,7 +181,13 @@ fn write_tree(tree: &Tree, path: &Path) -> std::io::Result<()> {
     for (name, node) in tree {
         let path = path.join(name);
         match node {
-            Node::File(content) => std::fs::write(path, content.bytes())?,
+            Node::File(content) => {
+                std::fs::write(&path, &content.head)?;
+                std::fs::File::options()
+                    .write(true)
+                    .open(&path)?
+                    .set_len(content.len as u64)?;
+            }
             Node::Dir(child) => write_tree(child, &path)?,
         }
     }
@@ -276,7 +306,7 @@ impl Dir for ImageDir {
         let entry = |(name, node): (&String, &Node)| Entry {
             name: name.clone(),
             len_bytes: match node {
-                Node::File(content) => content.bytes.len() as u64,
+                Node::File(content) => content.len as u64,
                 Node::Dir(_) => 0,
             },
             is_dir: matches!(node, Node::Dir(_)),
@@ -334,23 +364,21 @@ impl File for ImageFile {
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        let here = usize::try_from(at)
-            .ok()
-            .and_then(|at| self.content.bytes.get(at..))
-            .unwrap_or_default();
-        match here.get(..buf.len()) {
-            Some(bytes) => {
-                buf.copy_from_slice(bytes);
-                Ok(())
-            }
-            None => Err(Error::corrupt(format!(
-                "{}: expected {} bytes at offset {at}, found {} before the end of the file",
+        let Content { head, len, .. } = &*self.content;
+        let here = usize::try_from(at).map_or(0, |at| len.saturating_sub(at));
+        if here < buf.len() {
+            return Err(Error::corrupt(format!(
+                "{}: expected {} bytes at offset {at}, found {here} before the end of the file",
                 self.path,
                 buf.len(),
-                here.len()
             ))
-            .next("the file is truncated: use another copy or an older checkpoint")),
+            .next("the file is truncated: use another copy or an older checkpoint"));
         }
+        let from = head.get(at as usize..).unwrap_or_default();
+        let (bytes, zeros) = buf.split_at_mut(from.len().min(buf.len()));
+        bytes.copy_from_slice(&from[..bytes.len()]);
+        zeros.fill(0);
+        Ok(())
     }
 
     fn allocate(&self, _len: u64) -> Result<()> {
@@ -366,7 +394,7 @@ impl File for ImageFile {
     }
 
     fn len_bytes(&self) -> Result<u64> {
-        Ok(self.content.bytes.len() as u64)
+        Ok(self.content.len as u64)
     }
 
     fn is_direct(&self) -> bool {

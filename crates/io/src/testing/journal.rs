@@ -222,7 +222,7 @@ impl State {
             let inode = match node {
                 Node::File(content) => {
                     self.log.files.push(Arc::clone(content));
-                    Inode::File(self.new_file(content.bytes().len() as u64))
+                    Inode::File(self.new_file(content.len as u64))
                 }
                 Node::Dir(child) => Inode::Dir(self.take_in(child, &path.join(name))),
             };

@@ -226,9 +226,8 @@ fn parts_of(log: &Log, entries: &[usize], owner: usize, grain_bytes: Option<u64>
 
 /// The content of a file of which these parts survived besides what is durable.
 fn survivor(log: &Log, durable: &Arc<Content>, parts: &[&Part]) -> Arc<Content> {
-    let mut bytes = durable.bytes().to_vec();
     // Bytes beyond the length wait there: a later length may bring them to light.
-    let mut len = bytes.len();
+    let (mut bytes, mut len) = (durable.head.clone(), durable.len);
     for part in parts {
         match (&log.noted[part.entry].op, part.what) {
             (
@@ -268,8 +267,7 @@ fn survivor(log: &Log, durable: &Arc<Content>, parts: &[&Part]) -> Arc<Content> 
             _ => {}
         }
     }
-    bytes.resize(len, 0);
-    Content::new(bytes)
+    Content::of_len(bytes, len)
 }
 
 /// Applies one change of names.
