@@ -24,8 +24,9 @@ use std::collections::BTreeMap;
 
 /// A stored piece from this length on is written straight from the pool.
 const DIRECT_FROM_BYTES: u64 = 64 << 10;
-/// Space is reserved in steps of this size, because nobody knows how much there will be.
-const RESERVE_BYTES: u64 = 64 << 20;
+/// Nobody knows how much there will be: as much space as is used already is reserved besides, at least and at most so
+/// much. (Reserving in memory costs time, and a small container must not fill a small quota.)
+const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
 /// What a container writer needs besides, when it encodes.
 pub(super) struct Encoded {
@@ -93,9 +94,10 @@ fn reserve(main: &Store, reserved: &mut u64, more: u64) -> Result<()> {
     if end <= *reserved {
         return Ok(());
     }
-    match main.file.allocate(end + RESERVE_BYTES) {
+    let ahead = end + end.clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
+    match main.file.allocate(ahead) {
         Ok(()) => {
-            *reserved = end + RESERVE_BYTES;
+            *reserved = ahead;
             Ok(())
         }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
