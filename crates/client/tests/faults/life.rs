@@ -197,7 +197,7 @@ impl Workload {
         Some(path)
     }
 
-    fn secret(&self) -> Option<Arc<Secret>> {
+    pub fn secret(&self) -> Option<Arc<Secret>> {
         (self.options.contains("encrypt")).then(|| Arc::new(Secret::new(KEY)))
     }
 
@@ -210,6 +210,14 @@ impl Workload {
             levels.push(Level::Global);
         }
         levels
+    }
+
+    /// How many directories a level has.
+    pub fn dirs_of(&self, level: Level) -> usize {
+        match level {
+            Level::Node => self.nodes as usize,
+            _ => self.dirs as usize,
+        }
     }
 
     pub fn node_of(&self, rank: u32) -> u32 {
@@ -327,66 +335,6 @@ impl Workload {
                 candidate.step
             ))),
         }
-    }
-
-    /// Commit records that name containers which are not there, and directories that lack the record of the newest
-    /// step acknowledged at their level (`acked`), unless a newer one is committed already.
-    pub fn broken_records(&self, root: &Path, acked: &dyn Fn(Level) -> Option<u64>) -> Vec<String> {
-        let mut broken = Vec::new();
-        for level in self.levels() {
-            let beneath = root.join(if level == Level::Node { "local" } else { "ost" });
-            let beneath = beneath.display().to_string();
-            let mut dirs = self.job_dirs(root);
-            dirs.retain(|dir| dir.display().to_string().starts_with(&beneath));
-            let files: Vec<Vec<String>> = dirs.iter().map(|dir| names(dir)).collect();
-            let mut newest = None;
-            for (dir, name) in dirs
-                .iter()
-                .zip(&files)
-                .flat_map(|(dir, here)| here.iter().map(move |name| (dir, name)))
-            {
-                let Some(FileName::Commit { step, .. }) = FileName::parse(name) else {
-                    continue;
-                };
-                newest = newest.max(Some((step, name)));
-                let bytes = std::fs::read(dir.join(name)).unwrap();
-                let record = match CommitRecord::decode(&bytes) {
-                    Ok(record) => record,
-                    Err(error) => {
-                        broken.push(format!("{}/{name}: {error}", dir.display()));
-                        continue;
-                    }
-                };
-                // Nodes prune by themselves: a node's own record promises its own containers.
-                let own = |node: u32| level != Level::Node || dir.ends_with(format!("n{node}"));
-                let here = |file: &String| files.iter().any(|files| files.contains(file));
-                for container in record
-                    .containers
-                    .iter()
-                    .filter(|container| own(container.node))
-                {
-                    if !here(&container.file) {
-                        broken.push(format!(
-                            "{}/{name} names {}, which is not there",
-                            dir.display(),
-                            container.file
-                        ));
-                    }
-                }
-            }
-            // Level node may have been acknowledged by a commit of level global.
-            let here = acked(level)
-                .filter(|step| acked(Level::Global) < Some(*step) || level == Level::Global);
-            if let (Some(step), Some((found, name))) = (here, newest)
-                && found == step
-                && !files.iter().all(|files| files.contains(name))
-            {
-                broken.push(format!(
-                    "{name} was acknowledged and is not in all of {dirs:?}"
-                ));
-            }
-        }
-        broken
     }
 
     /// What is in the directories besides what run `last` had to leave there; empty when all is well.

@@ -28,6 +28,7 @@ mod outside;
 mod payload;
 mod processes;
 mod reads;
+mod records;
 mod rivals;
 mod signals;
 #[allow(dead_code)]

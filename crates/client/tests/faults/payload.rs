@@ -9,8 +9,8 @@ use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Or-ed into the scale: half of the state changes at every third step only, so that checkpoints can refer to
-/// older ones.
+/// Or-ed into the scale: a small part of the state changes with every step, a third of it with every third one, the rest
+/// with every fourth, so that checkpoints can refer to several older ones. Takes a scale of several chunks.
 pub const RARELY: usize = 1 << 20;
 
 const MAGIC: u64 = 0x0c4e_c4ed_0000_0000;
@@ -80,18 +80,18 @@ fn tail_len(step: u64) -> usize {
 impl Payload {
     /// The state of `rank` at one step of one run; `scale` is about the size in KiB.
     pub fn new(rank: u32, origin: Origin, scale: usize) -> Self {
-        let mut before = origin;
+        let (mut third, mut fourth) = (origin, origin);
         if scale & RARELY != 0 {
-            before.step -= before.step % 3;
+            third.step -= origin.step % 3;
+            fourth.step -= origin.step % 4;
         }
         let scale = scale & !RARELY;
         let mut u = part(1, rank, origin, scale * 700 + 17 * rank as usize);
-        let half = u.len() / 128 * 64;
-        let len = u.len();
-        u[half..].copy_from_slice(&part(1, rank, before, len)[half..]);
+        let (len, often) = (u.len(), u.len() / 512 * 64);
+        u[often..].copy_from_slice(&part(1, rank, fourth, len)[often..]);
         Self {
             u,
-            v: part(2, rank, before, scale * 300 + 5),
+            v: part(2, rank, third, scale * 300 + 5),
             small: part(3, rank, origin, 24),
             shared: part(6, 0, origin, 130),
             none: Vec::new(),

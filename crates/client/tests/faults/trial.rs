@@ -3,7 +3,11 @@
 use crate::ledger::Story;
 use crate::life::{Life, View, Workload};
 use crate::payload::Origin;
+use crate::records::records;
+use orcheck_format::ids::Level;
+use orcheck_io::dir::open_dir;
 use orcheck_io::environment::env_var;
+use orcheck_io::steps::Steps;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -305,17 +309,30 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
     Ok(story)
 }
 
-/// No record promises what is not there, and the newest acknowledged step is recorded in every directory.
+/// No record promises what is not there whole, and the newest acknowledged step is recorded in every directory.
 pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
+    let open = |path: &Path| open_dir(&root.join(path), Steps::none()).ok();
+    let mut found = records(workload, &open);
     let acked = |level| story.newest_acked(u64::MAX, Some(level));
-    let broken = workload.broken_records(root, &acked);
-    if broken.is_empty() {
+    for level in workload.levels() {
+        // Level node may have been acknowledged by a commit of level global.
+        let here = acked(level)
+            .filter(|step| acked(Level::Global) < Some(*step) || level == Level::Global);
+        if let (Some(acked), Some((step, name, dirs))) = (here, found.newest.get(&level))
+            && acked == *step
+            && dirs.len() < workload.dirs_of(level)
+        {
+            let text = format!("{name} was acknowledged and is only in {dirs:?}");
+            found.broken.push(text);
+        }
+    }
+    if found.broken.is_empty() {
         return Ok(());
     }
     Err((
         Verdict::LostWork,
-        format!("{}; {}", broken.join(", "), told(&story)),
+        format!("{}; {}", found.broken.join(", "), told(&story)),
     ))
 }
 

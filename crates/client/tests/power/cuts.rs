@@ -9,8 +9,9 @@
 
 use crate::ledger::Story;
 use crate::life::{Life, NODES, PAIR, SOLO, SPREAD, STRIPED, View, Workload};
-use crate::look::{Found, broken_records, restart};
-use crate::payload::Origin;
+use crate::look::{Found, restart};
+use crate::payload::{Origin, RARELY};
+use crate::records::{Kinds, records};
 use crate::trial::{Failure, Outcome, Random, Verdict, apart, heal, seed, share, told, trials};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -30,6 +31,23 @@ const LONE: Workload = Workload {
     scale: 1,
     routed: false,
     ..SOLO
+};
+
+/// As [`LONE`], with checkpoints that refer to older ones.
+const GROWING: Workload = Workload {
+    scale: 400 | RARELY,
+    options: "incremental = 'auto'\nincremental_chain = 3",
+    ..LONE
+};
+
+/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older ones.
+///
+/// Each recording has salts of its own, so that another one with the same seed has other bytes. Within a recording they
+/// are what they were: every image is a part of what one run wrote, and equal images are equal.
+const SEALED: Workload = Workload {
+    options: "incremental = 'auto'\nincremental_chain = 2\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
+    scale: 120 | RARELY,
+    ..PAIR
 };
 
 /// What lies in the directories when the recorded run begins.
@@ -103,11 +121,27 @@ const PLAN: &[(Workload, Past)] = &[
     (named("a directory's fsync fails", Workload { ranks: 2, nodes: 2, dirs: 2, ..LONE }), Past::Failing("dir.sync", 14)),
     (named("a fsync of prune fails", LONE), Past::Failing("dir.sync", 10)),
     (named("after a killed prune", Workload { scale: 3, ..SPREAD }), Past::Killed("dir.remove", 16)),
+    (named("incremental", GROWING), Past::Empty),
+    (named("incremental, keep 1", Workload { keep: 1, ..GROWING }), Past::Empty),
+    (named("incremental, both levels, lent", Workload { lent: true, node_level: true, ..GROWING }), Past::Empty),
+    (named("incremental, overlapped, small pool", Workload { overlapped: true, options: "incremental = 'auto'\npool = '256 KiB'", ..GROWING }), Past::Empty),
+    (named("incremental, second run", Workload { keep: 3, ..GROWING }), Past::Run),
+    (named("incremental, after a killed prune", Workload { keep: 1, ..GROWING }), Past::Killed("dir.remove", 6)),
+    (named("incremental, overlapped, a fsync fails", Workload { overlapped: true, ..GROWING }), Past::Failing("file.sync", 7)),
+    (named("zstd", Workload { options: "compress = 'zstd'", scale: 100, ..LONE }), Past::Empty),
+    (named("lz4, two nodes, both levels", Workload { options: "compress = 'lz4'", scale: 60, ..PAIR }), Past::Empty),
+    (named("encrypted", Workload { options: "encrypt = 'aes-256-gcm'", scale: 40, ..LONE }), Past::Empty),
+    (named("incremental, lz4", Workload { options: "incremental = 'auto'\ncompress = 'lz4'", ..GROWING }), Past::Empty),
+    (named("incremental, zstd, encrypted", SEALED), Past::Empty),
+    (named("the same on one node after lost power", Workload { ranks: 1, nodes: 1, dirs: 1, ..SEALED }), Past::Cut(600)),
 ];
 
-/// Checkpoints of the recorded run: enough that the keep rule makes the last ones prune.
+/// Checkpoints of the recorded run: enough that the keep rule makes the last ones prune, and that checkpoints which
+/// refer to older ones reach the bound of their chain, twice if nothing was before.
 fn checkpoints(workload: &Workload, past: Past) -> u64 {
     match past {
+        Past::Empty if workload.options.contains("incremental") => 9,
+        _ if workload.options.contains("incremental") => 5,
         Past::Empty => workload.keep as u64 + 1,
         Past::Failing(..) => workload.keep as u64 + 2,
         _ => 2,
@@ -183,8 +217,9 @@ fn record(workload: &Workload, past: Past, seed: u64) -> Recorded {
     Recorded { log, ledger, run }
 }
 
-/// What a restart finds on one image, by level and over all, and which records promise too much.
-type Looked = Result<(Vec<(Level, Found)>, Found, Vec<String>), Failure>;
+/// What a restart finds on one image, by level and over all, which records promise too much, and how what they promise
+/// is stored.
+type Looked = Result<(Vec<(Level, Found)>, Found, Vec<String>, Kinds), Failure>;
 
 fn look(workload: &Workload, image: &Image, past: Past) -> Looked {
     let mut levels = Vec::new();
@@ -192,19 +227,17 @@ fn look(workload: &Workload, image: &Image, past: Past) -> Looked {
         levels.push((level, restart(workload, image, View::Only(level))?));
     }
     let all = restart(workload, image, View::All)?;
+    let mut records = records(workload, &|path| image.dir(path.to_str()?));
     // One of several directories that failed is given up: what lies there stays, and gets old.
-    let given_up = workload.dirs > 1 && matches!(past, Past::Failing(..));
-    let broken = if given_up {
-        Vec::new()
-    } else {
-        broken_records(workload, image)
-    };
-    Ok((levels, all, broken))
+    if workload.dirs > 1 && matches!(past, Past::Failing(..)) {
+        records.broken.clear();
+    }
+    Ok((levels, all, records.broken, records.kinds))
 }
 
 /// Judges what was found by what had been told until then.
 fn judge(looked: &Looked, story: &Story, run: u64) -> Result<(), Failure> {
-    let (levels, all, broken) = looked.as_ref().map_err(Clone::clone)?;
+    let (levels, all, broken, _) = looked.as_ref().map_err(Clone::clone)?;
     let mut strongest = None;
     for (level, found) in levels {
         // What is acknowledged at a level is safe there or at one that survives more.
@@ -297,6 +330,28 @@ impl Trial<'_> {
         }
     }
 
+    /// A workload whose checkpoints are not stored as its options say tries something else.
+    fn as_named(&self) -> Result<(), Failure> {
+        let mut all = Kinds::default();
+        for (_, _, _, kinds) in self.known.values().flatten() {
+            all += *kinds;
+        }
+        let asked = ["incremental", "compress", "encrypt"]
+            .map(|option| self.workload.options.contains(option));
+        let met = [all.referred, all.compressed, all.encrypted].map(|count| count > 0);
+        if asked == met {
+            return Ok(());
+        }
+        let text = format!("{:?}, and that gives {all:?}", self.workload.options);
+        Err((Verdict::HardFail, text))
+    }
+
+    /// How many images have a checkpoint that refers to older ones.
+    fn referring(&self) -> usize {
+        let looked = self.known.values().flatten();
+        looked.filter(|(.., kinds)| kinds.referred > 0).count()
+    }
+
     /// States for the moment before effect `at` at one grain: as many for each moment.
     fn share(&self, at: usize) -> u64 {
         let left = self.states.saturating_sub(self.tried);
@@ -385,6 +440,7 @@ const QUICK: u64 = 30_000;
 // Breaks if: a container, record or claim is not synced, or the directory of a container or record; a record is written
 // in place; prune removes a container before its records are durably gone, also those that a prune before removed; or
 // a directory is made without syncing the one above. (A claim's directory is synced again with the resumed record.)
+// Or if what checkpoints refer to is not pinned, see `records`.
 pub fn power_lost_at_every_step() {
     let seed = seed();
     // States cost little: a trial of a campaign stands for many.
@@ -392,6 +448,7 @@ pub fn power_lost_at_every_step() {
     let all = QUICK.max(asked * 50);
     let states = all / PLAN.len() as u64;
     println!("  seed {seed} (ORCHECK_SEED), {states} states of each workload (ORCHECK_TRIALS)");
+    let begun = SystemClock.now();
     let outcomes = share(PLAN.len(), &|number| {
         let (workload, past) = &PLAN[number];
         let begun = SystemClock.now();
@@ -409,13 +466,14 @@ pub fn power_lost_at_every_step() {
             tried: 0,
             healed: 0,
         };
-        let result = trial.run();
+        let result = trial.run().and_then(|()| trial.as_named());
         let spent_s = (SystemClock.now() - begun).as_secs_f64();
         let row = format!(
-            "{:>7} {:>7} {:>7} {:>7} {:>6.1} {:>6.1}",
+            "{:>7} {:>7} {:>7} {:>9} {:>7} {:>6.1} {:>6.1}",
             recorded.log.count(),
             trial.tried,
             trial.known.len(),
+            trial.referring(),
             trial.healed,
             recorded_s,
             spent_s
@@ -431,14 +489,14 @@ pub fn power_lost_at_every_step() {
     });
     println!("  power lost at every step");
     println!(
-        "  {:<34} effects  states  images    runs  rec. s      s",
+        "  {:<38} effects  states  images referring    runs  rec. s      s",
         ""
     );
     let mut failures = Vec::new();
-    let (mut tried, mut images, mut runs) = (0, 0, 0);
+    let (mut tried, mut images, mut referring, mut runs) = (0, 0, 0, 0);
     for ((workload, _), outcome) in PLAN.iter().zip(&outcomes) {
         if outcome.verdict == Verdict::Pass {
-            println!("  {:<34} {}", workload.name, outcome.text);
+            println!("  {:<38} {}", workload.name, outcome.text);
             let numbers: Vec<u64> = outcome
                 .text
                 .split_whitespace()
@@ -446,16 +504,20 @@ pub fn power_lost_at_every_step() {
                 .collect();
             tried += numbers[1];
             images += numbers[2];
-            runs += numbers[3];
+            referring += numbers[3];
+            runs += numbers[4];
         } else {
-            println!("  {:<34} {:?}", workload.name, outcome.verdict);
+            println!("  {:<38} {:?}", workload.name, outcome.verdict);
             failures.push(format!(
                 "{}: {:?}: {}",
                 workload.name, outcome.verdict, outcome.text
             ));
         }
     }
-    println!("  {tried} states, {images} different images, {runs} of them through a real run");
+    let rate = tried as f64 / (SystemClock.now() - begun).as_secs_f64();
+    println!(
+        "  {tried} states, {rate:.0} a second, {images} different images, in {referring} of them a checkpoint that refers to older ones, {runs} through a real run"
+    );
     for failure in &failures {
         println!("  FAILED {failure}");
     }

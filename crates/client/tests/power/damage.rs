@@ -87,7 +87,7 @@ fn spots(workload: &Workload, image: &Image, of_step: u64) -> Vec<Spot> {
         image,
         |name| matches!(name, FileName::Container { step, .. } if *step == of_step),
     ) {
-        let anatomy = anatomy(image.file(&path).unwrap().bytes());
+        let anatomy = anatomy(&image.file(&path).unwrap().bytes());
         // Level node is read first, and level global only where that fails.
         let (lost, said) = match (workload.node_level, path.starts_with("local")) {
             (true, true) => (Expect::NewestSaid, Expect::NewestSaid),
@@ -217,11 +217,11 @@ fn harmed(image: &Image, path: &str, range: &Range<usize>, harm: Harm) -> Option
         }
         Harm::Stale(at) => {
             let older = path.replace(&format!("s{NEWEST:012}"), &format!("s{:012}", NEWEST - 1));
-            let older = image.file(&older)?.bytes().get(block(at))?;
-            bytes[block(at)].copy_from_slice(older);
+            let older = image.file(&older)?.bytes();
+            bytes[block(at)].copy_from_slice(older.get(block(at))?);
         }
     }
-    (bytes != before).then_some(bytes)
+    (before != bytes).then_some(bytes)
 }
 
 /// Restarts and judges.

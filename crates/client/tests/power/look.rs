@@ -11,8 +11,6 @@ use orcheck_engine::places::Places;
 use orcheck_engine::restore::{NodeView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{JobName, Level};
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
 use orcheck_io::testing::image::Image;
 use std::path::PathBuf;
 
@@ -100,37 +98,4 @@ pub fn restart(workload: &Workload, image: &Image, view: View) -> Result<Found, 
             found.damage.join("; ")
         ),
     ))
-}
-
-/// Commit records, of whatever age, that name a container which is not there.
-pub fn broken_records(workload: &Workload, image: &Image) -> Vec<String> {
-    let files = image.files();
-    let mut broken = Vec::new();
-    for path in &files {
-        let (dir, name) = path.rsplit_once('/').unwrap();
-        if !matches!(FileName::parse(name), Some(FileName::Commit { .. })) {
-            continue;
-        }
-        let Ok(record) = CommitRecord::decode(image.file(path).unwrap().bytes()) else {
-            broken.push(format!("{path} cannot be read"));
-            continue;
-        };
-        for container in &record.containers {
-            // Nodes prune by themselves: a node's own record promises its own containers.
-            let there = if record.level == Level::Node {
-                let own = dir.ends_with(&format!("/n{}", container.node));
-                !own || files.contains(&format!("{dir}/{}", container.file))
-            } else {
-                (0..workload.dirs)
-                    .any(|i| files.contains(&format!("ost{i}/job/{}", container.file)))
-            };
-            if !there {
-                broken.push(format!(
-                    "{path} names {}, which is not there",
-                    container.file
-                ));
-            }
-        }
-    }
-    broken
 }

@@ -27,6 +27,8 @@ mod look;
 #[allow(dead_code)]
 #[path = "../faults/payload.rs"]
 mod payload;
+#[path = "../faults/records.rs"]
+mod records;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;

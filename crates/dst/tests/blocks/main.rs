@@ -22,6 +22,8 @@ mod life;
 #[path = "../../../client/tests/faults/payload.rs"]
 mod payload;
 mod record;
+#[path = "../../../client/tests/faults/records.rs"]
+mod records;
 #[path = "../../../client/tests/session/support.rs"]
 mod support;
 #[path = "../../../client/tests/faults/trial.rs"]
