@@ -114,13 +114,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// Adds the outcomes of one row; `allowed` are the verdicts that are no failure.
+    /// Adds outcomes to one row; `allowed` are the verdicts that are no failure.
     pub fn add(&mut self, row: &str, names: &[String], outcomes: &[Outcome], allowed: &[Verdict]) {
-        let mut counts = BTreeMap::new();
-        let mut idle = 0;
+        let number = self.rows.iter().position(|(known, ..)| known == row);
+        let number = number.unwrap_or_else(|| {
+            self.rows.push((row.to_owned(), BTreeMap::new(), 0));
+            self.rows.len() - 1
+        });
+        let (_, counts, idle) = &mut self.rows[number];
         for (outcome, name) in outcomes.iter().zip(names) {
             *counts.entry(outcome.verdict).or_default() += 1;
-            idle += usize::from(!outcome.struck);
+            *idle += usize::from(!outcome.struck);
             if !allowed.contains(&outcome.verdict) {
                 self.failures.push(format!(
                     "{row}: {:?} at [{name}]: {}",
@@ -128,7 +132,6 @@ impl Table {
                 ));
             }
         }
-        self.rows.push((row.to_owned(), counts, idle));
     }
 
     /// Prints the table and fails when a trial ended otherwise than allowed.
