@@ -5,22 +5,27 @@
 //! another value. Inputs whose checksum does not fit are tried as they are and with the checksum put right, so
 //! that what lies behind it is reached too. Memory and time are the callers' to bound.
 
+use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
 use orcheck_format::container::{
-    ContainerHeader, RankFooterPrefix, RankHeader, Trailer, decode_rank_record, encode_rank_record,
+    ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer,
+    decode_rank_record, encode_rank_record,
 };
 use orcheck_format::crc::{Crc64, crc64};
 use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::{JobName, RunId};
-use orcheck_format::manifest::Manifest;
+use orcheck_format::encoding::{Encoding, SEAL_BYTES};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::manifest::{Extent, Manifest};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, CommitRecord, Resumed};
 use orcheck_format::wire::{FrameHeader, Message};
+use orcheck_io::secret::Secret;
+use std::sync::OnceLock;
 
 /// A parser's name and its entry.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -36,6 +41,7 @@ pub const TARGETS: [Target; 15] = [
     ("identifier", identifier),
     ("options", options),
     ("placement", placement),
+    ("stored_piece", stored_piece),
 ];
 
 /// Runs the entry called `name`.
@@ -252,4 +258,103 @@ fn placement(bytes: &[u8]) {
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
     }
+}
+
+/// The key of a container with a salt of its own: other bytes in every process, but the same answers.
+fn key() -> &'static ContainerKey {
+    static KEY: OnceLock<ContainerKey> = OnceLock::new();
+    KEY.get_or_init(|| {
+        let header = ContainerHeader {
+            features: Features {
+                incompat: Features::ENCODED | Features::ENCRYPTED,
+                ..Features::default()
+            },
+            job: JobName::new("job").expect("a name"),
+            step: 7,
+            epoch: Epoch {
+                counter: 2,
+                run: RunId([9; 16]),
+            },
+            level: Level::Global,
+            node: 1,
+            writer: 0,
+            world_size: 4,
+            alignment_bytes: MAX_ALIGNMENT_BYTES,
+            created_unix_ms: 0,
+            encryption: None,
+        };
+        let secret = Secret::new([7; 32]);
+        ContainerKey::create(&secret, &header).expect("a key").1
+    })
+}
+
+/// What a piece of a region gives that a container holds: encoding (2 bytes), length in the region (4) and CRC of the
+/// plain bytes (8), then the bytes as they are stored, without seal. An encrypted one is tried as it is, which nobody
+/// with the key wrote, and sealed by somebody who has the key and is mistaken in everything else.
+fn stored_piece(bytes: &[u8]) {
+    /// Longer ones are only checked: decoding takes as much memory as the extent says.
+    const LONGEST_BYTES: u64 = 64 << 10;
+    const AT: u64 = 12345;
+    let Some((head, stored)) = bytes.split_at_checked(14) else {
+        return;
+    };
+    let number = |from: usize, to: usize| {
+        let bytes = head[from..to].iter().rev();
+        bytes.fold(0, |all, byte| all << 8 | u64::from(*byte))
+    };
+    let (encoding, len_bytes, crc_plain) = (number(0, 2) as u16, number(2, 6), number(6, 14));
+    let piece = |encoding: u16, crc_plain: u64, stored: &[u8]| {
+        let extent = Extent {
+            container: None,
+            store: 0,
+            physical: AT,
+            stored_len_bytes: stored.len() as u64,
+            len_bytes,
+            encoding,
+            crc_stored: crc64(stored),
+            crc_plain,
+        };
+        let checked = extent.check_encoding();
+        if len_bytes > LONGEST_BYTES {
+            return None;
+        }
+        let mut decoder = Decoder::default();
+        decoder.room(&extent).copy_from_slice(stored);
+        match decoder.decode(&extent, 3, [4; 16], 8192, Some(key())) {
+            Ok(plain) => {
+                assert!(checked.is_ok());
+                assert_eq!(plain.len() as u64, len_bytes, "another length came back");
+                Some(plain.to_vec())
+            }
+            Err(error) => {
+                let kind = error.kind();
+                assert!(matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported));
+                None
+            }
+        }
+    };
+    let found = piece(encoding, crc_plain, stored);
+    let same = |found: &Option<Vec<u8>>| found.as_ref().is_none_or(|p| crc64(p) == crc_plain);
+    assert!(same(&found), "bytes came back that are not proven");
+    if !Encoding::from_code(encoding).is_ok_and(|encoding| encoding.encrypted) {
+        return;
+    }
+    assert!(found.is_none(), "nobody with the key wrote this");
+    let mut sealed = stored.to_vec();
+    sealed.resize(stored.len() + SEAL_BYTES as usize, 0);
+    let binding = Binding {
+        rank: 3,
+        region: [4; 16],
+        region_at_bytes: 8192,
+        len_bytes,
+        encoding,
+    };
+    let done = key().seal(AT, &binding, crc_plain, &mut sealed);
+    done.expect("a piece of this length");
+    let found = piece(encoding, 0, &sealed);
+    assert!(same(&found), "bytes came back that are not proven");
+    // Without encryption the same payload gives the same bytes, where it may be stored so.
+    let mut open = Encoding::from_code(encoding).expect("known");
+    open.encrypted = false;
+    assert!(open.is_plain() || found == piece(open.code(), crc_plain, stored));
 }

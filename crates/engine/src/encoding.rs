@@ -165,8 +165,15 @@ impl ContainerKey {
         Ok(key)
     }
 
-    /// Encrypts in place; `room` has the payload and [`SEAL_BYTES`] behind it.
-    pub(crate) fn seal(
+    /// Encrypts in place; `room` has the payload and [`SEAL_BYTES`] behind it. `at` is where it will lie in the
+    /// container: nothing else may ever be encrypted for that place.
+    ///
+    /// # Errors
+    /// Internal when the library of ciphers refuses.
+    ///
+    /// # Panics
+    /// When `room` is shorter than that.
+    pub fn seal(
         &self,
         at: u64,
         binding: &Binding,
@@ -462,7 +469,7 @@ pub struct Decoder {
 
 impl Decoder {
     /// Room for the stored bytes of an extent whose encoding was checked.
-    pub(crate) fn room(&mut self, extent: &Extent) -> &mut [u8] {
+    pub fn room(&mut self, extent: &Extent) -> &mut [u8] {
         let len = extent.stored_len_bytes as usize;
         grow(&mut self.stored, len);
         &mut self.stored[..len]
@@ -472,7 +479,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Corrupt, saying which of the proofs failed; Invalid when a key is needed and there is none.
-    pub(crate) fn decode(
+    pub fn decode(
         &mut self,
         extent: &Extent,
         rank: u32,
