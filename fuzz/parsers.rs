@@ -11,8 +11,8 @@ use orcheck_format::container::{
     decode_rank_record, encode_rank_record,
 };
 use orcheck_format::crc::{Crc64, crc64};
-use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::encoding::{Encoding, SEAL_BYTES};
+use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::manifest::{Extent, Manifest};
 use orcheck_format::names::FileName;
@@ -288,6 +288,7 @@ fn key() -> &'static ContainerKey {
     })
 }
 
+// Breaks if: `Decoder::decode` does not compare the CRC of the plain bytes, or the tag is not looked at (`unseal`).
 /// What a piece of a region gives that a container holds: encoding (2 bytes), length in the region (4) and CRC of the
 /// plain bytes (8), then the bytes as they are stored, without seal. An encrypted one is tried as it is, which nobody
 /// with the key wrote, and sealed by somebody who has the key and is mistaken in everything else.
@@ -353,6 +354,16 @@ fn stored_piece(bytes: &[u8]) {
     done.expect("a piece of this length");
     let found = piece(encoding, 0, &sealed);
     assert!(same(&found), "bytes came back that are not proven");
+    if found.is_some() && !stored.is_empty() {
+        // Somebody who knows the plain bytes and not the key changes one of them and lets the CRC inside follow.
+        let zeros = vec![0; stored.len()];
+        let change = [&[1], &zeros[1..]].concat();
+        let (payload, seal) = sealed.split_at_mut(stored.len());
+        payload[0] ^= 1;
+        let follow = (crc64(&change) ^ crc64(&zeros)).to_le_bytes();
+        (seal.iter_mut().zip(follow)).for_each(|(byte, change)| *byte ^= change);
+        assert!(piece(encoding, 0, &sealed).is_none(), "forged");
+    }
     // Without encryption the same payload gives the same bytes, where it may be stored so.
     let mut open = Encoding::from_code(encoding).expect("known");
     open.encrypted = false;

@@ -173,13 +173,7 @@ impl ContainerKey {
     ///
     /// # Panics
     /// When `room` is shorter than that.
-    pub fn seal(
-        &self,
-        at: u64,
-        binding: &Binding,
-        crc_plain: u64,
-        room: &mut [u8],
-    ) -> Result<()> {
+    pub fn seal(&self, at: u64, binding: &Binding, crc_plain: u64, room: &mut [u8]) -> Result<()> {
         let (text, tag_at) = room.split_at_mut(room.len() - 16);
         let crc_at = text.len() - 8;
         text[crc_at..].copy_from_slice(&crc_plain.to_le_bytes());

@@ -233,6 +233,9 @@ fn read_keyring(name: &str) -> Result<Zeroizing<Vec<u8>>> {
             _ => error,
         }
     };
+    // Only its possessor may read a key, and the user's keyring is not always part of the session's: the key is linked
+    // to this thread while it is read. Breaks if: it is not; what @u holds is then refused in many a batch job.
+    const HELD: i32 = libc::KEY_SPEC_THREAD_KEYRING;
     let mut found = Err(libc::ENOKEY);
     for keyring in [libc::KEY_SPEC_USER_KEYRING, libc::KEY_SPEC_SESSION_KEYRING] {
         // SAFETY: both texts end in a zero byte and outlive the call.
@@ -243,7 +246,7 @@ fn read_keyring(name: &str) -> Result<Zeroizing<Vec<u8>>> {
                 keyring,
                 c"user".as_ptr(),
                 description.as_ptr(),
-                0,
+                HELD,
             )
         };
         found = if id > 0 { Ok(id) } else { Err(last_errno()) };
@@ -263,7 +266,10 @@ fn read_keyring(name: &str) -> Result<Zeroizing<Vec<u8>>> {
             bytes.len(),
         )
     };
-    let len = usize::try_from(len).map_err(|_| what(last_errno()))?;
+    let len = usize::try_from(len).map_err(|_| what(last_errno()));
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_UNLINK, id, HELD) };
+    let len = len?;
     // The kernel says how long the key is, even when it was cut.
     if len > LIMIT_BYTES {
         return Err(Error::invalid(format!(
