@@ -25,14 +25,17 @@ struct Place {
     workers: usize,
 }
 
-/// How long a whole life takes here.
+/// How long a whole life takes here: the shortest of a few, for most kills should find the run alive.
 fn span(workload: Workload, place: &Place) -> Duration {
     let clock = SystemClock;
-    let scratch = Scratch::under(&place.parent, "random");
-    let begun = clock.now();
-    let ended = crate::trial::apart(&Life::new(workload, scratch.path(), 1, CHECKPOINTS));
-    assert_eq!(ended, Ended::Exited(0), "a life in peace, {}", place.name);
-    clock.now() - begun
+    let one = || {
+        let scratch = Scratch::under(&place.parent, "random");
+        let begun = clock.now();
+        let ended = crate::trial::apart(&Life::new(workload, scratch.path(), 1, CHECKPOINTS));
+        assert_eq!(ended, Ended::Exited(0), "a life in peace, {}", place.name);
+        clock.now() - begun
+    };
+    (0..3).map(|_| one()).min().unwrap()
 }
 
 /// One to three runs that are killed one after the other, and one that must come up.
