@@ -13,7 +13,9 @@
 //! 1. Only whole pages of private anonymous memory are tracked, proven from `/proc/self/maps` first:
 //!    nobody else can write them through a mapping of their own.
 //! 2. A page counts as written until a scan has protected it: the first scan reports all pages, and so
-//!    does the next one for pages that were unmapped, discarded or swapped meanwhile.
+//!    does the next one for pages that were unmapped or discarded meanwhile. The kernel documents the
+//!    latter nowhere, so it is tried once on a page of our own; where it does not hold, pages that are
+//!    not there are asked for as well, which takes twice as long.
 //! 3. Memory that was mapped anew since is an error of the next scan, never a clean page.
 //! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (its scans would take
 //!    writes away from the first).
@@ -30,6 +32,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Ranges that one call of the kernel returns at most.
 const BATCH: usize = 4096;
@@ -48,6 +51,10 @@ const SCAN_WP_MATCHING: u64 = 1;
 const SCAN_CHECK_WPASYNC: u64 = 2;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// Categories of a scan: inverted, all of, any of. Written; the kernel has a shorter way for just this.
+const WRITTEN: [u64; 3] = [0, PAGE_IS_WRITTEN, 0];
+/// Written, or not there: a page that was discarded has other bytes now although nobody wrote it.
+const WRITTEN_OR_GONE: [u64; 3] = [PAGE_IS_PRESENT, 0, PAGE_IS_WRITTEN | PAGE_IS_PRESENT];
 
 /// Size of the kernel's pages.
 #[must_use]
@@ -60,6 +67,8 @@ pub struct Tracker {
     first: usize,
     pages: usize,
     pagemap: File,
+    /// The categories that a scan asks for.
+    wanted: [u64; 3],
     steps: Steps,
     /// Closing it lifts the protection.
     _fault: OwnedFd,
@@ -82,6 +91,11 @@ impl Tracker {
         if !off(Switch::PrivatePages) {
             check_private(first, end)?;
         }
+        Tracker::watch(first, (end - first) / page, wanted(), steps)
+    }
+
+    /// Registers private memory with the kernel.
+    fn watch(first: usize, pages: usize, wanted: [u64; 3], steps: &Steps) -> Result<Tracker> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
         // SAFETY: the call takes one integer and returns a descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -97,7 +111,8 @@ impl Tracker {
         if unsafe { libc::ioctl(fd, UFFDIO_API as _, api.as_mut_ptr()) } < 0 {
             return Err(unsupported("asynchronous write protection"));
         }
-        let mut register = [first as u64, (end - first) as u64, REGISTER_MODE_WP, 0];
+        let len = (pages * page_bytes()) as u64;
+        let mut register = [first as u64, len, REGISTER_MODE_WP, 0];
         // SAFETY: UFFDIO_REGISTER reads and writes exactly four 64-bit words. With asynchronous write
         // protection no fault is ever left to this process to resolve, so the program cannot be stopped.
         if unsafe { libc::ioctl(fd, UFFDIO_REGISTER as _, register.as_mut_ptr()) } < 0 {
@@ -107,8 +122,9 @@ impl Tracker {
             .map_err(|error| Error::unsupported(format!("/proc/self/pagemap: {error}")))?;
         Ok(Tracker {
             first,
-            pages: (end - first) / page,
+            pages,
             pagemap,
+            wanted,
             steps: steps.clone(),
             _fault: fault,
         })
@@ -145,10 +161,9 @@ impl Tracker {
         };
         let mut at = self.first;
         while at < end {
-            // Written, or not there: a page that was discarded has other bytes now although nobody wrote it.
             // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
             // category_inverted, category_mask, category_anyof_mask, return_mask.
-            // (Linux 6.18 calls discarded pages written by itself; nothing promises that.)
+            let [inverted, all_of, any_of] = self.wanted;
             let mut arguments: [u64; 12] = [
                 96,
                 SCAN_WP_MATCHING | armed,
@@ -158,9 +173,9 @@ impl Tracker {
                 found.as_mut_ptr() as u64,
                 BATCH as u64,
                 0,
-                PAGE_IS_PRESENT,
-                0,
-                PAGE_IS_WRITTEN | PAGE_IS_PRESENT,
+                inverted,
+                all_of,
+                any_of,
                 PAGE_IS_WRITTEN,
             ];
             // SAFETY: the call reads and writes the twelve words of `arguments` and at most BATCH ranges of
@@ -191,6 +206,45 @@ impl Tracker {
         }
         Ok(written)
     }
+}
+
+/// What a scan has to ask for on this kernel, found out once.
+fn wanted() -> [u64; 3] {
+    static WANTED: OnceLock<[u64; 3]> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        if discarded_counts_as_written().unwrap_or(false) {
+            WRITTEN
+        } else {
+            WRITTEN_OR_GONE
+        }
+    })
+}
+
+/// Whether a scan for written pages finds one that was discarded after it had been protected.
+fn discarded_counts_as_written() -> Result<bool> {
+    let page = page_bytes();
+    // SAFETY: a new private mapping of one page; nothing else is where the kernel puts it.
+    let memory = unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), page, rights, flags, -1, 0)
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(unsupported("a page of memory"));
+    }
+    let found =
+        Tracker::watch(memory as usize, 1, WRITTEN, &Steps::none()).and_then(|mut tracker| {
+            // SAFETY: the page is mapped for writing and known to nobody else.
+            unsafe { memory.cast::<u8>().write_volatile(1) };
+            let written = tracker.scan()? == [(0, 1)];
+            let protected = tracker.scan()?.is_empty();
+            // SAFETY: as above; its byte is not needed any more.
+            let discarded = unsafe { libc::madvise(memory, page, libc::MADV_DONTNEED) } == 0;
+            Ok(written && protected && discarded && tracker.scan()? == [(0, 1)])
+        });
+    // SAFETY: it was mapped above with this length; the tracker is gone, and nothing points into it.
+    unsafe { libc::munmap(memory, page) };
+    found
 }
 
 /// What a test's hook makes of the step.
@@ -271,6 +325,27 @@ impl<'l> Map<'l> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Breaks if: either way asks for present pages too, or does not protect what it found.
+    #[test]
+    fn both_ways_of_asking_find_the_same_pages() {
+        let page = page_bytes();
+        for asked in [WRITTEN, WRITTEN_OR_GONE] {
+            let mut memory = crate::memory::Buffer::zeroed(64 * page, page);
+            let first = memory.span().address();
+            let mut tracker = match Tracker::watch(first, 64, asked, &Steps::none()) {
+                Ok(tracker) => tracker,
+                Err(error) => return eprintln!("SKIPPED: tracking pages ({error})"),
+            };
+            assert_eq!(tracker.scan().unwrap(), [(0, 64)]);
+            assert_eq!(tracker.scan().unwrap(), []);
+            for written in [3, 4, 9] {
+                let part = memory.span().sub(written * page + 17, 1);
+                crate::memory::fill_span(part, &[1]);
+            }
+            assert_eq!(tracker.scan().unwrap(), [(3, 2), (9, 1)]);
+        }
+    }
 
     #[test]
     fn maps_are_read_as_the_kernel_prints_them() {
