@@ -164,9 +164,10 @@ pub(crate) fn open(
     };
     // The lead first: of two runs at once one has its directories and thereby the job, and the other one has claimed
     // nothing elsewhere. Breaks if: all nodes claim at once; each run may then lose somewhere to the other.
-    let led = if leads_job { claim_here() } else { Ok(None) };
+    let first = leads_job || leads_node && off(Switch::LeadFirst);
+    let led = if first { claim_here() } else { Ok(None) };
     let led = agree(collective, led)?;
-    let others = leads_node && !leads_job;
+    let others = leads_node && !first;
     let side = if others { claim_here() } else { Ok(led) };
     let mut side = agree(collective, side)?;
     if let Some(side) = &mut side {

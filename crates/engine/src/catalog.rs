@@ -168,6 +168,9 @@ fn fenced_by(
             Some(_) => None,
         })
         .or_else(|| {
+            if off(Switch::SupersededByLater) {
+                return None;
+            }
             // The same without the record: steps grow, so a later run had resumed from before its own.
             let (later, step) = oldest
                 .range(counter.saturating_add(1)..)
@@ -331,7 +334,7 @@ impl<'a> Scan<'a> {
         // Copies that differ: the one that fences more wins, because a step that was resumed past must never
         // come back.
         match self.resumed.get(&counter) {
-            Some(known) if known.step <= resumed.step => {}
+            Some(known) if known.step <= resumed.step && !off(Switch::FencesMore) => {}
             _ => {
                 self.resumed.insert(counter, resumed);
             }

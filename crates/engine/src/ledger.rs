@@ -61,7 +61,7 @@ impl Ledger {
             stored.insert(stream_at, extent);
         }
         let steps = self.ranks.entry((level, rank)).or_default();
-        steps.retain(|older, _| refers_to.contains(older));
+        steps.retain(|older, _| refers_to.contains(older) || off(Switch::LedgerForgets));
         steps.insert(step, stored);
     }
 

@@ -46,7 +46,11 @@ impl Patience {
         timeout: Duration,
         mut attempt: impl FnMut(Duration) -> Result<T>,
     ) -> Result<T> {
-        let mut left = timeout;
+        let mut left = if off(Switch::PatienceEnds) {
+            timeout.saturating_mul(300)
+        } else {
+            timeout
+        };
         loop {
             let slice = left.min(SLICE);
             match attempt(slice) {

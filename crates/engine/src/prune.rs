@@ -243,14 +243,15 @@ pub fn prune(
     for Listed { dir, names } in &listed {
         for (name, is_dir) in names {
             if *is_dir {
-                if route_epoch(name).is_some_and(|epoch| epoch < rule.epoch.counter) {
+                let over = |epoch| epoch < rule.epoch.counter || off(Switch::OwnRoute);
+                if route_epoch(name).is_some_and(over) {
                     remove_route(*dir, name)?;
                 }
                 continue;
             }
             let goes = match FileName::parse(name) {
                 Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
-                    epoch < oldest_epoch
+                    epoch < oldest_epoch || off(Switch::ClaimsStay)
                 }
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),

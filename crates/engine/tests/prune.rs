@@ -189,3 +189,41 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
     prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
     assert_eq!(left(), [4, 5]);
 }
+
+// Breaks if: claims and notes go with the age of their run alone: a checkpoint that stays would be without the claim
+// that says whose it is, and without the note that fences older steps.
+#[test]
+fn claims_stay_while_a_checkpoint_of_their_run_stays() {
+    let scratch = Scratch::in_memory("prune");
+    let epoch = |counter| Epoch {
+        counter,
+        run: RunId([7; 16]),
+    };
+    let resumed_from = name_of(8, epoch(3), Level::Global);
+    let own = name_of(10, epoch(5), Level::Global);
+    let mut files = vec![resumed_from, own];
+    for epoch in 1..=5 {
+        files.push(FileName::Claim { epoch }.to_string());
+        files.push(FileName::Resumed { epoch }.to_string());
+    }
+    for name in &files {
+        std::fs::write(scratch.path().join(name), b"not read here").unwrap();
+    }
+    let dirs = [open_dir(scratch.path(), Steps::none()).unwrap()];
+    let rule = KeepRule {
+        keep: 2,
+        epoch: epoch(5),
+        resumed: Some((8, 3)),
+        committed: [10].into(),
+    };
+    prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
+    let gone = |name: &&String| !scratch.path().join(name).exists();
+    let gone: Vec<&str> = files.iter().filter(gone).map(String::as_str).collect();
+    let expected = [
+        "epoch-000001.claim",
+        "epoch-000001.resumed",
+        "epoch-000002.claim",
+        "epoch-000002.resumed",
+    ];
+    assert_eq!(gone, expected);
+}

@@ -65,6 +65,7 @@ switches! {
     RingFull = "ring-full", "that an entry of a ring stays until it was read", "orcheck-io pool behaves_like_a_queue";
     FreeInUse = "free-in-use", "that pool memory in which a region lies is not freed", "orcheck-client session freed_only";
     Padding = "padding", "that what must be zero is looked at when a checkpoint is verified", "orcheck-engine reading padding";
+    PieceSent = "piece-sent", "that an encoded extent is a piece which the rank sent", "orcheck-engine reading never_sent";
     // No length is trusted.
     CountBound = "count-bound", "that a count is no larger than what can follow", "orcheck-format format huge_count; orcheck-dst fuzz mutations";
     NothingFollows = "nothing-follows", "that nothing follows the end of metadata", "orcheck-format format flipped_manifest";
@@ -92,6 +93,7 @@ switches! {
     PoolSize = "pool-size", "that the memory of a pool is as long as its shape says", "orcheck-io lib head::";
     PoolBudget = "pool-budget", "that a pool is no larger than what is free", "orcheck-engine lib cgroup_limit";
     GroupLimits = "group-limits", "that the limits of control groups count", "orcheck-io lib every_ancestor";
+    LedgerForgets = "ledger-forgets", "that places which nothing can refer to are forgotten", "orcheck-engine lib what_nobody";
     // What was written is there.
     FsyncContainer = "fsync-container", "the fsync of containers and stripes", "orcheck-engine outage container_is_whole";
     FsyncContainerDirectory = "fsync-container-directory", "the fsync of the directory of a container", "orcheck-engine outage container_is_whole";
@@ -157,6 +159,10 @@ switches! {
     Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie";
     CounterFirst = "counter-first", "that a run which claims while another one looks is seen", "orcheck-client session claims_while";
     CounterOfNames = "counter-of-names", "that no epoch is given again although its claim was lost", "orcheck-client session claim_was_lost";
+    LeadFirst = "lead-first", "that of all nodes the lead claims first", "orcheck-client session lead_claims";
+    SupersededByLater = "superseded-by-later", "that a later run's steps supersede older ones without its note of resumption", "orcheck-engine reading resume_rule";
+    FencesMore = "fences-more", "that of two notes of resumption the one with the older step counts", "orcheck-engine reading a_resumed_record";
+    ClaimsStay = "claims-stay", "that prune leaves the claims of runs whose checkpoints stay", "orcheck-engine prune claims_stay";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
@@ -198,9 +204,12 @@ switches! {
     LeadGone = "lead-gone", "that nobody waits for a lead that is gone", "orcheck-engine protocol the_lead_gone";
     NodeGone = "node-gone", "that a step is given up when one of its nodes is gone", "orcheck-engine protocol a_node_gone";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
+    PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-client session a_flush_that_hangs";
+    NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
+    OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";

@@ -96,6 +96,26 @@ fn an_epoch_whose_claim_was_lost_is_not_given_again() {
     next.close(LONG).unwrap();
 }
 
+// Breaks if: all nodes claim at once: of two runs at the same moment each may lose somewhere to the other.
+#[test]
+fn the_lead_claims_before_all_other_nodes() {
+    let scratch = Scratch::new("lead");
+    let job = Job::new(scratch.path(), 2, 1, true).nodes(2);
+    let hold = Hold::at("dir.create", "/ost0/job/epoch-000001");
+    std::thread::scope(|scope| {
+        let held = job.clone().steps(hold.steps());
+        let slow = scope.spawn(move || held.run(|session, _| refused(session)));
+        hold.wait_until_held();
+        // Nobody else puts a claim in place meanwhile, so the whole job is there for another run.
+        assert!(!hold.sees("dir.rename", 1));
+        job.run(|session, _| session.unwrap().close(LONG).unwrap());
+        hold.release();
+        for error in slow.join().unwrap() {
+            says(&error, ErrorKind::Fenced, &["at the same moment"]);
+        }
+    });
+}
+
 // Breaks if: `take_over_wait_s` is not waited for.
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {

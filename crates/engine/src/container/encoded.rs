@@ -74,6 +74,9 @@ impl Encoded {
                 (stored.len_bytes, stored.crc_plain) == (extent.len_bytes, extent.crc_plain)
             });
             let Some(stored) = stored else {
+                if off(Switch::PieceSent) {
+                    continue;
+                }
                 return Err(Error::corrupt(format!(
                     "rank {}: an extent of {} bytes at {} of its stream is no piece that it sent",
                     record.rank, extent.len_bytes, extent.physical

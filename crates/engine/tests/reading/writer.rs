@@ -3,6 +3,7 @@
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::commit::{make_visible, name_of};
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
+use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
 use orcheck_format::container::{ContainerHeader, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
@@ -217,10 +218,12 @@ fn pool() -> Pool {
     Pool::create(shape).unwrap()
 }
 
-/// A container into which `rank` has sent a stream of one block.
-fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: u32) -> ContainerWriter {
+fn created(dir: &Arc<dyn Dir>, incompat: u64) -> ContainerWriter {
     let header = ContainerHeader {
-        features: Features::default(),
+        features: Features {
+            incompat,
+            ..Features::default()
+        },
         job: job(),
         step: 2,
         epoch: epoch(1),
@@ -238,9 +241,14 @@ fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: u32) -> ContainerWriter {
         stripes: Vec::new(),
         direct: false,
     };
-    let mut writer = ContainerWriter::create(header, "n0", &target, None)
+    ContainerWriter::create(header, "n0", &target, None)
         .ok()
-        .unwrap();
+        .unwrap()
+}
+
+/// A container into which `rank` has sent a stream of one block.
+fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: u32) -> ContainerWriter {
+    let mut writer = created(dir, 0);
     let announced = Announced {
         stream_len_bytes: 4096,
         cut_bytes: 4096,
@@ -276,6 +284,40 @@ fn a_record_of_another_stream_is_refused() {
     assert!(refused(0, false, longer), "of a longer stream");
     let with_more = [&good[..], b"more"].concat();
     assert!(refused(0, false, with_more), "with something behind it");
+    pool.give(chunk);
+}
+
+// Breaks if: `rewrite` leaves an extent that is no piece as the rank wrote it: a place in a stream that is stored
+// otherwise.
+#[test]
+fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
+    let scratch = Scratch::new();
+    let dir = open_places(&[scratch.dir("a")]).remove(0);
+    let pool = pool();
+    let chunk = pool.try_take(0).unwrap();
+    for (len_bytes, refused) in [(4096, false), (4095, true)] {
+        let mut writer = created(&dir, Features::ENCODED);
+        let announced = Announced {
+            stream_len_bytes: 4096,
+            cut_bytes: 4096,
+            may_shrink: false,
+        };
+        writer.begin_rank(0, announced).unwrap();
+        let piece = EncodePiece {
+            segment_at_bytes: 0,
+            len_bytes,
+            region_at_bytes: 0,
+            crc_plain: 0,
+            element_log2: 0,
+            region: [0; 16],
+        };
+        writer.append_piece(&pool, 0, &piece, &Body::Plain).unwrap();
+        writer.end_segment(4096).unwrap();
+        let record = record(0, 4096, None);
+        let found = writer.end_rank(record, &[], &mut Ledger::default());
+        assert_eq!(found.is_err(), refused, "{found:?}");
+        writer.abort();
+    }
     pool.give(chunk);
 }
 
