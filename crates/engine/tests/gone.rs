@@ -10,7 +10,7 @@ use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
 use orcheck_format::encoding::Compression;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, RunId};
 use orcheck_io::testing::Scratch;
 use orcheck_io::{Gates, Pool, PoolShape, Steps, SystemClock};
 use std::sync::Arc;
@@ -53,6 +53,28 @@ fn an_engine_that_was_killed_is_noticed_and_told_to_the_node() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("ended"), "{error}");
     assert!(Index::new(&pool, SHAPE).is_gone());
+}
+
+// Breaks if: `wait` does not count the slices that it gave: whoever holds what is waited for would be waited for for ever.
+#[test]
+fn a_wait_ends_when_its_time_is_over() {
+    let pool = pool();
+    let gates = Arc::new(Gates::open(&pool).unwrap());
+    let _alive = gates.lock(ENGINE_ALIVE, LIMIT).unwrap();
+    let patience = Patience {
+        pool: Arc::clone(&pool),
+        shape: SHAPE,
+        gates: Arc::clone(&gates),
+        stop: Arc::new(AtomicBool::new(false)),
+    };
+    let timeout = Duration::from_millis(1100);
+    let mut given = Duration::ZERO;
+    let waited: Result<(), Error> = patience.wait(timeout, |slice| {
+        given += slice;
+        Err(Error::unavailable("not yet"))
+    });
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(given, timeout);
 }
 
 /// The CP-thread of the only rank, and what it reports.

@@ -204,7 +204,7 @@ switches! {
     LeadGone = "lead-gone", "that nobody waits for a lead that is gone", "orcheck-engine protocol the_lead_gone";
     NodeGone = "node-gone", "that a step is given up when one of its nodes is gone", "orcheck-engine protocol a_node_gone";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
-    PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-client session a_flush_that_hangs";
+    PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
