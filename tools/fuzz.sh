@@ -2,7 +2,7 @@
 # Coverage-guided fuzzing of every parser with libFuzzer, on a stable compiler.
 #
 #   tools/fuzz.sh [PARSER...]    all of them without arguments; names are those in fuzz/Cargo.toml
-#   ORCHECK_FUZZ_S               seconds a parser (default 60)
+#   ORCHECK_FUZZ_S               seconds a parser (default 60); as many parsers at once as processors
 #
 # What was found new is kept in build/fuzz/; crashing inputs are named in the output. Put them into
 # fuzz/corpus/PARSER/ together with the fix: `make check` replays everything there.
@@ -25,22 +25,34 @@ export RUSTFLAGS="${RUSTFLAGS:-} $coverage"
 
 mapfile -t all < <(awk -F'"' '/^\[\[bin/ { bin = 1 } bin && /^name/ { print $2; bin = 0 }' fuzz/Cargo.toml)
 (($#)) || set -- "${all[@]}"
-failed=()
-for parser in "$@"; do
-    mkdir -p "$work/corpus/$parser" "$work/found/$parser"
-    log=$work/$parser.log
+
+fuzz() { # parser
+    local log=$work/$1.log
+    mkdir -p "$work/corpus/$1" "$work/found/$1"
     # -malloc_limit_mb: no single allocation from an unchecked length; -timeout: no endless loop.
-    if "$work/target/$target/release/$parser" "$work/corpus/$parser" "fuzz/corpus/$parser" \
+    if "$work/target/$target/release/$1" "$work/corpus/$1" "fuzz/corpus/$1" \
         -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=64 \
-        -artifact_prefix="$work/found/$parser/" -print_final_stats=1 >"$log" 2>&1; then
-        awk -v parser="$parser" '/number_of_executed_units/ { runs = $2 } / cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") cov = $(i + 1) }
+        -artifact_prefix="$work/found/$1/" -print_final_stats=1 >"$log" 2>&1; then
+        awk -v parser="$1" '/number_of_executed_units/ { runs = $2 } / cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") cov = $(i + 1) }
             END { printf "%-20s %12d runs, %6d edges\n", parser, runs, cov }' "$log"
     else
-        failed+=("$parser")
         tail -n 30 "$log"
-        echo "$parser: FAILED, the whole log is $log"
+        echo "$1: FAILED, the whole log is $log"
+        return 1
     fi
+}
+failed=()
+ended() { # waits for one of them
+    wait -n -p which || failed+=("${running[$which]}")
+    unset "running[$which]"
+}
+declare -A running
+for parser in "$@"; do
+    ((${#running[@]} < $(nproc))) || ended
+    fuzz "$parser" &
+    running[$!]=$parser
 done
+while ((${#running[@]})); do ended; done
 ((${#failed[@]})) && printf 'failed: %s\n' "${failed[*]}"
 printf '%d passed, %d failed\n' $(($# - ${#failed[@]})) "${#failed[@]}"
 ((${#failed[@]} == 0))

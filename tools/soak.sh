@@ -1,19 +1,96 @@
 #!/usr/bin/env bash
-# The tests again, with many more random cases. Optimised, because it is the number of trials
-# that finds something.
+# The tests again, with many more random cases; optimised, because it is the number of trials that finds something.
 #
-#   ORCHECK_TRIALS   kill and fault trials of each campaign (default 20000)
-#   PROPTEST_CASES   random cases of each property (default 20000)
-#   ORCHECK_FUZZ_S   seconds of fuzzing of each parser (default 600)
-set -euo pipefail
-cd "$(dirname "$0")/.."
-export ORCHECK_TRIALS=${ORCHECK_TRIALS:-20000} PROPTEST_CASES=${PROPTEST_CASES:-20000}
-echo "soak: $ORCHECK_TRIALS trials, $PROPTEST_CASES cases of each property"
+# usage: tools/soak.sh [STAGE...]     all of them without arguments; each can be run by itself, on another day
+#
+#   kills      runs killed from outside at random moments and before every step, on each file system
+#   power      states of the model of a disk after a loss of power, damage to metadata and data
+#   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
+#   faults     every other test of whole jobs, and all tests as on Linux 4.18
+#   models     properties of protocol, formats, pool and capture; orders of threads
+#   fuzz       every parser, guided by coverage, as many at once as there are processors
+#   torture    from outside, at the installed library: every call of a save killed and failed
+#
+#   ORCHECK_SOAK   trials in percent of the full number (default 100)
+#   ORCHECK_SEED   the same random choices again
+#
+# Ends with one line for each stage: what was tried, how many a second, and the verdicts that must not occur.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+cargo=${CARGO:-cargo}
+percent=${ORCHECK_SOAK:-100}
+logs=build/soak
+mkdir -p "$logs"
+summary=()
 failed=0
-tools/old-kernel.sh || failed=1
-"${CARGO:-cargo}" test --release --workspace --locked --no-fail-fast || failed=1
-tools/schedules.sh || failed=1
-ORCHECK_FUZZ_S=${ORCHECK_FUZZ_S:-600} tools/fuzz.sh || failed=1
-# From outside, at the installed library: every call of the save killed and failed, and more power cuts and damage.
-python3 bench/torture/torture.py orcheck --must-hold orcheck --minutes 60 || failed=1
+
+some() { # full number -> this run's
+    echo $(($1 * percent / 100 > 0 ? $1 * percent / 100 : 1))
+}
+
+tests() { # package, target, filters...
+    local package=$1 target=$2
+    shift 2
+    "$cargo" test --release --locked -p "$package" --test "$target" -- "$@"
+}
+
+stage_kills() { # 4 x ORCHECK_TRIALS random ones
+    ORCHECK_TRIALS=$(some 25000) tests orcheck-client faults kill_random:: kill_steps:: kernels::killed
+}
+stage_power() { # 50 states for each trial
+    ORCHECK_TRIALS=$(some 20000) tests orcheck-client power
+}
+stage_blocks() {
+    ORCHECK_TRIALS=$(some 50000) tests orcheck-dst blocks
+}
+stage_faults() {
+    local bad=0
+    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: damage:: directory:: errors:: kernels::every hardship:: \
+        outside:: processes:: reads:: rivals:: signals:: zombie:: || bad=1
+    tools/old-kernel.sh || bad=1
+    return $bad
+}
+stage_models() {
+    local bad=0
+    export PROPTEST_CASES ORCHECK_TRIALS
+    PROPTEST_CASES=$(some 20000) ORCHECK_TRIALS=$(some 20000)
+    "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-plan -p orcheck-engine || bad=1
+    tests orcheck-client session || bad=1
+    tests orcheck-dst fuzz || bad=1
+    tools/schedules.sh || bad=1
+    return $bad
+}
+stage_fuzz() {
+    ORCHECK_FUZZ_S=$(some 600) tools/fuzz.sh
+}
+stage_torture() {
+    tools/install-prefix.sh build/prefix && tools/install-deps.sh torture &&
+        python3 bench/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 60)"
+}
+
+(($#)) || set -- kills power blocks faults models fuzz torture
+for stage in "$@"; do
+    declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
+done
+for stage in "$@"; do
+    log=$logs/$stage.log
+    echo "== $stage (log: $log)"
+    begun=$SECONDS
+    "stage_$stage" >"$log" 2>&1 </dev/null
+    rc=$?
+    took=$((SECONDS - begun))
+    # Rows of tables of verdicts: name, trials, idle, then the eight classes; the last five are bad or lost work.
+    counts=$(awk -v took="$took" '
+        /^  .* [0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+$/ {
+            trials += $(NF - 9); lost += $(NF - 4); hard += $(NF - 3); wrong += $(NF - 2); hang += $(NF - 1); leak += $NF }
+        /^test result:/ { passed += $4; broken += $6 }
+        END {
+            if (trials) printf "%d trials, %.0f a second; LOST_WORK %d, HARD_FAIL %d, SILENT_WRONG %d, HANG %d, LEAK %d; ",
+                trials, trials / (took ? took : 1), lost, hard, wrong, hang, leak
+            printf "%d tests passed, %d failed", passed, broken }' "$log")
+    ((rc == 0)) && word=ok || { word="FAILED (exit $rc)" failed=1; tail -n 40 "$log"; }
+    summary+=("$(printf '%-8s %-16s %6d s  %s' "$stage" "$word" "$took" "$counts")")
+    echo "${summary[-1]}"
+done
+printf '\n%s\n' "${summary[@]}"
 exit $failed
