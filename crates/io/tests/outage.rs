@@ -180,3 +180,21 @@ fn the_subsets_are_those_that_are_promised() {
         }
     }
 }
+
+// Breaks if: the journal passes over what happens in a directory of which it was not told yet, as when two threads need
+// the same one and the second is faster.
+#[test]
+fn a_directory_that_another_thread_made_may_be_lost_with_what_is_in_it() {
+    let log = record(|dir, _| {
+        std::fs::create_dir(dir.path().join("made")).unwrap();
+        let made = dir.child("made", false).unwrap();
+        made.create("f", Create::Buffered).unwrap();
+        made.sync().unwrap();
+        // Without this the file is durable in a directory that is not.
+        dir.sync().unwrap();
+    });
+    let there = |image: &Image| image.file("d/made/f").is_some();
+    let all = images(&log, None);
+    assert!(all.iter().any(|(_, image)| !there(image)));
+    assert!(all.last().is_some_and(|(_, image)| there(image)));
+}

@@ -257,6 +257,9 @@ impl State {
             }
             Effect::MadeDir { dir, name } => {
                 let parent = *self.paths.get(dir)?;
+                if self.names[parent].contains_key(name) {
+                    return None;
+                }
                 let number = self.new_dir(dir.join(name));
                 self.link(parent, name, Inode::Dir(number))
             }
@@ -352,9 +355,35 @@ impl StepHook for Journal {
         let now = state.log.noted.len();
         let begun = state.begun.get(&std::thread::current().id());
         let covers = begun.copied().unwrap_or(now);
+        let mark = (self.mark)();
+        // Another thread may have made a directory that this one uses, and not have told of it yet.
+        let dir = place(effect).filter(|dir| dir.starts_with(&self.root));
+        let unknown = dir.into_iter().flat_map(Path::ancestors);
+        let unknown: Vec<&Path> = unknown
+            .take_while(|dir| !state.paths.contains_key(*dir))
+            .collect();
+        for made in unknown.into_iter().rev() {
+            let name = made.file_name().unwrap_or_default().to_string_lossy();
+            let (dir, name) = (made.parent().unwrap_or(made), name.as_ref());
+            let op = state.translate(&Effect::MadeDir { dir, name }, covers);
+            let noted = op.map(|op| Noted { op, mark });
+            state.log.noted.extend(noted);
+        }
         if let Some(op) = state.translate(effect, covers) {
-            let mark = (self.mark)();
             state.log.noted.push(Noted { op, mark });
         }
+    }
+}
+
+/// The directory in which an effect happened, if in one.
+fn place<'e>(effect: &Effect<'e>) -> Option<&'e Path> {
+    match *effect {
+        Effect::Created { dir, .. }
+        | Effect::MadeDir { dir, .. }
+        | Effect::Linked { dir, .. }
+        | Effect::Renamed { dir, .. }
+        | Effect::Removed { dir, .. }
+        | Effect::SyncedDir { dir } => Some(dir),
+        _ => None,
     }
 }
