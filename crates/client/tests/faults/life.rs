@@ -142,6 +142,18 @@ pub const INCREMENTAL: Workload = Workload {
     ..PAIR
 };
 
+/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older ones.
+///
+/// Each run has salts of its own, so that another one with the same seed stores other bytes. What is tried on one
+/// recording is not touched by that: its images are parts of what one run wrote.
+#[allow(dead_code)]
+pub const SEALED: Workload = Workload {
+    name: "2 ranks, 2 nodes, incremental, zstd + aes-256-gcm",
+    options: "incremental = 'auto'\nincremental_chain = 2\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
+    scale: 120 | RARELY,
+    ..PAIR
+};
+
 /// Which levels a look at the directories may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {

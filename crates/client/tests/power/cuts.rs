@@ -8,7 +8,7 @@
 //! `ORCHECK_SEED` chooses among the states; in a campaign 50 times `ORCHECK_TRIALS` are tried over all workloads.
 
 use crate::ledger::Story;
-use crate::life::{Life, NODES, PAIR, SOLO, SPREAD, STRIPED, View, Workload};
+use crate::life::{Life, NODES, PAIR, SEALED, SOLO, SPREAD, STRIPED, View, Workload};
 use crate::look::{Found, restart};
 use crate::payload::{Origin, RARELY};
 use crate::records::{Kinds, records};
@@ -38,16 +38,6 @@ const GROWING: Workload = Workload {
     scale: 400 | RARELY,
     options: "incremental = 'auto'\nincremental_chain = 3",
     ..LONE
-};
-
-/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older ones.
-///
-/// Each recording has salts of its own, so that another one with the same seed has other bytes. Within a recording they
-/// are what they were: every image is a part of what one run wrote, and equal images are equal.
-const SEALED: Workload = Workload {
-    options: "incremental = 'auto'\nincremental_chain = 2\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
-    scale: 120 | RARELY,
-    ..PAIR
 };
 
 /// What lies in the directories when the recorded run begins.

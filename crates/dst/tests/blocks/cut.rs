@@ -1,7 +1,7 @@
 //! The job on a recorded disk, and the judgement of every image that a power cut may leave.
 
 use crate::disk::Disk;
-use crate::life::{Life, NODES, SOLO, STRIPED, Workload};
+use crate::life::{INCREMENTAL, Life, NODES, SEALED, SOLO, STRIPED, Workload};
 use crate::record::{Cut, Image, Recorder, Recording, Walk};
 use crate::support::make_dir;
 use crate::trial::{
@@ -23,6 +23,10 @@ const EINVAL: i32 = 22;
 const ENODEV: i32 = 19;
 /// Every directory that a workload may write to.
 const JOB_DIRS: [&str; 3] = ["ost0", "ost1", "local"];
+/// The jobs, in turn.
+const WORKLOADS: [Workload; 5] = [INCREMENTAL, SEALED, NODES, STRIPED, SOLO];
+/// Recordings of one file system from day to day.
+const RECORDINGS: usize = 5;
 /// Images that are kept of one test, at most.
 const KEPT_MAX: usize = 8;
 
@@ -269,7 +273,7 @@ pub fn comes_back(kind: Kind, images: usize) -> bool {
     while all < count {
         let mut random = Random::new(seed.wrapping_add(round));
         let script = Script {
-            workload: [NODES, STRIPED, SOLO][(round % 3) as usize],
+            workload: WORKLOADS[(round % 5) as usize],
             // Every other recording begins with a run that is killed, so that there is something to collect.
             kill: (round % 2 == 1).then(|| 20 + random.below(120)),
             buffered: round / 2 % 2 == 1,
@@ -278,7 +282,7 @@ pub fn comes_back(kind: Kind, images: usize) -> bool {
         let recording = recorded(kind, &made, room.path(), &script);
         // The quick check looks at as many kinds of recording as it has time for, a campaign at every flush.
         let share = if count == images {
-            images.div_ceil(4)
+            images.div_ceil(RECORDINGS)
         } else {
             recording.moments() * 2
         };
