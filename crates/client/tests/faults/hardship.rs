@@ -13,10 +13,9 @@ use orcheck_client::Solo;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_io::steps::Steps;
-use orcheck_io::testing::hardship::{
-    Mount, Resource, interrupt_every, keep_spare_heap, limit, mount, own_mounts, unmount,
-};
+use orcheck_io::testing::hardship::{Resource, interrupt_every, keep_spare_heap, limit};
 use orcheck_io::testing::kernel::{Kernel, When};
+use orcheck_io::testing::mount::{Mount, detach, mount_over, own_mounts};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -234,9 +233,9 @@ fn mounted(workload: &Workload, how: Mount, then: Option<Mount>) -> Result<Verdi
     }
     let dir = root.join("ost0");
     std::fs::create_dir(&dir).unwrap();
-    mount(&dir, how).map_err(|errno| (Verdict::HardFail, format!("{how:?}: errno {errno}")))?;
+    mount_over(&dir, how).map_err(|error| (Verdict::HardFail, format!("{how:?}: {error}")))?;
     let result = lives_there(workload, root, &dir, how, then);
-    unmount(&dir).unwrap();
+    detach(&dir).unwrap();
     result
 }
 
@@ -272,7 +271,7 @@ fn lives_there(
         }
     }
     if let Some(then) = then {
-        mount(dir, then).map_err(|errno| (Verdict::HardFail, format!("{then:?}: {errno}")))?;
+        mount_over(dir, then).map_err(|error| (Verdict::HardFail, format!("{then:?}: {error}")))?;
     }
     heal(workload, root, 2).map(|_| verdict)
 }
@@ -329,7 +328,7 @@ fn full_shared_memory() -> Result<Verdict, Failure> {
     let life = Life::new(PAIR, root, 1, CHECKPOINTS);
     let ended = Child::run(|| {
         own_mounts().unwrap();
-        mount(Path::new("/dev/shm"), Mount::Small(64 << 10)).unwrap();
+        mount_over(Path::new("/dev/shm"), Mount::Small(64 << 10)).unwrap();
         life.live(&|_| {});
         0
     })
@@ -344,11 +343,11 @@ fn read_only() -> Result<Verdict, Failure> {
     let root = scratch.path();
     after_a_good_run(SOLO, root);
     let dir = root.join("ost0");
-    let mounted = may_mount() && mount(&dir, Mount::ReadOnly).is_ok();
+    let mounted = may_mount() && mount_over(&dir, Mount::ReadOnly).is_ok();
     let ended = crate::trial::apart(&Life::new(SOLO, root, 2, 1));
     let readable = verified(root, &Steps::none());
     if mounted {
-        unmount(&dir).unwrap();
+        detach(&dir).unwrap();
     }
     let story = Story::read(root);
     let errors = story.run(2).errors;

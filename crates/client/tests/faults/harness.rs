@@ -1,14 +1,26 @@
-//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one thread.
+//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one thread. The child
+//! dies with the harness, whoever ends it.
 
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::testing::mount::die_with_parent;
 use orcheck_io::testing::{Child, Ended};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The list of tests: their names and functions.
+/// A test by its name; it says whether it ran, or had to be skipped.
+pub type Test = (&'static str, fn() -> bool);
+
+/// What a test's process ends with that had to be skipped.
+const SKIPPED: i32 = 77;
+
+/// The list of tests that always run, from their functions.
+#[allow(unused_macros)]
 macro_rules! tests {
     ($($module:ident::$name:ident,)*) => {
-        &[$((concat!(stringify!($module), "::", stringify!($name)), $module::$name as fn())),*]
+        &[$((concat!(stringify!($module), "::", stringify!($name)), || {
+            $module::$name();
+            true
+        })),*]
     };
 }
 
@@ -18,8 +30,8 @@ fn limit() -> Duration {
     Duration::from_secs(hours * 3600)
 }
 
-/// Runs the tests of the program `program` that the command line chooses, each in a child.
-pub fn run(program: &str, all_tests: &[(&str, fn())]) -> ExitCode {
+/// Runs the tests that the command line chooses, each in a child; `program` is how cargo names the program.
+pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let wanted: Vec<&String> = arguments
@@ -54,33 +66,33 @@ pub fn run(program: &str, all_tests: &[(&str, fn())]) -> ExitCode {
     for (name, test) in all_tests.iter().filter(|(name, _)| chosen(name)) {
         let begun = clock.now();
         let ended = Child::run(|| {
-            test();
-            0
+            die_with_parent();
+            if test() { 0 } else { SKIPPED }
         })
         .wait(limit());
-        let word = if ended == Ended::Exited(0) {
-            "ok".to_owned()
-        } else {
-            format!("FAILED ({ended:?})")
+        let word = match ended {
+            Ended::Exited(0) => "ok".to_owned(),
+            Ended::Exited(SKIPPED) => "SKIPPED, see above".to_owned(),
+            _ => format!("FAILED ({ended:?})"),
         };
         println!(
             "test {name} ... {word} ({:.1} s)",
             (clock.now() - begun).as_secs_f64()
         );
+        match ended {
+            Ended::Exited(0) => passed += 1,
+            Ended::Exited(SKIPPED) => continue,
+            _ => failed += 1,
+        }
         if ended != Ended::Exited(0) {
             let trials = match crate::trial::trials(0) {
                 0 => String::new(),
                 count => format!(" ORCHECK_TRIALS={count}"),
             };
             println!(
-                "  again: ORCHECK_SEED={seed}{trials} cargo test -p orcheck-client --locked --test {program} -- --exact {name}"
+                "  again: ORCHECK_SEED={seed}{trials} cargo test {program} --locked -- --exact {name}"
             );
         }
-        *(if ended == Ended::Exited(0) {
-            &mut passed
-        } else {
-            &mut failed
-        }) += 1;
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(

@@ -39,7 +39,7 @@ mod zombie;
 
 use std::process::ExitCode;
 
-const TESTS: &[(&str, fn())] = tests![
+const TESTS: &[harness::Test] = tests![
     alone::the_program_never_calls_in_again,
     alone::a_rank_that_fails_in_the_middle_of_staging,
     alone::nothing_is_left_behind,
@@ -70,5 +70,5 @@ const TESTS: &[(&str, fn())] = tests![
 ];
 
 fn main() -> ExitCode {
-    harness::run("faults", TESTS)
+    harness::run("-p orcheck-client --test faults", TESTS)
 }

@@ -38,12 +38,12 @@ mod trial;
 
 use std::process::ExitCode;
 
-const TESTS: &[(&str, fn())] = tests![
+const TESTS: &[harness::Test] = tests![
     cuts::power_lost_at_every_step,
     damage::every_bit_of_metadata,
     damage::seeded_damage_to_data,
 ];
 
 fn main() -> ExitCode {
-    harness::run("power", TESTS)
+    harness::run("-p orcheck-client --test power", TESTS)
 }

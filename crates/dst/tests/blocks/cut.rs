@@ -10,7 +10,9 @@ use crate::trial::{
 };
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps;
-use orcheck_io::testing::mount::{LoopDevice, Room, die_with_parent, program_exists};
+use orcheck_io::testing::mount::{
+    LoopDevice, Room, die_with_parent, mounting_refused, program_exists,
+};
 use orcheck_io::testing::{Child, Ended, FaultPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -68,6 +70,10 @@ pub const BTRFS: Kind = Kind {
 /// A room with an empty file system that has the directories of the job; `None`, with a word about it, where this
 /// machine does not know the file system.
 fn prepared(kind: Kind) -> Option<(Room, Image)> {
+    if let Some(why) = mounting_refused() {
+        println!("  SKIPPED {}: {why}", kind.name);
+        return None;
+    }
     let maker = format!("mkfs.{}", kind.name);
     if !program_exists(&maker) {
         println!("  SKIPPED {}: {maker} is not installed", kind.name);

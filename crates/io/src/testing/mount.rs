@@ -13,7 +13,6 @@
 //! Not here: making file systems (the programs `mkfs.*` do), and what is tried on them.
 
 use super::Scratch;
-use super::hardship::own_mounts;
 use crate::clock::Deadline;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -55,6 +54,48 @@ pub fn die_with_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
+/// From now on mounts of this process are its own; they vanish with it. Needs root.
+///
+/// # Errors
+/// What the kernel says.
+pub fn own_mounts() -> Result<()> {
+    // SAFETY: takes an integer only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(Error::last_os_error());
+    }
+    // Makes later mounts invisible outside.
+    mount_call("", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE, "")
+}
+
+/// What is mounted over a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mount {
+    /// Memory of at most this many bytes.
+    Small(u64),
+    /// The same mount with another size.
+    Resized(u64),
+    /// A file system without direct I/O and without reserving space.
+    Simple,
+    /// What is there, but nobody may write.
+    ReadOnly,
+}
+
+/// Mounts over an existing directory, until [`detach`]; after [`own_mounts`].
+///
+/// # Errors
+/// What the kernel says.
+pub fn mount_over(at: &Path, how: Mount) -> Result<()> {
+    let place = at.display().to_string();
+    let (bind, remount) = (libc::MS_BIND, libc::MS_REMOUNT);
+    match how {
+        Mount::Small(len) => mount_call("tmpfs", at, "tmpfs", 0, &format!("size={len}")),
+        Mount::Resized(len) => mount_call("tmpfs", at, "tmpfs", remount, &format!("size={len}")),
+        Mount::Simple => mount_call("ramfs", at, "ramfs", 0, ""),
+        Mount::ReadOnly => mount_call(&place, at, "", bind, "")
+            .and_then(|()| mount_call(&place, at, "", bind | remount | libc::MS_RDONLY, "")),
+    }
+}
+
 /// A directory in memory that only this process and its children see, in a mount table of their own.
 #[derive(Debug)]
 pub struct Room {
@@ -68,7 +109,7 @@ impl Room {
     /// # Errors
     /// What the kernel says; it takes root.
     pub fn new() -> Result<Self> {
-        own_mounts().map_err(Error::from_raw_os_error)?;
+        own_mounts()?;
         sweep();
         let scratch = Scratch::new(ROOM);
         let memory = Some(Mounted::in_memory(scratch.path())?);
@@ -203,7 +244,7 @@ impl LoopDevice {
     /// # Errors
     /// What the kernel says.
     pub fn mount(self, target: &Path, kind: &str, options: &str) -> Result<Mounted> {
-        mount_call(&self.path.display().to_string(), target, kind, options)?;
+        mount_call(&self.path.display().to_string(), target, kind, 0, options)?;
         Ok(Mounted {
             target: target.to_owned(),
             _device: Some(self.handle),
@@ -222,7 +263,7 @@ pub struct Mounted {
 impl Mounted {
     /// An empty file system in memory at `target`.
     fn in_memory(target: &Path) -> Result<Self> {
-        mount_call("tmpfs", target, "tmpfs", "mode=700")?;
+        mount_call("tmpfs", target, "tmpfs", 0, "mode=700")?;
         Ok(Self {
             target: target.to_owned(),
             _device: None,
@@ -286,7 +327,13 @@ fn unmount(target: &Path) -> Result<()> {
     }
 }
 
-fn mount_call(source: &str, target: &Path, kind: &str, options: &str) -> Result<()> {
+fn mount_call(
+    source: &str,
+    target: &Path,
+    kind: &str,
+    flags: libc::c_ulong,
+    options: &str,
+) -> Result<()> {
     let target = c_string(&target.display().to_string())?;
     let (source, kind, options) = (c_string(source)?, c_string(kind)?, c_string(options)?);
     // SAFETY: all four are live C strings.
@@ -295,7 +342,7 @@ fn mount_call(source: &str, target: &Path, kind: &str, options: &str) -> Result<
             source.as_ptr(),
             target.as_ptr(),
             kind.as_ptr(),
-            0,
+            flags,
             options.as_ptr().cast(),
         )
     };
