@@ -658,9 +658,10 @@ impl Copying<'_> {
                 };
                 let mut copied = Vec::new();
                 let mut at = 0;
+                let mut fill = pool.fill(chunk);
                 for page in runs.iter().flat_map(|&(first, count)| first..first + count) {
                     let memory = pages.memory(page);
-                    let crc = pool.stage(chunk, at, memory);
+                    let crc = fill.stage(at, memory);
                     let stored = capture.is_page_stored(pages, page, crc);
                     copied.push(Copied {
                         page,
@@ -668,7 +669,9 @@ impl Copying<'_> {
                         stream_at_bytes: (!stored).then_some(u64::from(at)),
                     });
                     // The next page takes the place of one that need not be stored.
-                    if !stored {
+                    if stored {
+                        fill = pool.fill(chunk);
+                    } else {
                         let end = at + memory.len_bytes() as u32;
                         at = end.next_multiple_of(BLOCK_BYTES as u32);
                         pool.zero(chunk, end, at - end);

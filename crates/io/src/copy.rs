@@ -17,7 +17,8 @@
 
 use crate::environment::env_var;
 use crate::fold::CopyFold;
-use orcheck_format::{Crc64, Error, Result};
+pub(crate) use crate::fold::order_stores;
+use orcheck_format::{Crc64, Error, Result, crc64};
 use std::fmt;
 use std::ptr::copy_nonoverlapping;
 use std::sync::OnceLock;
@@ -163,22 +164,42 @@ const LINE_BYTES: usize = 64;
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
 #[must_use]
 pub unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    let crc = unsafe { copy_crc_unordered(dst, src, len) };
+    order_stores();
+    crc
+}
+
+/// The same, but nobody else may be told of the copy before [`order_stores`].
+///
+/// # Safety
+/// As [`copy_crc`].
+pub(crate) unsafe fn copy_crc_unordered(dst: *mut u8, src: *const u8, len: usize) -> u64 {
     let kernel = if len < STREAM_FROM_BYTES {
         Kernel::Portable
     } else {
         kernel()
     };
     // SAFETY: the caller's promise; the kernel is one that this processor has.
-    unsafe { copy_crc_by(kernel, dst, src, len) }
+    unsafe { copy_by(kernel, dst, src, len) }
 }
 
-/// The same by a given kernel, from its first whole stride on; one that is not available falls back to
+/// [`copy_crc`] by a given kernel, from its first whole stride on; one that is not available falls back to
 /// [`Kernel::Portable`].
 ///
 /// # Safety
 /// As [`copy_crc`].
 #[must_use]
 pub unsafe fn copy_crc_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    let crc = unsafe { copy_by(kernel, dst, src, len) };
+    order_stores();
+    crc
+}
+
+/// # Safety
+/// As [`copy_crc`].
+unsafe fn copy_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u64 {
     let mut crc = Crc64::new();
     let mut done = 0;
     let head = dst.align_offset(LINE_BYTES);
@@ -186,15 +207,19 @@ pub unsafe fn copy_crc_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usi
         && len.saturating_sub(head) >= stride
     {
         let strides = (len - head) / stride;
+        done = head + strides * stride;
         // SAFETY: head + strides × stride ≤ len, so both pointers stay inside what the caller vouches for;
         // `dst + head` is a multiple of 64; the processor was just asked for what the kernel needs; strides ≥ 1.
         let folded = unsafe {
             plain(&mut crc, dst, src, head);
             fold(dst.add(head), src.add(head), strides, !crc.value())
         };
+        // Whole pages end here: they need no running sum.
+        if done == len {
+            return crc64(&folded);
+        }
         crc = Crc64::new();
-        crc.update(folded.bytes());
-        done = head + strides * stride;
+        crc.update(&folded);
     }
     while done < len {
         let piece = (len - done).min(CACHED_BLOCK_BYTES);

@@ -4,8 +4,9 @@
 //! How: a CRC is a remainder modulo a polynomial P. A piece of the message that lies D bits before another may
 //! be replaced by what it is worth there, namely itself times x^D modulo P, which two carry-less multiplications
 //! compute for 128 bits at a time. Each kernel keeps one stride of the message as its state and folds it into
-//! the next stride, so that at the end the state, read as a message of its own, has the remainder of the whole.
-//! The ordinary CRC of those few bytes then finishes the work, and no reduction constants are needed here.
+//! the next stride, and at the end of the state everything into its last 128 bits, which, read as a message of
+//! their own, have the remainder of the whole. The ordinary CRC of those 16 bytes then finishes the work, and no
+//! reduction constants are needed here.
 //! The method is that of Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ".
 //!
 //! | kernel | loads and stores | folds by | stride |
@@ -21,10 +22,10 @@
 //!
 //! Invariants
 //! 1. The kernels read and write exactly `strides` × their stride; the destination is aligned to 64 bytes.
-//! 2. The register that goes in is the inverted CRC of everything before; the state that comes out stands for
-//!    everything up to there: its plain CRC is the CRC of the whole.
-//! 3. Stores are ordered before the kernel returns (a fence), so that whoever is told about the data by a
-//!    later ordinary store sees it.
+//! 2. The register that goes in is the inverted CRC of everything before; what comes out stands for everything up
+//!    to there: its plain CRC is the CRC of the whole.
+//! 3. Stores are ordered by [`order_stores`] alone: whoever is told about the data by an ordinary store must be
+//!    told after it. Waiting for memory there is most of what a short copy costs, so one may follow many copies.
 //!
 //! Not here: heads, tails and the choice of the kernel (see [`crate::copy`]).
 #![allow(unsafe_code)]
@@ -58,20 +59,18 @@ const fn factors(bits: u32) -> (u64, u64) {
     (power(bits + 63), power(bits - 1))
 }
 
-/// What comes out of a kernel: the state, of which the first so many bytes count.
-pub(crate) struct Folded {
-    state: [u8; MAX_STRIDE],
-    len: usize,
-}
+/// What comes out of a kernel: the bytes whose plain CRC is that of everything up to there.
+pub(crate) type Folded = [u8; 16];
 
-/// The longest stride of all kernels.
-const MAX_STRIDE: usize = 256;
-
-impl Folded {
-    /// The bytes whose plain CRC is that of everything up to there.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.state[..self.len]
+/// Orders everything that the kernels have stored before every later store of this thread.
+pub(crate) fn order_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
+    #[cfg(target_arch = "aarch64")]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 /// A kernel: copies `strides` × its stride from the second to the first address and folds them, beginning with

@@ -159,6 +159,28 @@ impl Chunk {
     }
 }
 
+/// Many copies into one chunk; dropping it orders them before whatever tells others of the chunk.
+pub struct Fill<'a> {
+    pool: &'a Pool,
+    chunk: &'a Chunk,
+}
+
+impl Fill<'_> {
+    /// As [`Pool::stage`].
+    ///
+    /// # Panics
+    /// When it does not fit into the chunk.
+    pub fn stage(&mut self, at: u32, from: Span) -> u64 {
+        self.pool.stage_unordered(self.chunk, at, from)
+    }
+}
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        crate::copy::order_stores();
+    }
+}
+
 /// The pool; see the module. Dropping it unmaps the memory once no [`crate::Gates`] made from it are left.
 pub struct Pool {
     pub(crate) map: Arc<Mapping>,
@@ -480,6 +502,17 @@ impl Pool {
     /// # Panics
     /// When it does not fit into the chunk.
     pub fn stage(&self, chunk: &Chunk, at: u32, from: Span) -> u64 {
+        self.fill(chunk).stage(at, from)
+    }
+
+    /// Copies many pieces into the chunk, of which nobody may be told before what this returns is dropped.
+    #[must_use]
+    pub fn fill<'a>(&'a self, chunk: &'a Chunk) -> Fill<'a> {
+        Fill { pool: self, chunk }
+    }
+
+    /// Copies without ordering the stores.
+    fn stage_unordered(&self, chunk: &Chunk, at: u32, from: Span) -> u64 {
         let to = self.part(chunk, at, from.len_bytes());
         // SAFETY: `to` is pool memory of that length that the token's holder alone writes, `from` is valid for
         // reads by its promise. Pool memory staged into another chunk does not overlap it; a chunk staged into
@@ -490,7 +523,7 @@ impl Pool {
                 end <= to.address() || to.address() + to.len_bytes() <= start,
                 "staging memory onto itself"
             );
-            crate::copy::copy_crc(to.pointer(), from.pointer(), from.len_bytes())
+            crate::copy::copy_crc_unordered(to.pointer(), from.pointer(), from.len_bytes())
         }
     }
 

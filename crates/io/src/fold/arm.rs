@@ -4,11 +4,10 @@
 //! recognise by themselves that whole lines are written in order.
 #![allow(unsafe_code)]
 
-use super::{Folded, MAX_STRIDE, factors};
+use super::{Folded, factors};
 use std::arch::aarch64::*;
 use std::arch::asm;
 use std::arch::is_aarch64_feature_detected;
-use std::sync::atomic::{Ordering, fence};
 
 /// Bytes per step of [`neon`].
 pub(crate) const NEON_STRIDE: usize = 128;
@@ -25,11 +24,7 @@ pub(crate) fn has_neon() -> bool {
 #[target_feature(enable = "neon,aes")]
 pub(crate) unsafe fn neon(dst: *mut u8, src: *const u8, strides: usize, register: u64) -> Folded {
     const FACTORS: (u64, u64) = factors(8 * NEON_STRIDE as u32);
-    let mut out = Folded {
-        state: [0; MAX_STRIDE],
-        len: NEON_STRIDE,
-    };
-    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src`, `dst` or within `out`.
+    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src` and `dst`.
     unsafe {
         let k = vcombine_u64(vcreate_u64(FACTORS.0), vcreate_u64(FACTORS.1));
         let mut state = [vdupq_n_u8(0); 8];
@@ -53,12 +48,24 @@ pub(crate) unsafe fn neon(dst: *mut u8, src: *const u8, strides: usize, register
                 }
             }
         }
-        state[0] = veorq_u8(state[0], first(u64::MAX));
-        for (lane, value) in state.iter().enumerate() {
-            vst1q_u8(out.state.as_mut_ptr().add(16 * lane), *value);
-        }
+        narrow(state)
     }
-    fence(Ordering::SeqCst);
+}
+
+/// Folds the pieces of a message into its last one.
+#[target_feature(enable = "neon,aes")]
+fn narrow(pieces: [uint8x16_t; 8]) -> Folded {
+    const NEAR: (u64, u64) = factors(8 * 16);
+    let near = vcombine_u64(vcreate_u64(NEAR.0), vcreate_u64(NEAR.1));
+    let [mut last, others @ ..] = pieces;
+    for next in others {
+        last = fold(last, near, next);
+    }
+    // What goes out is read as a message with the usual start value, which is taken off here.
+    let last = veorq_u8(last, first(u64::MAX));
+    let mut out = [0; 16];
+    // SAFETY: `out` has the 16 bytes that are written.
+    unsafe { vst1q_u8(out.as_mut_ptr(), last) };
     out
 }
 

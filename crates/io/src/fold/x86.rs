@@ -1,8 +1,9 @@
 //! The kernels for x86-64; see [`super`].
 #![allow(unsafe_code)]
 
-use super::{Folded, MAX_STRIDE, factors};
+use super::{Folded, factors};
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 /// Bytes per step of [`avx512`].
 pub(crate) const AVX512_STRIDE: usize = 256;
@@ -40,11 +41,7 @@ pub(crate) fn has_sse() -> bool {
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 pub(crate) unsafe fn avx512(dst: *mut u8, src: *const u8, strides: usize, register: u64) -> Folded {
     const FACTORS: (u64, u64) = factors(8 * AVX512_STRIDE as u32);
-    let mut out = Folded {
-        state: [0; MAX_STRIDE],
-        len: AVX512_STRIDE,
-    };
-    // SAFETY: every load and store below lies within `strides` × 256 bytes of `src`, `dst` or within `out`;
+    // SAFETY: every load and store below lies within `strides` × 256 bytes of `src` and `dst`;
     // streaming stores are aligned because `dst` is and strides are multiples of 64.
     unsafe {
         let k = _mm512_broadcast_i32x4(_mm_set_epi64x(FACTORS.1 as i64, FACTORS.0 as i64));
@@ -65,14 +62,8 @@ pub(crate) unsafe fn avx512(dst: *mut u8, src: *const u8, strides: usize, regist
                 *value = _mm512_ternarylogic_epi64::<0x96>(early, late, next);
             }
         }
-        // What goes out is read as a message with the usual start value, which is taken off here.
-        state[0] = _mm512_xor_si512(state[0], first_512(u64::MAX));
-        for (lane, value) in state.iter().enumerate() {
-            _mm512_storeu_si512(out.state.as_mut_ptr().add(64 * lane).cast(), *value);
-        }
-        _mm_sfence();
+        narrow(&transmute::<[__m512i; 4], [__m128i; 16]>(state))
     }
-    out
 }
 
 /// A value in the first eight bytes, zero in the others.
@@ -93,11 +84,7 @@ pub(crate) unsafe fn avx2_wide(
     register: u64,
 ) -> Folded {
     const FACTORS: (u64, u64) = factors(8 * AVX2_WIDE_STRIDE as u32);
-    let mut out = Folded {
-        state: [0; MAX_STRIDE],
-        len: AVX2_WIDE_STRIDE,
-    };
-    // SAFETY: every load and store below lies within `strides` × 256 bytes of `src`, `dst` or within `out`;
+    // SAFETY: every load and store below lies within `strides` × 256 bytes of `src` and `dst`;
     // streaming stores are aligned because `dst` is and strides are multiples of 32.
     unsafe {
         let k = _mm256_broadcastsi128_si256(_mm_set_epi64x(FACTORS.1 as i64, FACTORS.0 as i64));
@@ -118,13 +105,8 @@ pub(crate) unsafe fn avx2_wide(
                 *value = _mm256_xor_si256(_mm256_xor_si256(early, late), next);
             }
         }
-        state[0] = _mm256_xor_si256(state[0], first_256(u64::MAX));
-        for (lane, value) in state.iter().enumerate() {
-            _mm256_storeu_si256(out.state.as_mut_ptr().add(32 * lane).cast(), *value);
-        }
-        _mm_sfence();
+        narrow(&transmute::<[__m256i; 8], [__m128i; 16]>(state))
     }
-    out
 }
 
 /// A value in the first eight bytes, zero in the others.
@@ -140,11 +122,7 @@ fn first_256(value: u64) -> __m256i {
 #[target_feature(enable = "avx2,pclmulqdq")]
 pub(crate) unsafe fn avx2(dst: *mut u8, src: *const u8, strides: usize, register: u64) -> Folded {
     const FACTORS: (u64, u64) = factors(8 * AVX2_STRIDE as u32);
-    let mut out = Folded {
-        state: [0; MAX_STRIDE],
-        len: AVX2_STRIDE,
-    };
-    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src`, `dst` or within `out`;
+    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src` and `dst`;
     // streaming stores are aligned because `dst` is and strides are multiples of 32.
     unsafe {
         let k = _mm_set_epi64x(FACTORS.1 as i64, FACTORS.0 as i64);
@@ -165,13 +143,8 @@ pub(crate) unsafe fn avx2(dst: *mut u8, src: *const u8, strides: usize, register
                 *value = [fold(value[0], k, next[0]), fold(value[1], k, next[1])];
             }
         }
-        state[0][0] = _mm_xor_si128(state[0][0], _mm_set_epi64x(0, u64::MAX as i64));
-        for (lane, value) in state.iter().flatten().enumerate() {
-            _mm_storeu_si128(out.state.as_mut_ptr().add(16 * lane).cast(), *value);
-        }
-        _mm_sfence();
+        narrow(state.as_flattened())
     }
-    out
 }
 
 /// The earlier and the later half.
@@ -191,6 +164,29 @@ fn fold(value: __m128i, k: __m128i, next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(early, late), next)
 }
 
+/// Folds the pieces of a message, at least four, into its last one, in four chains as long as there are so many.
+#[target_feature(enable = "sse2,pclmulqdq")]
+fn narrow(pieces: &[__m128i]) -> Folded {
+    const FAR: (u64, u64) = factors(8 * 64);
+    const NEAR: (u64, u64) = factors(8 * 16);
+    let far = _mm_set_epi64x(FAR.1 as i64, FAR.0 as i64);
+    let near = _mm_set_epi64x(NEAR.1 as i64, NEAR.0 as i64);
+    let mut chains = [pieces[0], pieces[1], pieces[2], pieces[3]];
+    for next in pieces[4..].chunks_exact(4) {
+        for (chain, next) in chains.iter_mut().zip(next) {
+            *chain = fold(*chain, far, *next);
+        }
+    }
+    let [mut last, others @ ..] = chains;
+    for next in others {
+        last = fold(last, near, next);
+    }
+    // What goes out is read as a message with the usual start value, which is taken off here.
+    let last = _mm_xor_si128(last, _mm_set_epi64x(0, u64::MAX as i64));
+    // SAFETY: both are 16 bytes, of which any are valid.
+    unsafe { transmute::<__m128i, Folded>(last) }
+}
+
 /// Copies and folds with 128-bit registers.
 ///
 /// # Safety
@@ -198,11 +194,7 @@ fn fold(value: __m128i, k: __m128i, next: __m128i) -> __m128i {
 #[target_feature(enable = "sse2,pclmulqdq")]
 pub(crate) unsafe fn sse(dst: *mut u8, src: *const u8, strides: usize, register: u64) -> Folded {
     const FACTORS: (u64, u64) = factors(8 * SSE_STRIDE as u32);
-    let mut out = Folded {
-        state: [0; MAX_STRIDE],
-        len: SSE_STRIDE,
-    };
-    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src`, `dst` or within `out`;
+    // SAFETY: every load and store below lies within `strides` × 128 bytes of `src` and `dst`;
     // streaming stores are aligned because `dst` is and strides are multiples of 16.
     unsafe {
         let k = _mm_set_epi64x(FACTORS.1 as i64, FACTORS.0 as i64);
@@ -221,11 +213,6 @@ pub(crate) unsafe fn sse(dst: *mut u8, src: *const u8, strides: usize, register:
                 *value = fold(*value, k, next);
             }
         }
-        state[0] = _mm_xor_si128(state[0], _mm_set_epi64x(0, u64::MAX as i64));
-        for (lane, value) in state.iter().enumerate() {
-            _mm_storeu_si128(out.state.as_mut_ptr().add(16 * lane).cast(), *value);
-        }
-        _mm_sfence();
+        narrow(&state)
     }
-    out
 }
