@@ -51,15 +51,19 @@ def environment():
     return found
 
 
-def build(args, name, sources=None):
-    """Compiles bench/src/NAME.c against the library; returns the program's path."""
+# What a program is made of besides its own source.
+MORE_SOURCES = {"solver": ["examples/lbm/figures.c"]}
+
+
+def build(prefix, name):
+    """Compiles bench/src/NAME.c against the library under prefix; returns the program's path."""
     out = os.path.join(ROOT, "build", "bench-bin", name)
     os.makedirs(os.path.dirname(out), exist_ok=True)
-    sources = sources or [os.path.join(ROOT, "bench", "src", name + ".c")]
-    lib = os.path.join(args.prefix, "lib")
+    sources = [os.path.join(ROOT, file) for file in (f"bench/src/{name}.c", *MORE_SOURCES.get(name, ()))]
+    lib = os.path.join(prefix, "lib")
     subprocess.run([os.environ.get("MPICC", "mpicc"), "-std=c11", "-O3", "-march=native", "-ffp-contract=off",
-                    "-Wall", "-Wextra", "-Wno-unused-function", "-fopenmp", "-I" + os.path.join(args.prefix, "include"), *sources,
-                    "-o", out, "-L" + lib, "-lorcheck", "-Wl,-rpath," + lib, "-lm"], check=True)
+                    "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-fopenmp", "-I" + os.path.join(prefix, "include"),
+                    *sources, "-o", out, "-L" + lib, "-lorcheck", "-Wl,-rpath," + lib, "-lm"], check=True)
     return out
 
 
@@ -316,3 +320,16 @@ def finish(args, name, machine, figures, goals, more):
     os.replace(path + ".new", path)
     print(f"\n{path}  (commit {what})")
     return f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}; commit {what}; {when[:10]}"
+
+
+def main():
+    """Compiles every program of bench/src/."""
+    prefix = os.path.abspath(os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix")))
+    names = sorted(file[:-2] for file in os.listdir(os.path.join(ROOT, "bench", "src")) if file.endswith(".c"))
+    for name in names:
+        build(prefix, name)
+    print(f"{len(names)} passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()

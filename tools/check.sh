@@ -55,6 +55,7 @@ step schedules tools/schedules.sh
 step build tools/install-prefix.sh "$prefix"
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
+step benches env PREFIX="$prefix" python3 bench/orcbench.py
 step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" bash crates/capi/tests/hosts.sh
 step torture env PREFIX="$prefix" python3 bench/torture/selftest.py
 if command -v cargo-deny >/dev/null; then

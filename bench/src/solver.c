@@ -51,12 +51,6 @@ static double orcheck_cpu_s(void) {
     return sum_s;
 }
 
-static double sum(double mine) { /* over all ranks */
-    double all = 0;
-    MPI_TRY(MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_SUM, block.comm));
-    return all;
-}
-
 static void advance_one(void) {
     int due = 0;
     advance(&block, run.src, run.dst);
