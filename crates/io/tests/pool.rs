@@ -555,8 +555,23 @@ fn a_dead_holder_blocks_nobody() {
     assert!(pool.wait_while(5, 0, LIMIT));
     let gates = Gates::open(&pool).unwrap();
     assert!(gates.try_lock(3).unwrap().is_none());
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| gates.lock(3, LIMIT));
+        let gates = &gates;
+        let waiter = scope.spawn(move || {
+            tell.send(std::fs::read_link("/proc/thread-self").unwrap())
+                .unwrap();
+            gates.lock(3, LIMIT)
+        });
+        let before = Instant::now();
+        // The kernel says when it sleeps: a holder that dies earlier proves nothing.
+        let stat = std::path::Path::new("/proc")
+            .join(told.recv().unwrap())
+            .join("stat");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            assert!(before.elapsed() < LIMIT, "the waiter never sleeps");
+            std::thread::yield_now();
+        }
         let before = Instant::now();
         holder.kill();
         assert!(waiter.join().unwrap().is_ok());
