@@ -594,7 +594,8 @@ orc_status orc_checkpoint(orc_session *session,
 
 /**
  * Waits until the checkpoint of a step is committed at a level, or at a configured level that
- * survives more. Local: other ranks need not call. Other calls on this session wait meanwhile.
+ * survives more. Local: other ranks need not call. Other threads can go on with the session meanwhile, and
+ * close it.
  *
  * @param level      an ::orc_level
  * @param timeout_s  0 polls

@@ -112,7 +112,8 @@ pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) ->
 }
 
 /// Waits until the checkpoint of a step is committed at a level, or at a configured level that
-/// survives more. Local: other ranks need not call. Other calls on this session wait meanwhile.
+/// survives more. Local: other ranks need not call. Other threads can go on with the session meanwhile, and
+/// close it.
 ///
 /// @param level      an ::orc_level
 /// @param timeout_s  0 polls
@@ -128,7 +129,11 @@ pub unsafe extern "C" fn orc_wait(
     boundary("orc_wait", || {
         let level = self::level(level)?;
         let timeout = timeout(timeout_s)?;
-        registry::with_warnings(session, |session| session.wait(step, level, timeout))
-            .map(|((), text)| text)
+        // Not inside `with`: the session would be locked for as long as this takes.
+        let waiter = registry::with(session, |session| session.waiter(step, level))?;
+        waiter.wait(timeout)?;
+        // It is safe, also when another thread has closed the session meanwhile.
+        let told = registry::with_warnings(session, |_| Ok(()));
+        Ok(told.map_or_else(|_| String::new(), |((), text)| text))
     })
 }

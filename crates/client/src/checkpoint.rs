@@ -16,6 +16,7 @@ use crate::options::{Marshal, Overrun};
 use crate::regions::{CPU_WRITES_ONLY, SAME};
 use crate::session::Session;
 use crate::stager::{RETURN_WAIT, Stager};
+use crate::waiter::engine_gone;
 use orcheck_engine::baseline::{Beginning, Capture, Fate};
 use orcheck_engine::container::STRIPE_BYTES;
 use orcheck_engine::flush::STAGE_SLOT;
@@ -520,7 +521,7 @@ impl Session {
             return Ok(());
         }
         Err(if self.index().is_gone() {
-            self.engine_gone()
+            engine_gone(&self.shared)
         } else {
             Error::unavailable(format!(
                 "checkpoint {step} waited {:.1} s for the flush of {oldest}",

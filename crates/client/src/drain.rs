@@ -48,7 +48,7 @@ impl Session {
         let mut all = Ok(());
         for level in self.places.levels() {
             let left = until.saturating_sub(clock.now());
-            let safe = self.wait_for_any(step, &[level], left);
+            let safe = self.waiter_for(step, vec![level]).wait(left);
             all = all.and(safe);
         }
         all

@@ -32,6 +32,7 @@ mod stager;
 mod start;
 mod threads;
 pub mod trigger;
+mod waiter;
 
 pub use array::ArrayLayout;
 pub use collective::{Collective, Solo};
@@ -39,3 +40,4 @@ pub use options::Options;
 pub use regions::{Codec, Stored};
 pub use session::{Environment, Session, Stats};
 pub use trigger::Request;
+pub use waiter::Waiter;

@@ -20,6 +20,7 @@ use crate::resume::Resume;
 use crate::stager::Stager;
 use crate::threads::Threads;
 use crate::trigger::{Request, Trigger};
+use crate::waiter::Waiter;
 use orcheck_engine::baseline::{Baseline, Captured};
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
@@ -450,27 +451,21 @@ impl Session {
         Duration::from_secs_f64(self.options.timeout_s)
     }
 
-    pub(crate) fn engine_gone(&self) -> Error {
-        let notes = self
-            .shared
-            .notes
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let why = notes
-            .last()
-            .map(|note| format!(": {note}"))
-            .unwrap_or_default();
-        Error::unavailable(format!("the checkpoint engine of this node ended{why}"))
-            .next("end the program and restart it from the last committed checkpoint")
-    }
-
     /// Waits until `step` is committed at `level` or at a configured level that survives more.
     /// Local; a timeout of 0 polls.
     ///
     /// # Errors
-    /// Why it was lost; Unavailable at the deadline; Unsupported for a level that no configured one
-    /// covers; NotFound for a step that this session never took.
+    /// As [`Session::waiter`] and [`Waiter::wait`].
     pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
+        self.waiter(step, level)?.wait(timeout)
+    }
+
+    /// What can wait until `step` is committed at `level` or at a configured level that survives more, in another
+    /// thread too, while the program goes on with the session. Local.
+    ///
+    /// # Errors
+    /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
+    pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
         let enough: Vec<Level> = self.places.levels();
         let enough: Vec<Level> = enough.into_iter().filter(|&l| l >= level).collect();
         let Some(&weakest) = enough.first() else {
@@ -478,48 +473,17 @@ impl Session {
                 .next("set `global` for level global; level peers needs node agents, which this version has not"));
         };
         self.check_taken(step, weakest)?;
-        self.wait_for_any(step, &enough, timeout)
+        Ok(self.waiter_for(step, enough))
     }
 
-    /// Waits until `step` is committed at one of `levels`, or lost at all of them.
-    pub(crate) fn wait_for_any(
-        &self,
-        step: u64,
-        levels: &[Level],
-        timeout: Duration,
-    ) -> Result<()> {
-        let clock = &self.environment.clock;
-        let until = clock.now() + timeout;
-        loop {
-            let index = self.index();
-            let news = index.news();
-            let mut lost = None;
-            let mut pending = None;
-            for &level in levels {
-                match index.outcome(step, level) {
-                    Outcome::Committed => return Ok(()),
-                    Outcome::Lost(error) => {
-                        let what = format!("checkpoint {step} is not safe at level {level}");
-                        lost = lost.or(Some(error.at(what)));
-                    }
-                    Outcome::Pending => pending = pending.or(Some(level)),
-                }
-            }
-            let Some(pending) = pending else {
-                return Err(lost.unwrap_or_else(|| Error::internal("no level to wait for")));
-            };
-            if self.patience.check().is_err() {
-                return Err(self.engine_gone());
-            }
-            let left = until.saturating_sub(clock.now());
-            if left.is_zero() {
-                return Err(Error::unavailable(format!(
-                    "checkpoint {step} is not yet safe at level {pending} after {:.3} s",
-                    timeout.as_secs_f64()
-                ))
-                .next("wait longer; it goes on in the background"));
-            }
-            index.wait_news(news, left.min(Duration::from_millis(200)));
+    /// The same for one of `levels`, whatever step it is.
+    pub(crate) fn waiter_for(&self, step: u64, levels: Vec<Level>) -> Waiter {
+        Waiter {
+            step,
+            levels,
+            patience: self.patience.clone(),
+            shared: Arc::clone(&self.shared),
+            clock: Arc::clone(&self.environment.clock),
         }
     }
 

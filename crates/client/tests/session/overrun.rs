@@ -9,6 +9,7 @@ use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_io::testing::Scratch;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 fn checkpoint(session: &mut Session, rank: u32, step: u64) -> orcheck_format::error::Result<()> {
     let mut state = State::new(rank, step, 100);
@@ -95,6 +96,56 @@ fn error_refuses_the_checkpoint_on_all_ranks_and_changes_nothing() {
         session.close(LONG).unwrap();
     });
     restores(&scratch, 2);
+}
+
+// Breaks if: a waiter borrows the session.
+#[test]
+fn a_session_is_used_while_another_thread_waits_for_its_checkpoint() {
+    let scratch = Scratch::new("waiter");
+    let (job, hold) = held(&scratch, "overrun = 'skip'");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        checkpoint(&mut session, rank, 1).unwrap();
+        hold.wait_until_held();
+        let waiter = session.waiter(1, Level::Global).unwrap();
+        let polled = refused(waiter.wait(Duration::ZERO));
+        assert_eq!(polled.kind(), ErrorKind::Unavailable);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || waiter.wait(LONG));
+            checkpoint(&mut session, rank, 2).unwrap();
+            assert_eq!(session.stats().skipped, 1);
+            hold.release();
+            waiting.join().unwrap().unwrap();
+        });
+        session.close(LONG).unwrap();
+    });
+    restores(&scratch, 1);
+}
+
+// Breaks if: a waiter does not look whether the session ended: it would wait to its deadline.
+#[test]
+fn who_waits_for_a_session_that_ended_is_told() {
+    let scratch = Scratch::new("ended");
+    let (job, hold) = held(&scratch, "");
+    let told = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        checkpoint(&mut session, rank, 1).unwrap();
+        hold.wait_until_held();
+        let waiter = session.waiter(1, Level::Global).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || waiter.wait(LONG));
+            scope.spawn(move || session.abandon());
+            // Before the flush is let go: nothing decides the step any more.
+            let error = refused(waiting.join().unwrap());
+            // Its own session, or that of the rank in whose process the engine was.
+            let words = ["the session ends", "engine of this node ended"];
+            let named = words.iter().any(|word| error.message().contains(word));
+            assert!(named && error.kind() == ErrorKind::Unavailable, "{error}");
+            told.wait();
+            hold.release();
+        });
+    });
 }
 
 // Breaks if: `stage` does not call `wait_for_room`.

@@ -1,0 +1,89 @@
+//! A wait for a checkpoint to be safe, apart from the session, with which the program goes on meanwhile.
+//!
+//! Invariants:
+//! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the session ended.
+//! 2. It keeps the node's pool mapped, and nothing else of the session alive.
+//!
+//! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::Session::waiter`]).
+
+use orcheck_engine::control::ControlShared;
+use orcheck_engine::index::{Index, Outcome};
+use orcheck_engine::patience::Patience;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_io::clock::Clock;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Longest time between two looks.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// Waits for one step; see [`crate::Session::waiter`].
+pub struct Waiter {
+    pub(crate) step: u64,
+    /// Each of them is enough.
+    pub(crate) levels: Vec<Level>,
+    pub(crate) patience: Patience,
+    pub(crate) shared: Arc<ControlShared>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Waiter {
+    /// Waits until the step is committed at one of the levels; a timeout of 0 polls.
+    ///
+    /// # Errors
+    /// Why it was lost, when it is at all of them; Unavailable at the deadline, or when the engine ended.
+    pub fn wait(&self, timeout: Duration) -> Result<()> {
+        let step = self.step;
+        let index = Index::new(&self.patience.pool, self.patience.shape);
+        let until = self.clock.now() + timeout;
+        loop {
+            let news = index.news();
+            let mut lost = None;
+            let mut pending = None;
+            for &level in &self.levels {
+                match index.outcome(step, level) {
+                    Outcome::Committed => return Ok(()),
+                    Outcome::Lost(error) => {
+                        let what = format!("checkpoint {step} is not safe at level {level}");
+                        lost = lost.or(Some(error.at(what)));
+                    }
+                    Outcome::Pending => pending = pending.or(Some(level)),
+                }
+            }
+            let Some(pending) = pending else {
+                return Err(lost.unwrap_or_else(|| Error::internal("no level to wait for")));
+            };
+            if let Err(error) = self.patience.check() {
+                return Err(if self.patience.stop.load(Ordering::Acquire) {
+                    error.at(format!(
+                        "checkpoint {step} is not yet safe at level {pending}"
+                    ))
+                } else {
+                    engine_gone(&self.shared)
+                });
+            }
+            let left = until.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return Err(Error::unavailable(format!(
+                    "checkpoint {step} is not yet safe at level {pending} after {:.3} s",
+                    timeout.as_secs_f64()
+                ))
+                .next("wait longer; it goes on in the background"));
+            }
+            index.wait_news(news, left.min(SLICE));
+        }
+    }
+}
+
+/// The engine of this node ended, and what it said last.
+pub(crate) fn engine_gone(shared: &ControlShared) -> Error {
+    let notes = shared.notes.lock().unwrap_or_else(PoisonError::into_inner);
+    let why = notes
+        .last()
+        .map(|note| format!(": {note}"))
+        .unwrap_or_default();
+    Error::unavailable(format!("the checkpoint engine of this node ended{why}"))
+        .next("end the program and restart it from the last committed checkpoint")
+}
