@@ -103,6 +103,9 @@ class Subject:
             self.limits = self.used(place)
         finally:
             place.remove()
+        # What may lie there is not the same after every save: where only what changed is stored, it differs.
+        for attempted in range(STEPS):
+            self.limits["bytes"] = max(self.limits["bytes"], self.bytes_after(attempted))
         self.check_model()
         older, newest = self.replayed(self.acks[-2]).cut(keep=True)[0], set()
         for path, file in self.replayed(None).names.items():
@@ -131,6 +134,19 @@ class Subject:
             if until is None or call.number <= until:
                 disk.apply(call)
         return disk
+
+    def bytes_after(self, attempted):
+        """What lies there after so many saves and the next run, without a fault."""
+        place = Place(self.scratch)
+        try:
+            if attempted:
+                self.save(place, 1, attempted)
+            self.go_on(place, attempted, limits=None)
+            return self.used(place)["bytes"]
+        except Failed as failed:
+            raise RuntimeError(f"without a fault: {failed.verdict}: {failed}") from failed
+        finally:
+            place.remove()
 
     def used(self, place):
         files, _ = model.read_image(place.dir)
