@@ -263,8 +263,11 @@ impl CommitRecord {
             container.write(&mut w);
         }
         w.uint(10u8).uint(self.created_unix_ms);
-        let refers = self.containers.iter().any(|c| !c.refers_to.is_empty());
-        wrap(KIND_COMMIT, if refers { REFERS } else { 0 }, &w.finish())
+        wrap(
+            KIND_COMMIT,
+            if self.refers() { REFERS } else { 0 },
+            &w.finish(),
+        )
     }
 
     /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
@@ -278,10 +281,15 @@ impl CommitRecord {
         all.into_iter().collect()
     }
 
+    fn refers(&self) -> bool {
+        self.containers.iter().any(|c| !c.refers_to.is_empty())
+    }
+
     /// Reads a whole file. Fails with Corrupt or Unsupported.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "commit record";
-        let r = &mut Reader::new(what, unwrap(what, KIND_COMMIT, bytes)?);
+        let (body, incompat) = unwrap(what, KIND_COMMIT, bytes)?;
+        let r = &mut Reader::new(what, body);
         let (mut job, mut step, mut epoch, mut level) = (None, None, None, None);
         let (mut world_size, mut nodes, mut generation) = (None, None, None);
         let (mut servers, mut containers, mut created) = (None, None, None);
@@ -315,6 +323,12 @@ impl CommitRecord {
             created_unix_ms: r.need(created, "time (key 10)")?,
         };
         record.validate().map_err(|error| error.at(what))?;
+        // Breaks if: a list without its mark is taken; who does not know the mark would prune what it names.
+        if (incompat & REFERS != 0) != record.refers() {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 32: expected incompat bit 0 exactly where containers refer to older steps, found {incompat:#x}"
+            )));
+        }
         Ok(record)
     }
 
@@ -401,7 +415,7 @@ impl Claim {
     /// Reads a whole file. Fails with Corrupt or Unsupported.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "claim";
-        let r = &mut Reader::new(what, unwrap(what, KIND_CLAIM, bytes)?);
+        let r = &mut Reader::new(what, unwrap(what, KIND_CLAIM, bytes)?.0);
         let (mut job, mut epoch, mut host, mut pid) = (None, None, None, None);
         let (mut uid, mut since, mut world_size, mut nodes) = (None, None, None, None);
         r.map(|r, key| {
@@ -451,7 +465,7 @@ impl Resumed {
     /// Reads a whole file. Fails with Corrupt or Unsupported.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "note of resumption";
-        let r = &mut Reader::new(what, unwrap(what, KIND_RESUMED, bytes)?);
+        let r = &mut Reader::new(what, unwrap(what, KIND_RESUMED, bytes)?.0);
         let (mut job, mut epoch, mut step, mut from) = (None, None, None, None);
         r.map(|r, key| {
             match key {
@@ -489,7 +503,8 @@ fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<&'b [u8]> {
+/// The body, and the incompatible features, all known.
+fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b [u8], u64)> {
     let head = exactly(what, bytes, ENVELOPE_HEAD_BYTES)?;
     check_magic(what, head, &ENVELOPE_MAGIC)?;
     let mut get = Get { bytes: head, at: 8 };
@@ -531,5 +546,5 @@ fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<&'b [u8]> {
     features
         .check_known(known)
         .map_err(|error| error.at(what))?;
-    Ok(&bytes[ENVELOPE_HEAD_BYTES..crc_at])
+    Ok((&bytes[ENVELOPE_HEAD_BYTES..crc_at], features.incompat))
 }
