@@ -242,6 +242,14 @@ impl Staging {
         allowed.map(|_| ())
     }
 
+    /// Announces the snapshot, unless it is, and says that nothing of it comes.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn give_up(mut self) -> Result<()> {
+        if self.open { Ok(()) } else { self.begin() }
+    }
+
     /// Stages the segments that the program waits for, with `threads` threads.
     ///
     /// # Errors
@@ -781,6 +789,7 @@ impl Drop for Staging {
         if self.open && !off(Switch::BeginThenFail) {
             // The CP-thread must learn that no seal will come. If even that cannot be said, it
             // takes nothing any more and the step is lost with it.
+            let _ = self.context.steps.at("stage.fail", "");
             let _ = self.push(Descriptor::Fail);
         }
     }

@@ -196,6 +196,7 @@ switches! {
     EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-engine gone an_engine";
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client session a_codec; orcheck-client faults alone";
+    ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-client session snapshots_of_one_rank";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";

@@ -106,6 +106,18 @@ impl StepHook for Hold {
     }
 }
 
+/// Several holds at once, each released by itself.
+pub struct Holds(pub Vec<Arc<Hold>>);
+
+impl StepHook for Holds {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        for hold in &self.0 {
+            hold.at(step);
+        }
+        Verdict::Go
+    }
+}
+
 /// Counts how many streams begin in one directory at once. Every stream's beginning is held until
 /// `wanted` are there, or the window is over.
 pub struct Crowd {

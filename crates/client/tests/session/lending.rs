@@ -1,6 +1,6 @@
 //! Memory lent to a checkpoint: private memory, pool memory, and what is refused meanwhile.
 
-use crate::hooks::Hold;
+use crate::hooks::{Hold, Holds};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::Job;
 use orcheck_client::regions::SAME;
@@ -11,7 +11,9 @@ use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_io::pool::{Pool, PoolShape};
+use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
+use std::sync::Arc;
 use std::time::Duration;
 
 const POLL: Duration = Duration::ZERO;
@@ -463,34 +465,45 @@ impl Codec for Broken {
     }
 }
 
-// Breaks if: the next checkpoint begins while lent memory is still being sent (its begin would then come in the
-// middle of the other snapshot, which the flush refuses).
+// Breaks if: the next checkpoint begins while lent memory is still being sent, or before the CP-thread was told
+// that the one between was given up (its begin would come in the middle of another snapshot, which the flush
+// refuses).
 #[test]
 fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
     let scratch = Scratch::new("follow");
-    let hold = Hold::at("stage.seal", "");
+    let (seal, fail) = (Hold::at("stage.seal", ""), Hold::at("stage.fail", ""));
     let mut job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 3");
-    job.options = job.options.replace("timeout_s = 20.0", "timeout_s = 0.2");
-    job.clone().steps(hold.steps()).run(|session, rank| {
+    job.options = job.options.replace("timeout_s = 20.0", "timeout_s = 1.0");
+    let holds = Holds(vec![Arc::clone(&seal), Arc::clone(&fail)]);
+    let held = job.clone().steps(Steps::with(Arc::new(holds)));
+    held.run(|session, rank| {
         let mut session = session.unwrap();
         let (mut u, mut v) = (pattern(rank, 1, 300_000), pattern(rank, 2, 200_000));
         protect(&mut session, "u", Span::from_mut(&mut u));
         session.lend("u").unwrap();
         session.checkpoint(1).unwrap();
-        hold.wait_until_held();
+        seal.wait_until_held();
         // Copied, and there is room for it; but its turn comes only after the one that is being read.
         protect(&mut session, "v", Span::from_mut(&mut v));
         says(
             &refused(session.checkpoint(2)),
             ErrorKind::Unavailable,
             &[
-                "checkpoint 2 waited 0.2 s for memory lent to checkpoint 1 to be read",
+                "checkpoint 2 waited 1.0 s for memory lent to checkpoint 1 to be read",
                 "lent_done",
             ],
         );
-        hold.release();
+        seal.release();
         session.lent_done("u", LONG).unwrap();
-        session.checkpoint(3).unwrap();
+        fail.wait_until_held();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let begun = fail.sees("stage.begin", 3);
+                fail.release();
+                assert!(!begun, "checkpoint 3 began inside checkpoint 2");
+            });
+            session.checkpoint(3).unwrap();
+        });
         session.wait(1, Level::Global, LONG).unwrap();
         // Breaks if: what was refused is never announced; nobody would learn that it is lost.
         refused(session.wait(2, Level::Global, LONG));
