@@ -35,8 +35,8 @@ step() { # name, command...
         broken+=("$name")
         sed 's/^/   | /' "$log" | tail -n 80
         # Which test it was, and why, stands far above the end of a long log: kept for the last lines.
-        reasons+=$(printf '\n%s: ' "$name" && grep -hE -A 4 '^test .*FAILED$|panicked at|^FAIL|^error(\[|:)' "$log" |
-            grep -v '^--$' | cut -c -300 | head -n 40)
+        reasons+=$(printf '\n%s: ' "$name" && grep -hE -A 4 '^test .*FAILED|panicked at|^FAIL|^error(\[|:)' "$log" |
+            grep -vE '^--$|^stack backtrace|^ +[0-9]+: |^ +at /|^(running|test .* ok)|^$' | cut -c -300 | head -n 40)
         printf '   failed (exit %d), the whole log is %s; again: %s\n' "$rc" "$log" "$*"
     fi
     # A test that could not do its work says so; nobody should have to search the logs for it.

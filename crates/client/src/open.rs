@@ -312,6 +312,9 @@ fn agree_on_counter(
     Ok(value[0].unsigned_abs() + 1)
 }
 
+/// Most looks for a run that holds the job, each but the first because another one came and went meanwhile.
+const MOST_LOOKS: u32 = 64;
+
 /// The highest counter that was given, read before the look for a run that holds the job: whoever claims after that
 /// look collides with this run, and whoever claimed before it is seen.
 fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock) -> Result<u64> {
@@ -319,9 +322,10 @@ fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock
     if options.take_over {
         return Ok(highest);
     }
-    let patience = Duration::from_secs_f64(options.take_over_wait_s);
-    loop {
-        wait_for_holder(dirs, patience, clock)?;
+    let until = clock.now() + Duration::from_secs_f64(options.take_over_wait_s);
+    // Breaks if: there is no end to it; runs that come and go would keep this one here for ever.
+    for _ in 0..MOST_LOOKS {
+        wait_for_holder(dirs, until.saturating_sub(clock.now()), clock)?;
         // Breaks if: the counter is read after the look for a holder only; a run that claims between the
         // two would be fenced instead of refusing this one.
         let now = highest_counter(dirs)?;
@@ -330,6 +334,10 @@ fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock
         }
         highest = now;
     }
+    Err(Error::unavailable(format!(
+        "other runs of the job came and went at each of {MOST_LOOKS} looks, up to epoch {highest}"
+    ))
+    .next("start it again when no other run of it is being started"))
 }
 
 #[allow(clippy::too_many_arguments)]

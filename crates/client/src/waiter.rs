@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the session ended.
-//! 2. It keeps the node's pool mapped, and nothing else of the session alive.
+//! 2. It keeps the node's pool mapped and no thread, claim or directory of the session.
 //!
 //! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::Session::waiter`]).
 

@@ -33,7 +33,7 @@ use std::collections::BTreeSet;
 const WHOLE_FROM_SHARE: usize = 4;
 /// It rests after so many whole captures in a row.
 const REST_AFTER: u32 = 3;
-/// Bytes of record that a region may take per page.
+/// Pages to an extent, on average, at least.
 const RUNS_PER_PAGES: usize = 2;
 /// Pages that are summed up together where they lie in one piece.
 const GROUP_PAGES: usize = 64;

@@ -130,7 +130,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// The kernel that [`copy_crc`] uses in this process: the fastest that there is, unless the environment names
+/// The kernel that the pool copies with in this process: the fastest that there is, unless the environment names
 /// another. Decided once.
 #[must_use]
 pub fn kernel() -> Kernel {
@@ -158,23 +158,11 @@ const CACHED_BLOCK_BYTES: usize = 16 * 1024;
 /// Alignment of what the kernels write, a line of the cache.
 const LINE_BYTES: usize = 64;
 
-/// Copies `len` bytes and returns their CRC-64/NVME.
+/// Copies `len` bytes and returns their CRC-64/NVME; nobody else may be told of the copy before [`order_stores`].
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-#[must_use]
-pub unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize) -> u64 {
-    // SAFETY: the caller's promise.
-    let crc = unsafe { copy_crc_unordered(dst, src, len) };
-    order_stores();
-    crc
-}
-
-/// The same, but nobody else may be told of the copy before [`order_stores`].
-///
-/// # Safety
-/// As [`copy_crc`].
-pub(crate) unsafe fn copy_crc_unordered(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+pub(crate) unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize) -> u64 {
     let kernel = if len < STREAM_FROM_BYTES {
         Kernel::Portable
     } else {
@@ -184,11 +172,11 @@ pub(crate) unsafe fn copy_crc_unordered(dst: *mut u8, src: *const u8, len: usize
     unsafe { copy_by(kernel, dst, src, len) }
 }
 
-/// [`copy_crc`] by a given kernel, from its first whole stride on; one that is not available falls back to
-/// [`Kernel::Portable`].
+/// Copies `len` bytes by a given kernel, from its first whole stride on, and returns their CRC-64/NVME. A kernel
+/// that is not available falls back to [`Kernel::Portable`].
 ///
 /// # Safety
-/// As [`copy_crc`].
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
 #[must_use]
 pub unsafe fn copy_crc_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u64 {
     // SAFETY: the caller's promise.
@@ -198,7 +186,7 @@ pub unsafe fn copy_crc_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usi
 }
 
 /// # Safety
-/// As [`copy_crc`].
+/// As [`copy_crc_by`].
 unsafe fn copy_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u64 {
     let mut crc = Crc64::new();
     let mut done = 0;
@@ -233,13 +221,8 @@ unsafe fn copy_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u
 /// Copies a short piece and adds what arrived to the CRC.
 ///
 /// # Safety
-/// As [`copy_crc`], and nobody else writes the destination meanwhile.
+/// As [`copy_crc_by`], and nobody else writes the destination meanwhile.
 unsafe fn plain(crc: &mut Crc64, dst: *mut u8, src: *const u8, len: usize) {
-    // The C library copies nothing with a masked store, which takes a processor 200 ns where the page is not
-    // mapped yet: a tenth of a page's copy, paid for each of the pages that are copied one by one.
-    if len == 0 {
-        return;
-    }
     // SAFETY: the caller's promise. The checksum is taken from the copy, so that it is one of the bytes that
     // arrived even if the source changes.
     unsafe {

@@ -9,8 +9,9 @@
 use crate::dir::retry;
 use crate::error::rustix_error;
 use orcheck_format::{Error, Result};
-use rustix::fs::{self, FileType, Mode, OFlags};
+use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// The value of an environment variable; `None` when it is not set or not UTF-8.
@@ -19,8 +20,8 @@ pub fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The text of a file that the user named, at most `limit_bytes` long.
-pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
+/// Opens a regular file that the user named, without waiting for whatever else it may be.
+pub(crate) fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     let shown = path.display();
     let what = |errno| rustix_error(errno, format_args!("read {shown}"));
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -29,6 +30,13 @@ pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::invalid(format!("{shown}: expected a regular file")));
     }
+    Ok((handle, stat))
+}
+
+/// The text of a file that the user named, at most `limit_bytes` long.
+pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
+    let shown = path.display();
+    let (handle, _) = open_regular(path)?;
     let mut bytes = Vec::new();
     std::fs::File::from(handle)
         .take(limit_bytes.saturating_add(1))

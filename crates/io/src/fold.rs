@@ -25,7 +25,7 @@
 //! 2. The register that goes in is the inverted CRC of everything before; what comes out stands for everything up
 //!    to there: its plain CRC is the CRC of the whole.
 //! 3. Stores are ordered by [`order_stores`] alone: whoever is told about the data by an ordinary store must be
-//!    told after it. Waiting for memory there is most of what a short copy costs, so one may follow many copies.
+//!    told after it. It waits for memory, so one may follow many short copies.
 //!
 //! Not here: heads, tails and the choice of the kernel (see [`crate::copy`]).
 #![allow(unsafe_code)]

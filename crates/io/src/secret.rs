@@ -14,12 +14,11 @@
 #![allow(unsafe_code)]
 
 use crate::dir::retry;
-use crate::environment::env_var;
+use crate::environment::{env_var, open_regular};
 use crate::error::{last_errno, os_error, rustix_error};
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
-use rustix::fs::{self, FileType, Mode, OFlags};
 use std::ffi::CString;
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -185,12 +184,7 @@ fn decode(text: &[u8]) -> Result<Secret> {
 fn read_file(path: &std::path::Path) -> Result<Zeroizing<Vec<u8>>> {
     let shown = path.display();
     let what = |errno| rustix_error(errno, format_args!("read {shown}"));
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let handle = retry(|| fs::open(path, flags, Mode::empty())).map_err(what)?;
-    let stat = fs::fstat(&handle).map_err(what)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::invalid("expected a regular file"));
-    }
+    let (handle, stat) = open_regular(path)?;
     let mode = stat.st_mode & 0o7777;
     let user = crate::net::effective_uid();
     // Breaks if: the mode is not looked at; a key that the whole site can read would pass for a secret.

@@ -15,7 +15,7 @@
 //! 2. A page counts as written until a scan has protected it: the first scan reports all pages, and so
 //!    does the next one for pages that were unmapped or discarded meanwhile. The kernel documents the
 //!    latter nowhere, so it is tried once on a page of our own; where it does not hold, pages that are
-//!    not there are asked for as well, which takes twice as long.
+//!    not there are asked for as well, in a longer way through the kernel.
 //! 3. Memory that was mapped anew since is an error of the next scan, never a clean page.
 //! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (its scans would take
 //!    writes away from the first).

@@ -4,6 +4,7 @@ use crate::support::{Job, State};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_io::testing::Scratch;
+use std::path::Path;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -24,22 +25,29 @@ fn save(job: &Job, steps: &[(u64, usize)]) {
     });
 }
 
+/// The name of the newest container in a directory.
+fn newest_container(dir: &Path) -> String {
+    let names = crate::disk::names(dir).into_iter();
+    names.filter(|n| n.ends_with(".orc")).max().unwrap()
+}
+
+/// Flips a bit of data in the newest container; its name.
+fn damage_newest(dir: &Path) -> String {
+    let newest = newest_container(dir);
+    let mut bytes = crate::disk::read(&dir.join(&newest));
+    let middle = bytes.len() / 4;
+    bytes[middle] ^= 1;
+    crate::disk::write(&dir.join(&newest), &bytes);
+    newest
+}
+
 // Breaks if: restart does not remember what it found damaged; find would offer it again for ever.
 #[test]
 fn after_damage_find_offers_the_older_step_with_its_own_sizes() {
     let scratch = Scratch::new("sizes");
     let job = Job::new(scratch.path(), 2, 1, false);
     save(&job, &[(1, 50), (2, 90)]);
-    let dir = scratch.path().join("ost0/job");
-    let newest = crate::disk::names(&dir)
-        .into_iter()
-        .filter(|n| n.ends_with(".orc"))
-        .max()
-        .unwrap();
-    let mut bytes = crate::disk::read(&dir.join(&newest));
-    let middle = bytes.len() / 4;
-    bytes[middle] ^= 1;
-    crate::disk::write(&dir.join(&newest), &bytes);
+    damage_newest(&scratch.path().join("ost0/job"));
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
@@ -63,16 +71,7 @@ fn a_damaged_copy_is_replaced_by_that_of_another_level() {
     let scratch = Scratch::new("copies");
     let job = Job::new(scratch.path(), 2, 1, true);
     save(&job, &[(1, 50), (2, 50)]);
-    let dir = scratch.path().join("local/job/n0");
-    let newest = crate::disk::names(&dir)
-        .into_iter()
-        .filter(|n| n.ends_with(".orc"))
-        .max()
-        .unwrap();
-    let mut bytes = crate::disk::read(&dir.join(&newest));
-    let middle = bytes.len() / 4;
-    bytes[middle] ^= 1;
-    crate::disk::write(&dir.join(&newest), &bytes);
+    let newest = damage_newest(&scratch.path().join("local/job/n0"));
     let told = job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
@@ -125,11 +124,7 @@ fn a_run_that_resumed_from_an_older_step_and_died_supersedes_nothing() {
     let job = Job::new(scratch.path(), 1, 1, false);
     save(&job, &[(1, 40), (2, 40)]);
     let dir = scratch.path().join("ost0/job");
-    let newest = crate::disk::names(&dir)
-        .into_iter()
-        .filter(|n| n.ends_with(".orc"))
-        .max()
-        .unwrap();
+    let newest = newest_container(&dir);
     let hidden = scratch.path().join("hidden");
     crate::disk::rename(&dir.join(&newest), &hidden);
     job.run(|session, rank| {

@@ -49,6 +49,51 @@ fn record_of(
     })
 }
 
+/// The name of the container of an older step.
+fn older(step: u64) -> String {
+    FileName::Container {
+        step,
+        epoch: 1,
+        run: epoch(1).run.short_bytes(),
+        node: 0,
+        writer: 0,
+    }
+    .to_string()
+}
+
+/// A container of this step in which rank 0 has announced 4096 bytes.
+fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -> ContainerWriter {
+    let header = ContainerHeader {
+        features,
+        job: job(),
+        step,
+        epoch: epoch(1),
+        level: Level::Global,
+        node: 0,
+        writer: 0,
+        world_size: 1,
+        alignment_bytes: 4096,
+        created_unix_ms: 0,
+        encryption: None,
+    };
+    let target = Target {
+        dir: Arc::clone(dir),
+        server: 0,
+        stripes: Vec::new(),
+        direct: false,
+    };
+    let mut writer = ContainerWriter::create(header, "n0", &target, None)
+        .ok()
+        .unwrap();
+    let announced = Announced {
+        stream_len_bytes: 4096,
+        cut_bytes: 4096,
+        may_shrink,
+    };
+    writer.begin_rank(0, announced).unwrap();
+    writer
+}
+
 // Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of another rank, or a
 // place in an older container that the writer never looked up.
 #[test]
@@ -64,14 +109,7 @@ fn an_extent_outside_the_stream_is_refused() {
     };
     let pool = Pool::create(shape).unwrap();
     let chunk = pool.try_take(0).unwrap();
-    let older = FileName::Container {
-        step: 0,
-        epoch: 1,
-        run: epoch(1).run.short_bytes(),
-        node: 0,
-        writer: 0,
-    }
-    .to_string();
+    let older = older(0);
     let outside = Some("outside the stream");
     let cases = [
         (0, 4096, None, None),
@@ -81,34 +119,7 @@ fn an_extent_outside_the_stream_is_refused() {
         (0, 4096, Some(older.as_str()), Some("named none")),
     ];
     for (step, (physical, len_bytes, container, wrong)) in (1..).zip(cases) {
-        let header = ContainerHeader {
-            features: Features::default(),
-            job: job(),
-            step,
-            epoch: epoch(1),
-            level: Level::Global,
-            node: 0,
-            writer: 0,
-            world_size: 1,
-            alignment_bytes: 4096,
-            created_unix_ms: 0,
-            encryption: None,
-        };
-        let target = Target {
-            dir: dir.clone(),
-            server: 0,
-            stripes: Vec::new(),
-            direct: false,
-        };
-        let mut writer = ContainerWriter::create(header, "n0", &target, None)
-            .ok()
-            .unwrap();
-        let announced = Announced {
-            stream_len_bytes: 4096,
-            cut_bytes: 4096,
-            may_shrink: false,
-        };
-        writer.begin_rank(0, announced).unwrap();
+        let mut writer = writer(&dir, step, Features::default(), false);
         writer.append(&pool, 0, 4096).unwrap();
         let record = record(physical, len_bytes, container);
         let found = writer.end_rank(record, &[], &mut Ledger::default());
@@ -131,16 +142,6 @@ fn an_extent_outside_the_stream_is_refused() {
 fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
     let scratch = Scratch::new();
     let dir = open_places(&[scratch.dir("a")]).remove(0);
-    let older = |step| {
-        FileName::Container {
-            step,
-            epoch: 1,
-            run: epoch(1).run.short_bytes(),
-            node: 0,
-            writer: 0,
-        }
-        .to_string()
-    };
     let stored = Extent {
         container: None,
         store: 0,
@@ -152,38 +153,11 @@ fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
         crc_plain: 0,
     };
     for (named, refused) in [([1], false), ([0], true)] {
-        let header = ContainerHeader {
-            features: Features::references(),
-            job: job(),
-            step: 2,
-            epoch: epoch(1),
-            level: Level::Global,
-            node: 0,
-            writer: 0,
-            world_size: 1,
-            alignment_bytes: 4096,
-            created_unix_ms: 0,
-            encryption: None,
-        };
-        let target = Target {
-            dir: dir.clone(),
-            server: 0,
-            stripes: Vec::new(),
-            direct: false,
-        };
         let mut ledger = Ledger::default();
         for step in [0, 1] {
             ledger.enter((Level::Global, 0, step), &[0], [(0, stored.clone())]);
         }
-        let mut writer = ContainerWriter::create(header, "n0", &target, None)
-            .ok()
-            .unwrap();
-        let announced = Announced {
-            stream_len_bytes: 4096,
-            cut_bytes: 4096,
-            may_shrink: true,
-        };
-        writer.begin_rank(0, announced).unwrap();
+        let mut writer = writer(&dir, 2, Features::references(), true);
         let record = record_of(0, 0, 4096, Some(&older(1)));
         let found = writer.end_rank(record, &named, &mut ledger);
         assert_eq!(found.is_err(), refused, "{found:?}");
