@@ -46,7 +46,7 @@ ended() { # waits for one of them
     wait -n -p which || failed+=("${running[$which]}")
     unset "running[$which]"
 }
-declare -A running
+declare -A running=()
 for parser in "$@"; do
     ((${#running[@]} < $(nproc))) || ended
     fuzz "$parser" &
