@@ -23,6 +23,7 @@ use crate::dir::{Create, Dir, retry};
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::memory::{Buffer, zeroed};
 use crate::steps::{Effect, Outcome, Steps};
+use crate::uring::Uring;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
@@ -42,6 +43,12 @@ pub trait File: Send + Sync {
     /// Writes all of `buf` at `at`. On a direct file `at` and the length must be multiples of
     /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first).
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()>;
+    /// [`File::write_at`] for memory that `way` may have pinned.
+    #[doc(hidden)]
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &Uring) -> Result<()> {
+        let _ = way;
+        self.write_at(buf, at)
+    }
     /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
     /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
@@ -214,7 +221,7 @@ impl OsFile {
         }
     }
 
-    fn write_all(&self, buf: &[u8], at: u64) -> Result<()> {
+    fn write_all(&self, buf: &[u8], at: u64, way: Option<&Uring>) -> Result<()> {
         let end = at + buf.len() as u64;
         check_length(end, || {
             format!("write {} bytes at offset {at} of {}", buf.len(), self.path)
@@ -226,7 +233,11 @@ impl OsFile {
             let offset = at + done as u64;
             let moved = match self.transfer_limit("file.write", rest.len()) {
                 Ok(0) => Ok(0),
-                Ok(limit) => rustix::io::pwrite(&self.handle, &rest[..limit], offset),
+                Ok(limit) => {
+                    let part = &rest[..limit];
+                    way.and_then(|way| way.write(&self.handle, part, offset))
+                        .unwrap_or_else(|| rustix::io::pwrite(&self.handle, part, offset))
+                }
                 Err(errno) => Err(errno),
             };
             let what = || {
@@ -273,6 +284,34 @@ impl OsFile {
         }
         if end > self.known_len.fetch_max(end, Ordering::AcqRel) {
             self.length_changed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn write_by(&self, buf: &[u8], at: u64, way: Option<&Uring>) -> Result<()> {
+        self.check_lost()?;
+        self.range_check("write", buf.len(), at)?;
+        if !self.direct {
+            return self.write_all(buf, at, None);
+        }
+        let block = u64::from(self.alignment);
+        if !at.is_multiple_of(block) || !(buf.len() as u64).is_multiple_of(block) {
+            return Err(Error::invalid(format!(
+                "write {} bytes at offset {at} of {}: expected multiples of {block} bytes, as the file is \
+                 written past the page cache",
+                buf.len(),
+                self.path
+            )));
+        }
+        if (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize) {
+            return self.write_all(buf, at, way);
+        }
+        let mut bounce = Buffer::zeroed(BOUNCE_BYTES.min(buf.len()), self.alignment as usize);
+        let mut offset = at;
+        for piece in buf.chunks(BOUNCE_BYTES) {
+            bounce[..piece.len()].copy_from_slice(piece);
+            self.write_all(&bounce[..piece.len()], offset, None)?;
+            offset += piece.len() as u64;
         }
         Ok(())
     }
@@ -355,31 +394,11 @@ impl OsFile {
 
 impl File for OsFile {
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
-        self.check_lost()?;
-        self.range_check("write", buf.len(), at)?;
-        if !self.direct {
-            return self.write_all(buf, at);
-        }
-        let block = u64::from(self.alignment);
-        if !at.is_multiple_of(block) || !(buf.len() as u64).is_multiple_of(block) {
-            return Err(Error::invalid(format!(
-                "write {} bytes at offset {at} of {}: expected multiples of {block} bytes, as the file is \
-                 written past the page cache",
-                buf.len(),
-                self.path
-            )));
-        }
-        if (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize) {
-            return self.write_all(buf, at);
-        }
-        let mut bounce = Buffer::zeroed(BOUNCE_BYTES.min(buf.len()), self.alignment as usize);
-        let mut offset = at;
-        for piece in buf.chunks(BOUNCE_BYTES) {
-            bounce[..piece.len()].copy_from_slice(piece);
-            self.write_all(&bounce[..piece.len()], offset)?;
-            offset += piece.len() as u64;
-        }
-        Ok(())
+        self.write_by(buf, at, None)
+    }
+
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &Uring) -> Result<()> {
+        self.write_by(buf, at, Some(way))
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {

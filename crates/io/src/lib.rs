@@ -57,6 +57,7 @@ pub mod sync;
 pub mod testing;
 pub mod thread;
 pub mod track;
+mod uring;
 
 pub use clock::{Clock, SystemClock};
 pub use conn::Conn;

@@ -15,6 +15,7 @@
 #![allow(unsafe_code)]
 
 use crate::file::File;
+use crate::uring::Uring;
 use orcheck_format::{Error, Result, crc64};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -133,10 +134,10 @@ pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
     file.read_at(bytes, at)
 }
 
-/// Writes the span's bytes to the file at `at`, straight from where they are.
-pub fn write_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
+/// Writes the span's bytes to the file at `at`, straight from where they are, which `way` may have pinned.
+pub(crate) fn write_pinned(file: &dyn File, span: Span, at: u64, way: &Uring) -> Result<()> {
     // SAFETY: the slice lives for this call only.
-    file.write_at(unsafe { span.bytes() }, at)
+    file.write_pinned(unsafe { span.bytes() }, at, way)
 }
 
 /// Copies `bytes` into the span.

@@ -26,11 +26,12 @@ use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::{File, check_length};
 use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
-use crate::memory::{Span, copy_out, write_span};
+use crate::memory::{Span, copy_out, write_pinned};
 use crate::numa::{self, MemoryNode};
 use crate::pages;
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wake};
+use crate::uring::Uring;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, FallocateFlags, SealFlags};
@@ -190,6 +191,8 @@ pub struct Pool {
     huge: AtomicBool,
     /// The memory nodes that this process may use, where there are several.
     nodes: OnceLock<Vec<MemoryNode>>,
+    /// The way of the chunks to the disk.
+    uring: Uring,
 }
 
 impl Pool {
@@ -219,7 +222,9 @@ impl Pool {
     }
 
     fn of(map: Mapping, shape: PoolShape, layout: Layout) -> Pool {
+        let area = map.start as usize + layout.area as usize;
         Pool {
+            uring: Uring::new(area, shape.chunk_bytes as usize, shape.chunk_count),
             map: Arc::new(map),
             shape,
             layout,
@@ -570,6 +575,9 @@ impl Pool {
     }
 
     /// Writes pool memory to a file, straight from the mapping.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; `Invalid` when it reaches beyond the chunks.
     pub fn write_to(
         &self,
         file: &dyn File,
@@ -577,7 +585,7 @@ impl Pool {
         len: u64,
         file_at: u64,
     ) -> Result<()> {
-        write_span(file, self.span(pool_at_bytes, len)?, file_at)
+        write_pinned(file, self.span(pool_at_bytes, len)?, file_at, &self.uring)
     }
 
     /// A copy of pool memory.

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::{ErrorKind, crc64};
-use orcheck_io::memory::{Buffer, write_span};
+use orcheck_io::memory::Buffer;
 use orcheck_io::numa::MemoryNode;
 use orcheck_io::pool::HugePages;
 use orcheck_io::testing::{Child, Ended, Scratch};
@@ -194,7 +194,7 @@ fn pool_memory_goes_straight_to_a_file() {
     pool.put(&chunk, 0, &bytes);
     let file = dir.create("p", Create::Direct).unwrap();
     pool.write_to(&*file, 8192, 8192, 4096).unwrap();
-    write_span(&*file, pool.span(0, 4096).unwrap(), 0).unwrap();
+    pool.write_to(&*file, 0, 4096, 0).unwrap();
     file.sync().unwrap();
     let back = read_small(&*dir, "p", 1 << 20).unwrap();
     assert!(back[..4096].iter().all(|b| *b == 0) && back[4096..] == bytes[..]);

@@ -24,8 +24,8 @@ use std::path::Path;
 /// happens, and without `close`, which a filter cannot let fail as the kernel does: with the descriptor gone.
 fn calls() -> Vec<(&'static str, libc::c_long, When, [i32; 2])> {
     use libc::{
-        EACCES, EAGAIN, ECONNREFUSED, ECONNRESET, EDQUOT, EIO, EMFILE, ENOBUFS, ENOLCK, ENOMEM,
-        ENOSPC, EPIPE, EROFS, ESTALE,
+        EACCES, EAGAIN, ECONNREFUSED, ECONNRESET, EDQUOT, EINVAL, EIO, EMFILE, ENOBUFS, ENOLCK,
+        ENOMEM, ENOSPC, EPERM, EPIPE, EROFS, ESTALE,
     };
     let always = When::Always;
     // Memory of the program itself has no descriptor.
@@ -34,6 +34,24 @@ fn calls() -> Vec<(&'static str, libc::c_long, When, [i32; 2])> {
         ("openat", libc::SYS_openat, always, [EMFILE, EIO]),
         ("pread64", libc::SYS_pread64, always, [EIO, ESTALE]),
         ("pwrite64", libc::SYS_pwrite64, always, [ENOSPC, EIO]),
+        (
+            "io_uring_setup",
+            libc::SYS_io_uring_setup,
+            always,
+            [EMFILE, EPERM],
+        ),
+        (
+            "io_uring_enter",
+            libc::SYS_io_uring_enter,
+            always,
+            [EAGAIN, ENOMEM],
+        ),
+        (
+            "io_uring_register",
+            libc::SYS_io_uring_register,
+            always,
+            [ENOMEM, EINVAL],
+        ),
         ("fsync", libc::SYS_fsync, always, [EIO, EDQUOT]),
         ("fdatasync", libc::SYS_fdatasync, always, [EIO, ENOSPC]),
         ("ftruncate", libc::SYS_ftruncate, always, [EIO, ENOSPC]),

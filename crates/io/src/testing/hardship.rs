@@ -18,6 +18,8 @@ pub enum Resource {
     FileLength,
     /// Highest descriptor number plus one (ulimit -n).
     Descriptors,
+    /// Memory that is locked or pinned, in bytes (ulimit -l).
+    LockedMemory,
 }
 
 /// Sets the soft limit of this process.
@@ -29,6 +31,7 @@ pub fn limit(resource: Resource, value: u64) -> Result<(), i32> {
         Resource::Addresses => libc::RLIMIT_AS,
         Resource::FileLength => libc::RLIMIT_FSIZE,
         Resource::Descriptors => libc::RLIMIT_NOFILE,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
     };
     let mut now = libc::rlimit {
         rlim_cur: 0,
