@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-"$cargo" build --quiet --locked -p orcheck-io --example old_kernel
+"$cargo" build --quiet --locked --workspace --example old_kernel
 target=${CARGO_TARGET_DIR:-target}
 host=$(rustc -vV | sed -n 's/^host: //p')
 variable=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
