@@ -106,6 +106,8 @@ pub struct Flusher {
     begun: Vec<Option<Begin>>,
     /// Absent where everything is stored as it is.
     encoder: Option<Encoder>,
+    /// Taken off the ring of the rank being flushed before its turn.
+    ahead: Option<Descriptor>,
     /// Bytes of streams, and bytes in files, of all containers so far.
     written: (u64, u64),
 }
@@ -127,11 +129,12 @@ struct Held {
     record: Option<Vec<u8>>,
 }
 
-/// A segment of a snapshot.
+/// A segment of a snapshot, or several that lie side by side in the pool.
 struct Part {
     pool_at_bytes: u64,
     len_bytes: u64,
-    chunk: Option<u32>,
+    /// First and number; none for the program's own memory in the pool.
+    chunks: Option<(u32, u32)>,
     /// What it holds; empty where nothing is encoded.
     pieces: Vec<EncodePiece>,
 }
@@ -157,6 +160,7 @@ impl Flusher {
             populated,
             begun,
             encoder,
+            ahead: None,
             written: (0, 0),
         })
     }
@@ -284,7 +288,10 @@ impl Flusher {
     }
 
     /// The rank's next descriptor; `None` when the session ends first.
-    fn next(&self, local: u32) -> Result<Option<Descriptor>> {
+    fn next(&mut self, local: u32) -> Result<Option<Descriptor>> {
+        if let Some(descriptor) = self.ahead.take() {
+            return Ok(Some(descriptor));
+        }
         loop {
             let index = self.index();
             let news = index.writer_news(self.context.writer);
@@ -599,15 +606,16 @@ impl Flusher {
                     len_bytes,
                     chunk,
                 }) => {
-                    let part = Part {
+                    let mut part = Part {
                         pool_at_bytes,
                         len_bytes,
-                        chunk,
+                        chunks: chunk.map(|chunk| (chunk, 1)),
                         pieces: std::mem::take(&mut pieces),
                     };
+                    self.extend_run(local, &mut part)?;
                     self.write_part(step, sinks, &part)?;
                     if release {
-                        self.give(chunk)?;
+                        self.give(part.chunks)?;
                     } else {
                         held.segments.push(part);
                     }
@@ -626,7 +634,7 @@ impl Flusher {
                     chunk,
                 }) => {
                     record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
-                    self.give(Some(chunk))?;
+                    self.give(Some((chunk, 1)))?;
                 }
                 Some(Descriptor::Seal) => break,
                 Some(Descriptor::Fail) | None => {
@@ -673,7 +681,7 @@ impl Flusher {
         for part in &snapshot.segments {
             self.write_part(step, sinks, part)?;
             if release {
-                self.give(part.chunk)?;
+                self.give(part.chunks)?;
             }
         }
         for sink in sinks.iter_mut() {
@@ -691,11 +699,11 @@ impl Flusher {
         Ok(())
     }
 
-    fn give(&self, chunk: Option<u32>) -> Result<()> {
-        if let Some(index) = chunk {
-            self.context
-                .pool
-                .give(Chunk::from_index(&self.context.pool, index)?);
+    fn give(&self, chunks: Option<(u32, u32)>) -> Result<()> {
+        let (first, count) = chunks.unwrap_or_default();
+        for n in 0..count {
+            let chunk = Chunk::from_index(&self.context.pool, first.wrapping_add(n))?;
+            self.context.pool.give(chunk);
         }
         Ok(())
     }

@@ -54,6 +54,9 @@ const SEALS: SealFlags = SealFlags::SHRINK
 /// that died before using it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// Most bytes of neighbouring chunks that one write takes.
+const RUN_BYTES: u32 = 16 << 20;
+
 /// The mapped memory; shared by the pool and the gates made from it.
 pub(crate) struct Mapping {
     pub(crate) file: OwnedFd,
@@ -224,7 +227,11 @@ impl Pool {
     fn of(map: Mapping, shape: PoolShape, layout: Layout) -> Pool {
         let area = map.start as usize + layout.area as usize;
         Pool {
-            uring: Uring::new(area, shape.chunk_bytes as usize, shape.chunk_count),
+            uring: Uring::new(
+                area,
+                shape.len_bytes() as usize,
+                run_chunks(shape) as usize * shape.chunk_bytes as usize,
+            ),
             map: Arc::new(map),
             shape,
             layout,
@@ -574,6 +581,13 @@ impl Pool {
         (end <= self.shape.len_bytes()).then_some(at)
     }
 
+    /// Chunks that are best written by one call, when they lie side by side and the first one's number is a multiple
+    /// of this.
+    #[must_use]
+    pub fn run_chunks(&self) -> u32 {
+        run_chunks(self.shape)
+    }
+
     /// Writes pool memory to a file, straight from the mapping.
     ///
     /// # Errors
@@ -585,7 +599,22 @@ impl Pool {
         len: u64,
         file_at: u64,
     ) -> Result<()> {
-        write_pinned(file, self.span(pool_at_bytes, len)?, file_at, &self.uring)
+        let span = self.span(pool_at_bytes, len)?;
+        let chunks = u64::from(self.shape.chunk_bytes);
+        if file.is_direct() && len > 0 {
+            let run = u64::from(self.run_chunks());
+            let last = (pool_at_bytes + len - 1) / chunks / run;
+            for piece in pool_at_bytes / chunks / run..=last {
+                let first = piece * run;
+                let end = (first + run).min(u64::from(self.shape.chunk_count));
+                // Breaks if: memory is pinned that is not there yet; the kernel would get it without a word.
+                let backed = self.bitmap(self.layout.backed);
+                if (first..end).all(|index| backed.has(index as u32)) {
+                    self.uring.pin(piece as usize);
+                }
+            }
+        }
+        write_pinned(file, span, file_at, &self.uring)
     }
 
     /// A copy of pool memory.
@@ -678,6 +707,13 @@ impl Pool {
             entries,
         }
     }
+}
+
+/// A small pool keeps its chunks in short runs: what is being written cannot be filled.
+fn run_chunks(shape: PoolShape) -> u32 {
+    (RUN_BYTES / shape.chunk_bytes)
+        .min(shape.chunk_count / 8)
+        .max(1)
 }
 
 /// The low half of a 64-bit word, for waiting on it.

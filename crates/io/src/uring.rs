@@ -1,8 +1,9 @@
 //! Writes of pool memory through io_uring, with its pages pinned once instead of anew for every write.
 //!
 //! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
-//! the write, and the processor is the program's. Here each chunk is registered with the kernel when it is first
-//! written, and stays so as long as the pool. One write at a time, waited for at once. Where the kernel does not pin
+//! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
+//! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs besides its
+//! pages is paid less often when it is long. One write at a time, waited for at once. Where the kernel does not pin
 //! (limit of locked memory, before Linux 5.19) the write goes through the ring unpinned; where there is no ring
 //! (before Linux 5.6, or forbidden), `None` says that the caller must write by itself.
 //!
@@ -24,70 +25,90 @@ use crate::file::backoff;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// Most buffers that the kernel lets a ring register; later chunks are written unpinned.
-const MOST_PINNED: u32 = 1 << 14;
+/// Most buffers that the kernel lets a ring register; later pieces are written unpinned.
+const MOST_PINNED: usize = 1 << 14;
 /// Longest single write; the caller continues a short one.
 const MOST_BYTES: usize = 1 << 30;
 
-/// The way for one area of memory, cut into pieces of equal length.
+/// The way for one area of memory, cut into pieces of equal length but the last.
 pub struct Uring {
     start: usize,
+    len: usize,
     piece_bytes: usize,
-    pieces: u32,
     state: Mutex<State>,
 }
 
 enum State {
     /// Nobody has written yet.
     New,
-    Ready(Ready),
+    Ready(Box<Ready>),
     /// There is none, or it failed.
     Off,
 }
 
 struct Ready {
     ring: IoUring,
-    /// By piece: whether its pages are pinned. Empty, where the kernel pins none.
+    /// By piece: whether its pages are pinned. As long as there are pieces that may be.
     pinned: Vec<bool>,
 }
 
 impl Uring {
-    /// For `pieces` pieces of memory from address `start` on, which the owner keeps mapped and never backs by other
+    /// For `len` bytes of memory from address `start` on, which the owner keeps mapped and never backs by other
     /// pages as long as this lives.
-    pub(crate) fn new(start: usize, piece_bytes: usize, pieces: u32) -> Uring {
+    pub(crate) fn new(start: usize, len: usize, piece_bytes: usize) -> Uring {
         Uring {
             start,
+            len,
             piece_bytes,
-            pieces,
             state: Mutex::new(State::New),
         }
     }
 
-    /// Writes `bytes` at `offset` of a file that is open for direct I/O; what came of it as for `pwrite`. `None`: not
-    /// possible this way, the file is as it was.
+    /// Pins a piece all of which has memory behind it, unless it is pinned or cannot be.
+    pub(crate) fn pin(&self, piece: usize) {
+        let Some(mut state) = self.state() else {
+            return;
+        };
+        let State::Ready(ready) = &mut *state else {
+            return;
+        };
+        if ready.pinned.get(piece) != Some(&false) {
+            return;
+        }
+        let at = piece * self.piece_bytes;
+        let memory = libc::iovec {
+            iov_base: (self.start + at) as *mut libc::c_void,
+            iov_len: self.piece_bytes.min(self.len - at),
+        };
+        let submitter = ready.ring.submitter();
+        // SAFETY: mapped memory, which the owner leaves as it is as long as this ring lives.
+        let done = unsafe { submitter.register_buffers_update(piece as u32, &[memory], None) };
+        match done {
+            Ok(()) => ready.pinned[piece] = true,
+            // The limit of locked memory: it is not asked for again, nor is what lies behind.
+            Err(_) => ready.pinned.truncate(piece),
+        }
+    }
+
+    /// Writes `bytes`, or as much of them as lies in the first one's piece, at `offset` of a file that is open for
+    /// direct I/O; what came of it as for `pwrite`. `None`: not possible this way, the file is as it was.
     pub(crate) fn write(
         &self,
         file: &OwnedFd,
         bytes: &[u8],
         offset: u64,
     ) -> Option<rustix::io::Result<usize>> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Two at once do not wait for each other.
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        if matches!(*state, State::New) {
-            *state = Ready::new(self.pieces).map_or(State::Off, State::Ready);
-        }
+        let mut state = self.state()?;
         let State::Ready(ready) = &mut *state else {
             return None;
         };
-        let bytes = &bytes[..bytes.len().min(MOST_BYTES)];
-        let piece = ready.pin(self, bytes);
+        let at = (bytes.as_ptr() as usize).checked_sub(self.start)?;
+        let (piece, within) = (at / self.piece_bytes, at % self.piece_bytes);
+        let most = MOST_BYTES.min(self.piece_bytes - within);
+        let bytes = &bytes[..bytes.len().min(most)];
         match ready.write(file, bytes, offset, piece) {
             Some(Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) | None => {
                 *state = State::Off;
@@ -99,49 +120,30 @@ impl Uring {
         }
     }
 
-    /// The piece in which these bytes lie, if it is one.
-    fn piece_of(&self, bytes: &[u8]) -> Option<u32> {
-        let at = (bytes.as_ptr() as usize).checked_sub(self.start)?;
-        let piece = at / self.piece_bytes;
-        let fits = at % self.piece_bytes + bytes.len() <= self.piece_bytes;
-        (fits && piece < self.pieces as usize).then_some(piece as u32)
+    /// The ring, made when it is first asked for. `None` while another thread is at it: two do not wait for each other.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if matches!(*state, State::New) {
+            let pieces = self.len.div_ceil(self.piece_bytes);
+            *state = Ready::new(pieces).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
+        }
+        Some(state)
     }
 }
 
 impl Ready {
-    fn new(pieces: u32) -> Option<Ready> {
+    fn new(pieces: usize) -> Option<Ready> {
         let ring = IoUring::new(1).ok()?;
         let most = pieces.min(MOST_PINNED);
-        let pinned = match ring.submitter().register_buffers_sparse(most) {
-            Ok(()) => vec![false; most as usize],
+        let pinned = match ring.submitter().register_buffers_sparse(most as u32) {
+            Ok(()) => vec![false; most],
             Err(_) => Vec::new(),
         };
         Some(Ready { ring, pinned })
-    }
-
-    /// The number of the pinned piece in which these bytes lie; pins it if need be.
-    fn pin(&mut self, way: &Uring, bytes: &[u8]) -> Option<u16> {
-        let piece = way.piece_of(bytes)?;
-        let pinned = *self.pinned.get(piece as usize)?;
-        if !pinned {
-            let memory = libc::iovec {
-                iov_base: (way.start + piece as usize * way.piece_bytes) as *mut libc::c_void,
-                iov_len: way.piece_bytes,
-            };
-            // SAFETY: mapped memory, which the owner leaves as it is as long as this ring lives.
-            let done = unsafe {
-                self.ring
-                    .submitter()
-                    .register_buffers_update(piece, &[memory], None)
-            };
-            if done.is_err() {
-                // The limit of locked memory: what is pinned stays so, the others are written unpinned.
-                self.pinned.truncate(piece as usize);
-                return None;
-            }
-            self.pinned[piece as usize] = true;
-        }
-        u16::try_from(piece).ok()
     }
 
     /// `None`: the kernel took nothing.
@@ -150,18 +152,19 @@ impl Ready {
         file: &OwnedFd,
         bytes: &[u8],
         offset: u64,
-        piece: Option<u16>,
+        piece: usize,
     ) -> Option<rustix::io::Result<usize>> {
         let (file, from, len) = (
             types::Fd(file.as_raw_fd()),
             bytes.as_ptr(),
             bytes.len() as u32,
         );
-        let entry = match piece {
-            Some(piece) => opcode::WriteFixed::new(file, from, len, piece)
+        let entry = if self.pinned.get(piece) == Some(&true) {
+            opcode::WriteFixed::new(file, from, len, piece as u16)
                 .offset(offset)
-                .build(),
-            None => opcode::Write::new(file, from, len).offset(offset).build(),
+                .build()
+        } else {
+            opcode::Write::new(file, from, len).offset(offset).build()
         };
         // SAFETY: the memory and the file outlive the write, which is waited for below.
         unsafe { self.ring.submission().push(&entry) }.ok()?;

@@ -9,27 +9,35 @@ use std::path::Path;
 use std::time::Duration;
 
 const CHUNK_BYTES: u32 = 64 << 10;
-const CHUNKS: u32 = 6;
+/// Chunks of a pool in which each is a run of its own.
+const FEW: u32 = 6;
+/// Chunks of a pool with runs of eight, the last one shorter.
+const MANY: u32 = 70;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn pool() -> Pool {
+fn pool(chunk_count: u32) -> Pool {
+    let pool = pool_of(chunk_count);
+    pool.populate(0, chunk_count).unwrap();
+    pool
+}
+
+fn pool_of(chunk_count: u32) -> Pool {
     let shape = PoolShape {
         chunk_bytes: CHUNK_BYTES,
-        chunk_count: CHUNKS,
+        chunk_count,
         words: 0,
         rings: 0,
         ring_entries: 0,
     };
-    let pool = Pool::create(shape).unwrap();
-    pool.populate(0, CHUNKS).unwrap();
-    pool
+    Pool::create(shape).unwrap()
 }
 
 /// Writes chunks, parts of chunks and pieces across chunks, with new contents each time, and reads them back. Whether
 /// the file was written past the page cache.
 fn write_everything(pool: &Pool, dir: &Path, steps: Steps) -> bool {
     let dir = open_dir(dir, steps).unwrap();
-    let chunks: Vec<_> = (0..CHUNKS).map(|_| pool.try_take(0).unwrap()).collect();
+    let count = pool.shape().chunk_count;
+    let chunks: Vec<_> = (0..count).map(|_| pool.try_take(0).unwrap()).collect();
     let size = u64::from(CHUNK_BYTES);
     let mut direct = false;
     for turn in 0..3u64 {
@@ -45,11 +53,10 @@ fn write_everything(pool: &Pool, dir: &Path, steps: Steps) -> bool {
         direct |= file.is_direct();
         let mut expected = Vec::new();
         // Whole chunks last to first, a part of one, a piece that spans two, and all of them at once.
-        let mut pieces: Vec<(u64, u64)> =
-            (0..u64::from(CHUNKS)).map(|i| (i * size, size)).collect();
+        let mut pieces: Vec<(u64, u64)> = (0..u64::from(count)).map(|i| (i * size, size)).collect();
         pieces.reverse();
         pieces.extend([(size + 8192, 4096), (2 * size - 4096, 8192)]);
-        pieces.push((0, size * u64::from(CHUNKS)));
+        pieces.push((0, size * u64::from(count)));
         for (at, len) in pieces {
             pool.write_to(&*file, at, len, expected.len() as u64)
                 .unwrap();
@@ -99,22 +106,44 @@ fn in_child(work: impl FnOnce() -> i32) {
 // write.
 #[test]
 fn every_chunk_is_pinned_once() {
-    let scratch = Scratch::new("uring");
+    for (chunks, pieces) in [(FEW, 6), (MANY, 9)] {
+        let scratch = Scratch::new("uring");
+        in_child(|| {
+            let pool = pool(chunks);
+            let direct = write_everything(&pool, scratch.path(), Steps::none());
+            let pinned = pinned_buffers();
+            drop(pool);
+            let left = pinned_buffers();
+            match (direct, pinned) {
+                (true, Some(count)) if count != 0 => i32::from(count != pieces || left.is_some()),
+                found => {
+                    println!("SKIPPED: (direct, pinned) {found:?}: this system writes plainly");
+                    i32::from(!direct && pinned.is_some())
+                }
+            }
+        });
+    }
+}
+
+// Breaks if: a run is pinned of which a chunk has no memory yet; the kernel would put it there without a word.
+#[test]
+fn memory_that_is_not_there_is_not_pinned() {
+    let scratch = Scratch::new("holes");
     in_child(|| {
-        let pool = pool();
-        let direct = write_everything(&pool, scratch.path(), Steps::none());
-        let pinned = pinned_buffers();
-        drop(pool);
-        let left = pinned_buffers();
-        match (direct, pinned) {
-            (true, Some(count)) if count != 0 => {
-                i32::from(count != CHUNKS as usize || left.is_some())
-            }
-            found => {
-                println!("SKIPPED: (direct, pinned) {found:?}: this system writes plainly");
-                i32::from(!direct && pinned.is_some())
-            }
-        }
+        let pool = pool_of(MANY);
+        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let file = dir.create("first", Create::Direct).unwrap();
+        let chunk = pool.try_take(0).unwrap();
+        pool.put(&chunk, 0, &[7; 4096]);
+        let before = rustix::fs::fstat(pool.fd()).unwrap().st_blocks;
+        pool.write_to(&*file, 0, 4096, 0).unwrap();
+        let after = rustix::fs::fstat(pool.fd()).unwrap().st_blocks;
+        let none = pinned_buffers().unwrap_or(0) == 0 && before == after;
+        pool.populate(0, pool.run_chunks()).unwrap();
+        pool.write_to(&*file, 0, 4096, 0).unwrap();
+        let found = pinned_buffers();
+        pool.give(chunk);
+        i32::from(!none || file.is_direct() && found == Some(0))
     });
 }
 
@@ -131,7 +160,7 @@ fn without_the_right_to_pin_chunks_are_written_all_the_same() {
                 println!("SKIPPED: only root can become somebody without rights");
                 return 0;
             }
-            let pool = pool();
+            let pool = pool(FEW);
             write_everything(&pool, scratch.path(), Steps::none());
             let most = (limit_bytes / u64::from(CHUNK_BYTES)) as usize;
             i32::from(pinned_buffers().is_some_and(|count| count > most))
@@ -161,7 +190,7 @@ fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
         std::fs::create_dir(&dir).unwrap();
         in_child(|| {
             kernel.apply().unwrap();
-            write_everything(&pool(), &dir, Steps::none());
+            write_everything(&pool(FEW), &dir, Steps::none());
             i32::from(pinned_buffers().is_some_and(|count| count > 0))
         });
     }
@@ -176,14 +205,17 @@ fn its_writes_are_steps_as_any_other() {
             .at_site("file.write", 2, orcheck_io::Verdict::Short(4096))
             .at_site("file.write", 4, orcheck_io::Verdict::Fail(libc::EINTR))
             .steps();
-        write_everything(&pool(), scratch.path(), steps);
+        let pool = pool(FEW);
+        write_everything(&pool, scratch.path(), steps);
         let writes = plan
             .seen()
             .iter()
             .filter(|seen| seen.site == "file.write")
             .count();
-        // Nine pieces in each of three turns, one cut in two and one repeated.
-        i32::from(writes != 3 * 9 + 2)
+        // In each of three turns nine pieces, of which the ring cuts one into two and one into six; one more for the
+        // short one and one for the interrupted one.
+        let pieces = if pinned_buffers().is_some() { 15 } else { 9 };
+        i32::from(writes != 3 * pieces + 2)
     });
 }
 
@@ -192,7 +224,7 @@ fn its_writes_are_steps_as_any_other() {
 fn a_real_error_of_the_disk_is_reported() {
     let scratch = Scratch::new("limit");
     in_child(|| {
-        let pool = pool();
+        let pool = pool(FEW);
         let dir = open_dir(scratch.path(), Steps::none()).unwrap();
         let file = dir.create("sparse", Create::Direct).unwrap();
         // Beyond the longest file of any file system here.

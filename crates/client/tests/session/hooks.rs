@@ -71,6 +71,11 @@ impl Hold {
         self.state().before.get(site).copied().unwrap_or(0)
     }
 
+    /// How often `site` was seen.
+    pub fn seen(&self, site: &'static str) -> u32 {
+        self.state().seen.get(site).copied().unwrap_or(0)
+    }
+
     /// Holds the next step that comes.
     pub fn hold_again(&self) {
         let mut state = self.state();

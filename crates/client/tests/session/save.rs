@@ -1,8 +1,10 @@
 //! Save and restart without faults, in every mode, scheme and memory size.
 
+use crate::hooks::Hold;
 use crate::support::{Job, State};
 use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::memory::Span;
 use orcheck_io::testing::Scratch;
 use std::time::Duration;
 
@@ -136,4 +138,57 @@ fn more_lanes_than_ranks() {
         200,
         &[Level::Global],
     );
+}
+
+// Breaks if: `extend_run` takes chunks together that do not lie side by side, or gives back another number than it took;
+// or if it never takes any, and every chunk costs a call.
+#[test]
+fn neighbouring_chunks_are_written_by_one_call() {
+    const SIZE: usize = 4 << 20;
+    let scratch = Scratch::new("run");
+    for (pool, most_writes) in [("32 MiB", 24), ("8 MiB", 30), ("1 MiB", 150)] {
+        let hold = Hold::at("flush.taken", "");
+        let place = scratch.path().join(pool.replace(' ', ""));
+        let job = Job::new(&place, 1, 1, true).pool(pool);
+        let bytes = |step: u64| -> Vec<u8> {
+            (0..SIZE)
+                .map(|i| (i as u64 / 8 * 31 + step) as u8)
+                .collect()
+        };
+        job.clone().steps(hold.steps()).run(|session, _| {
+            let mut session = session.unwrap();
+            for step in 1..=3 {
+                let mut state = bytes(step);
+                session
+                    .protect("s", Span::from_mut(&mut state), Dtype::U8, 0)
+                    .unwrap();
+                let small = pool == "1 MiB";
+                if small {
+                    hold.release();
+                } else {
+                    hold.hold_again();
+                }
+                let before = hold.seen("file.write");
+                session.checkpoint(step).unwrap();
+                hold.release();
+                session.wait(step, Level::Global, LONG).unwrap();
+                let writes = hold.seen("file.write") - before;
+                // Two levels, each of 64 chunks and a few blocks of metadata.
+                assert!(writes <= most_writes, "{pool}: {writes} writes");
+                session.unprotect("s").unwrap();
+            }
+            session.close(LONG).unwrap();
+        });
+        job.run(|session, _| {
+            let mut session = session.unwrap();
+            let mut state = vec![0; SIZE];
+            session
+                .protect("s", Span::from_mut(&mut state), Dtype::U8, 0)
+                .unwrap();
+            assert_eq!(session.find().unwrap(), 3);
+            session.restart().unwrap();
+            assert!(state == bytes(3), "{pool}: other bytes came back");
+            session.close(LONG).unwrap();
+        });
+    }
 }

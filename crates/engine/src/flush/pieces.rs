@@ -8,6 +8,7 @@
 
 use super::{Flusher, Part, Sink};
 use crate::encoding::{EncodePiece, Encoder};
+use crate::index::Descriptor;
 use orcheck_format::encoding::MAX_ENCODED_BYTES;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
@@ -33,6 +34,43 @@ impl Flusher {
         Err(Error::corrupt(format!(
             "rank {rank} sent {piece:?}, which cannot follow byte {from} of its segment"
         )))
+    }
+
+    /// Adds the segments that follow side by side and are there already, up to the end of a run of chunks: one long
+    /// write takes less of the processor than several.
+    pub(super) fn extend_run(&mut self, local: u32, part: &mut Part) -> Result<()> {
+        let run = self.context.pool.run_chunks();
+        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
+        let Some((first, mut count)) = part.chunks else {
+            return Ok(());
+        };
+        loop {
+            // What comes from shared memory is not believed: it must not overflow here either.
+            let next = u64::from(first) + u64::from(count);
+            if self.encoder.is_some() || next.is_multiple_of(u64::from(run)) {
+                break;
+            }
+            match self.index().pop(local)? {
+                Some(Descriptor::Segment {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk: Some(chunk),
+                }) if u64::from(chunk) == next
+                    && pool_at_bytes == next * chunk_bytes
+                    && part.pool_at_bytes.checked_add(part.len_bytes) == Some(pool_at_bytes)
+                    && len_bytes <= chunk_bytes =>
+                {
+                    part.len_bytes += len_bytes;
+                    count += 1;
+                }
+                other => {
+                    self.ahead = other;
+                    break;
+                }
+            }
+        }
+        part.chunks = Some((first, count));
+        Ok(())
     }
 
     /// Writes one segment to all sinks.
