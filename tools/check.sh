@@ -49,7 +49,7 @@ step() { # name, command...
 step format "$cargo" fmt --all --check
 step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step test "$cargo" test --workspace --locked --no-fail-fast
-step old-kernel tools/old-kernel.sh --workspace --test pool --test disk --test session -- \
+step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/uring orcheck-client/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
 step schedules tools/schedules.sh
 step build tools/install-prefix.sh "$prefix"

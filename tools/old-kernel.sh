@@ -1,12 +1,54 @@
 #!/usr/bin/env bash
 # Runs tests as on Linux 4.18, the oldest kernel that Orcheck runs on: every later system call, flag and request
-# answers as it did there. Arguments are those of `cargo test`; without any, everything below the command line.
+# answers as it did there. The tests are those of `cargo test --workspace`, so that nothing is built twice.
+#
+# usage: tools/old-kernel.sh [PACKAGE/TEST...] [-- ARGUMENTS OF THE TESTS]
+#   e.g. orcheck-client/session; without any: all of orcheck-io, orcheck-engine and orcheck-client
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-"$cargo" build --quiet --locked --workspace --example old_kernel
-target=${CARGO_TARGET_DIR:-target}
-host=$(rustc -vV | sed -n 's/^host: //p')
-variable=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
-(($#)) || set -- -p orcheck-io -p orcheck-engine -p orcheck-client --no-fail-fast
-exec env "$variable=$(cd "$target" && pwd)/debug/examples/old_kernel" "$cargo" test --locked "$@"
+wanted=()
+while (($#)) && [[ $1 != -- ]]; do
+    wanted+=("$1")
+    shift
+done
+(($#)) && shift
+
+built=$("$cargo" test --workspace --locked --no-run --message-format=json)
+# One line for each: package/target, the directory in which cargo runs it, the executable.
+mapfile -t tests < <(python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    made = json.loads(line)
+    if made["reason"] != "compiler-artifact" or not made["executable"]:
+        continue
+    kind, home = made["target"]["kind"][0], os.path.dirname(made["manifest_path"])
+    if made["profile"]["test"] or kind == "example":
+        package = "orcheck-" + os.path.basename(home)
+        print(package + "/" + made["target"]["name"], home, made["executable"], sep="\t")' <<<"$built" | sort)
+runner=
+for line in "${tests[@]}"; do
+    IFS=$'\t' read -r name _ executable <<<"$line"
+    [[ $name == orcheck-io/old_kernel ]] && runner=$executable
+done
+[[ $runner ]] || { echo "old-kernel: cargo made no example old_kernel" >&2; exit 1; }
+
+known() { # name: whether it was asked for
+    local one
+    ((${#wanted[@]})) || [[ $1 != orcheck-@(io|engine|client)/* ]] || return 0
+    for one in "${wanted[@]}"; do
+        [[ $1 == "$one" ]] && return 0
+    done
+    return 1
+}
+ran=0
+bad=0
+for line in "${tests[@]}"; do
+    IFS=$'\t' read -r name home executable <<<"$line"
+    [[ $executable == "$runner" ]] || ! known "$name" && continue
+    echo "== $name"
+    (cd "$home" && "$runner" "$executable" "$@") || bad=1
+    ran=$((ran + 1))
+done
+((ran >= ${#wanted[@]} && ran > 0)) || { echo "old-kernel: not all of ${wanted[*]} are there" >&2; exit 2; }
+exit $bad

@@ -90,6 +90,7 @@ switches! {
     HalfOpen = "half-open", "that only so many strangers are kept waiting", "orcheck-io lib half_open";
     Descriptors = "descriptors", "that a peer can send only so many descriptors", "orcheck-io lib unclaimed";
     PoolSeals = "pool-seals", "that the memory of a pool cannot shrink under its users", "orcheck-io pool shapes_and";
+    PinThere = "pin-there", "that only memory which is there is pinned", "orcheck-io uring memory_that_is_not_there";
     PoolSize = "pool-size", "that the memory of a pool is as long as its shape says", "orcheck-io lib head::";
     PoolBudget = "pool-budget", "that a pool is no larger than what is free", "orcheck-engine lib cgroup_limit";
     GroupLimits = "group-limits", "that the limits of control groups count", "orcheck-io lib every_ancestor";
@@ -109,6 +110,7 @@ switches! {
     FailedClose = "failed-close", "that a failed close is an error", "orcheck-io disk failed_close";
     ShortWrite = "short-write", "that a short write goes on", "orcheck-io disk short";
     EmptyWrite = "empty-write", "that a write of nothing is an error", "orcheck-io disk transfer_of_nothing";
+    RingRefusal = "ring-refusal", "that what io_uring refuses is written plainly", "orcheck-io uring calls_of_the_ring";
     ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk file_lives; orcheck-engine reading torn";
     TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-engine outage surplus";
     EveryDirectory = "every-directory", "that a commit record is written into every directory of its level", "orcheck-engine reading into_every_directory";

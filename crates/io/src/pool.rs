@@ -609,7 +609,7 @@ impl Pool {
                 let end = (first + run).min(u64::from(self.shape.chunk_count));
                 // Breaks if: memory is pinned that is not there yet; the kernel would get it without a word.
                 let backed = self.bitmap(self.layout.backed);
-                if (first..end).all(|index| backed.has(index as u32)) {
+                if (first..end).all(|index| backed.has(index as u32)) || off(Switch::PinThere) {
                     self.uring.pin(piece as usize);
                 }
             }

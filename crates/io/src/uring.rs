@@ -23,6 +23,7 @@
 use crate::clock::Deadline;
 use crate::file::backoff;
 use io_uring::{IoUring, opcode, types};
+use orcheck_format::sabotage::{Switch, off};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -112,7 +113,7 @@ impl Uring {
         match ready.write(file, bytes, offset, piece) {
             Some(Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) | None => {
                 *state = State::Off;
-                None
+                off(Switch::RingRefusal).then_some(Err(Errno::AGAIN))
             }
             // Lack of something that a plain write does not need.
             Some(Err(Errno::AGAIN | Errno::CANCELED | Errno::FAULT | Errno::NOMEM)) => None,
