@@ -369,7 +369,7 @@ typedef struct {
    */
   uint64_t committed_global_step;
   /**
-   * Processor time that flushing took so far in this process.
+   * Processor time that flushing took so far in this process, seconds, without threads of the kernel.
    */
   double flush_cpu_s;
   /**

@@ -228,7 +228,7 @@ pub struct orc_stats {
     pub committed_node_step: u64,
     /// Newest step committed at ::ORC_GLOBAL, 0 if none.
     pub committed_global_step: u64,
-    /// Processor time that flushing took so far in this process.
+    /// Processor time that flushing took so far in this process, seconds, without threads of the kernel.
     pub flush_cpu_s: f64,
     /// Checkpoints left out because the one before was still being flushed (overrun = "skip").
     pub skipped: u64,

@@ -84,7 +84,8 @@ pub struct Stats {
     pub committed_node_step: u64,
     /// Newest step committed at level `global` in this session; 0 if none.
     pub committed_global_step: u64,
-    /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds.
+    /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds. Without threads of the
+    /// kernel: a file system that cannot begin a write without waiting has it done by one of those.
     pub flush_cpu_s: f64,
     /// Checkpoints left out by `overrun = skip`.
     pub skipped: u64,

@@ -187,6 +187,8 @@ impl Drop for Fill<'_> {
 
 /// The pool; see the module. Dropping it unmaps the memory once no [`crate::Gates`] made from it are left.
 pub struct Pool {
+    /// The way of the chunks to the disk; goes before the mapping does.
+    uring: Uring,
     pub(crate) map: Arc<Mapping>,
     shape: PoolShape,
     layout: Layout,
@@ -194,8 +196,6 @@ pub struct Pool {
     huge: AtomicBool,
     /// The memory nodes that this process may use, where there are several.
     nodes: OnceLock<Vec<MemoryNode>>,
-    /// The way of the chunks to the disk.
-    uring: Uring,
 }
 
 impl Pool {

@@ -3,15 +3,17 @@
 //! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
 //! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
 //! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs besides its
-//! pages is paid less often when it is long. One write at a time, waited for at once. Where the kernel does not pin
-//! (limit of locked memory, before Linux 5.19) the write goes through the ring unpinned; where there is no ring
+//! pages is paid less often when it is long. One write at a time, waited for at once. Locked memory is the
+//! program's too (RDMA takes from the same limit): where it is limited, a quarter of the limit is pinned at most, and
+//! what is not pinned goes through the ring all the same, as everything does before Linux 5.19. Where there is no ring
 //! (before Linux 5.6, or forbidden), `None` says that the caller must write by itself.
 //!
 //! Invariants
 //! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more.
 //! 2. A refusal that may be the ring's own is never the answer for the file: the caller tries the same bytes again
 //!    by a plain write, whose error counts.
-//! 3. The pages behind a chunk stay the same as long as the pool: nothing here or in `pool.rs` takes memory away from
+//! 3. No memory is left pinned by a ring that was refused some: all of it is given back.
+//! 4. The pages behind a chunk stay the same as long as the pool: nothing here or in `pool.rs` takes memory away from
 //!    a chunk, so what is pinned is what is mapped.
 //!
 //! Faults survived: no ring, no memory to pin, calls that fail or are interrupted. A process that is killed may leave
@@ -25,12 +27,15 @@ use crate::file::backoff;
 use io_uring::{IoUring, opcode, types};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// Most buffers that the kernel lets a ring register; later pieces are written unpinned.
 const MOST_PINNED: usize = 1 << 14;
+const BLOCK_BYTES: usize = 4096;
 /// Longest single write; the caller continues a short one.
 const MOST_BYTES: usize = 1 << 30;
 
@@ -54,6 +59,8 @@ struct Ready {
     ring: IoUring,
     /// By piece: whether its pages are pinned. As long as there are pieces that may be.
     pinned: Vec<bool>,
+    /// Bytes that may still be pinned.
+    budget: u64,
 }
 
 impl Uring {
@@ -76,21 +83,24 @@ impl Uring {
         let State::Ready(ready) = &mut *state else {
             return;
         };
-        if ready.pinned.get(piece) != Some(&false) {
+        let at = piece * self.piece_bytes;
+        let len = self.piece_bytes.min(self.len.saturating_sub(at));
+        if ready.pinned.get(piece) != Some(&false) || len as u64 > ready.budget {
             return;
         }
-        let at = piece * self.piece_bytes;
         let memory = libc::iovec {
             iov_base: (self.start + at) as *mut libc::c_void,
-            iov_len: self.piece_bytes.min(self.len - at),
+            iov_len: len,
         };
         let submitter = ready.ring.submitter();
         // SAFETY: mapped memory, which the owner leaves as it is as long as this ring lives.
         let done = unsafe { submitter.register_buffers_update(piece as u32, &[memory], None) };
-        match done {
-            Ok(()) => ready.pinned[piece] = true,
-            // The limit of locked memory: it is not asked for again, nor is what lies behind.
-            Err(_) => ready.pinned.truncate(piece),
+        if done.is_ok() {
+            ready.pinned[piece] = true;
+            ready.budget -= len as u64;
+        } else {
+            // Others of this user were first: what was taken goes back to them with the ring.
+            *state = Ready::new(0).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
         }
     }
 
@@ -108,6 +118,10 @@ impl Uring {
         };
         let at = (bytes.as_ptr() as usize).checked_sub(self.start)?;
         let (piece, within) = (at / self.piece_bytes, at % self.piece_bytes);
+        if !within.is_multiple_of(BLOCK_BYTES) {
+            // The end of the piece would cut a block.
+            return None;
+        }
         let most = MOST_BYTES.min(self.piece_bytes - within);
         let bytes = &bytes[..bytes.len().min(most)];
         match ready.write(file, bytes, offset, piece) {
@@ -116,7 +130,9 @@ impl Uring {
                 off(Switch::RingRefusal).then_some(Err(Errno::AGAIN))
             }
             // Lack of something that a plain write does not need.
-            Some(Err(Errno::AGAIN | Errno::CANCELED | Errno::FAULT | Errno::NOMEM)) => None,
+            Some(Err(
+                Errno::AGAIN | Errno::CANCELED | Errno::FAULT | Errno::INTR | Errno::NOMEM,
+            )) => None,
             moved => moved,
         }
     }
@@ -140,11 +156,21 @@ impl Ready {
     fn new(pieces: usize) -> Option<Ready> {
         let ring = IoUring::new(1).ok()?;
         let most = pieces.min(MOST_PINNED);
-        let pinned = match ring.submitter().register_buffers_sparse(most as u32) {
-            Ok(()) => vec![false; most],
-            Err(_) => Vec::new(),
+        let sparse = most > 0
+            && ring
+                .submitter()
+                .register_buffers_sparse(most as u32)
+                .is_ok();
+        let pinned = if sparse {
+            vec![false; most]
+        } else {
+            Vec::new()
         };
-        Some(Ready { ring, pinned })
+        Some(Ready {
+            ring,
+            pinned,
+            budget: pin_budget(),
+        })
     }
 
     /// `None`: the kernel took nothing.
@@ -178,14 +204,26 @@ impl Ready {
                     Err(_) => Err(Errno::from_raw_os_error(-done.result())),
                 });
             }
-            if entered.is_err() {
+            if let Err(error) = entered {
                 if !self.ring.submission().is_empty() {
                     return None;
                 }
                 // Breaks if: it is not waited for; the chunk would be filled anew under the write.
-                backoff(attempt, Deadline::after(Duration::from_secs(1)));
-                attempt += 1;
+                if error.raw_os_error() != Some(libc::EINTR) {
+                    backoff(attempt, Deadline::after(Duration::from_secs(1)));
+                    attempt += 1;
+                }
             }
         }
+    }
+}
+
+/// Bytes that may be pinned without taking what the program may need.
+fn pin_budget() -> u64 {
+    let unlimited = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if !unlimited => limit / 4,
+        _ => u64::MAX,
     }
 }

@@ -192,7 +192,7 @@ fn kernel(report: &mut Report) {
             ),
             "io_uring" => (
                 Mark::Note,
-                "Linux 5.19 writes checkpoints with a third of the processor time; plain writes are used",
+                "Linux 5.19 writes checkpoints with less processor time; plain writes are used",
             ),
             _ => (Mark::Note, "not needed; a fallback is used"),
         };
@@ -384,7 +384,7 @@ fn limits(report: &mut Report) {
         "locked memory",
         mark,
         shown(locked, size),
-        "not needed here; network libraries with RDMA want ulimit -l unlimited",
+        "checkpoints are written with less processor time where it is unlimited (ulimit -l), and RDMA wants it too",
     );
     let file_size = getrlimit(Resource::Fsize).current;
     let mark = if file_size.is_some() {
