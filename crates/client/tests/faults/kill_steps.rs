@@ -105,8 +105,8 @@ pub fn after_a_good_run(workload: Workload, root: &Path) {
     );
 }
 
-/// Every step of the first run of each workload (save, flush, commit, prune, close), and every step of a second
-/// run that finds, restarts, saves and prunes.
+/// The steps of the first run of each workload (save, flush, commit, prune, close), and those of a second run that
+/// finds, restarts, saves and prunes: all of them, or a spread in a quick run (see [`QUICK`]).
 // Breaks if: `prune` removes containers before their records, or what is still being written, or leaves the `.tmp` files
 // or `route-` directories of the dead; an epoch counter is given twice; or a step that was never completely committed
 // counts as damage. (That syncs come before renames shows only when power is lost.)

@@ -28,6 +28,8 @@ const SHAPE: IndexShape = IndexShape {
 };
 const CHUNK: u32 = 4096;
 const CHUNKS: u32 = 3;
+/// So many that the flush takes two together.
+const CHUNKS_IN_RUNS: u32 = 16;
 const LEN_BYTES: u64 = 3 * 4096 + 100;
 const STEPS: u64 = 2;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -42,11 +44,11 @@ struct Node {
 }
 
 impl Node {
-    fn new(scratch: &Scratch) -> Arc<Self> {
+    fn new(scratch: &Scratch, chunk_count: u32) -> Arc<Self> {
         let pool = Arc::new(
             Pool::create(PoolShape {
                 chunk_bytes: CHUNK,
-                chunk_count: CHUNKS,
+                chunk_count,
                 words: SHAPE.words(),
                 rings: SHAPE.ranks,
                 ring_entries: 4,
@@ -171,35 +173,46 @@ impl Node {
 #[test]
 fn snapshots_larger_than_the_pool_all_become_durable() {
     explore("snapshots_larger_than_the_pool", 120, || {
-        let scratch = Scratch::in_memory("schedules");
-        let node = Node::new(&scratch);
-        let mut flusher = node.flusher();
-        let writer = thread::spawn(move || flusher.run().unwrap());
-        // A checkpoint is a collective call: nobody begins the next one before all are through with this one.
-        let collective = Arc::new(Barrier::new(SHAPE.ranks as usize));
-        let ranks: Vec<_> = (0..SHAPE.ranks)
-            .map(|local| {
-                let (node, collective) = (Arc::clone(&node), Arc::clone(&collective));
-                thread::spawn(move || {
-                    let mut state = vec![local as u8; LEN_BYTES as usize];
-                    for step in 1..=STEPS {
-                        collective.wait();
-                        node.checkpoint(local, step, &mut state);
-                    }
-                    let index = Index::new(&node.pool, SHAPE);
-                    assert!(index.wait_done(local, STEPS, HOUR), "never flushed");
-                })
-            })
-            .collect();
-        for rank in ranks {
-            rank.join().unwrap();
-        }
-        node.stop();
-        writer.join().unwrap();
-        assert_eq!(node.durable(), vec![1, 2]);
-        assert_eq!(node.lost(), Vec::<u64>::new());
-        assert_eq!(node.pool.free_chunks(), CHUNKS, "a chunk was lost");
+        become_durable(CHUNKS)
     });
+}
+
+// Breaks if: `extend_run` takes what does not follow, loses what it took too much, or gives another number of chunks
+// back.
+#[test]
+fn neighbouring_chunks_are_flushed_together() {
+    explore("neighbouring_chunks", 80, || become_durable(CHUNKS_IN_RUNS));
+}
+
+fn become_durable(chunks: u32) {
+    let scratch = Scratch::in_memory("schedules");
+    let node = Node::new(&scratch, chunks);
+    let mut flusher = node.flusher();
+    let writer = thread::spawn(move || flusher.run().unwrap());
+    // A checkpoint is a collective call: nobody begins the next one before all are through with this one.
+    let collective = Arc::new(Barrier::new(SHAPE.ranks as usize));
+    let ranks: Vec<_> = (0..SHAPE.ranks)
+        .map(|local| {
+            let (node, collective) = (Arc::clone(&node), Arc::clone(&collective));
+            thread::spawn(move || {
+                let mut state = vec![local as u8; LEN_BYTES as usize];
+                for step in 1..=STEPS {
+                    collective.wait();
+                    node.checkpoint(local, step, &mut state);
+                }
+                let index = Index::new(&node.pool, SHAPE);
+                assert!(index.wait_done(local, STEPS, HOUR), "never flushed");
+            })
+        })
+        .collect();
+    for rank in ranks {
+        rank.join().unwrap();
+    }
+    node.stop();
+    writer.join().unwrap();
+    assert_eq!(node.durable(), vec![1, 2]);
+    assert_eq!(node.lost(), Vec::<u64>::new());
+    assert_eq!(node.pool.free_chunks(), chunks, "a chunk was lost");
 }
 
 // Breaks if: `next` does not look whether the rank is gone: the flush waits for ever, and with it the living rank,
@@ -209,7 +222,7 @@ fn a_rank_that_dies_loses_its_step_and_holds_nobody_up() {
     explore("a_rank_that_dies", 120, || {
         allow_timeouts();
         let scratch = Scratch::in_memory("schedules");
-        let node = Node::new(&scratch);
+        let node = Node::new(&scratch, CHUNKS);
         let mut flusher = node.flusher();
         let writer = thread::spawn(move || flusher.run().unwrap());
         let at = shuttle::rand::thread_rng().gen_range(0..220);
