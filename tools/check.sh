@@ -48,6 +48,8 @@ step() { # name, command...
 
 step format "$cargo" fmt --all --check
 step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
+# Whether the fuzzers could be built: their own list of dependencies follows the one of the workspace.
+step fuzzers "$cargo" metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 --quiet
 step test "$cargo" test --workspace --locked --no-fail-fast
 step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/uring orcheck-client/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
