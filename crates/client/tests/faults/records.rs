@@ -45,8 +45,8 @@ pub struct Records {
     /// Promises that are not kept, each with the record that gives it.
     pub broken: Vec<String>,
     pub kinds: Kinds,
-    /// The newest record of each level by its step and name, and the directories that have it.
-    pub newest: BTreeMap<Level, (u64, String, Vec<PathBuf>)>,
+    /// The directories that have each record, by its level, step and name.
+    pub dirs: BTreeMap<(Level, u64, String), Vec<PathBuf>>,
 }
 
 /// Looks at all records. `open` opens a directory by its path beneath the root of the job; `None`: it is not there.
@@ -69,13 +69,8 @@ pub fn records(workload: &Workload, open: &dyn Fn(&Path) -> Option<Arc<dyn Dir>>
                 let Some(FileName::Commit { step, .. }) = FileName::parse(&name) else {
                     continue;
                 };
-                let newest = found.newest.entry(level).or_default();
-                if (step, &name) > (newest.0, &newest.1) {
-                    *newest = (step, name.clone(), Vec::new());
-                }
-                if newest.1 == name {
-                    newest.2.push(path.clone());
-                }
+                let dirs = found.dirs.entry((level, step, name.clone()));
+                dirs.or_default().push(path.clone());
                 let own_node = (level == Level::Node).then_some(path);
                 match one(workload, dir.as_ref(), &name, places, own_node) {
                     Ok((broken, kinds)) => {

@@ -4,7 +4,6 @@ use crate::ledger::Story;
 use crate::life::{Life, View, Workload};
 use crate::payload::Origin;
 use crate::records::records;
-use orcheck_format::ids::Level;
 use orcheck_io::dir::open_dir;
 use orcheck_io::environment::env_var;
 use orcheck_io::steps::Steps;
@@ -312,21 +311,24 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
     Ok(story)
 }
 
-/// No record promises what is not there whole, and the newest acknowledged step is recorded in every directory.
+/// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is recorded in every directory.
 pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
     let open = |path: &Path| open_dir(&root.join(path), Steps::none()).ok();
     let mut found = records(workload, &open);
-    let acked = |level| story.newest_acked(u64::MAX, Some(level));
     for level in workload.levels() {
-        // Level node may have been acknowledged by a commit of level global.
-        let here = acked(level)
-            .filter(|step| acked(Level::Global) < Some(*step) || level == Level::Global);
-        if let (Some(acked), Some((step, name, dirs))) = (here, found.newest.get(&level))
-            && acked == *step
-            && dirs.len() < workload.dirs_of(level)
-        {
-            let text = format!("{name} was acknowledged and is only in {dirs:?}");
+        let Some(acked) = story.newest_acked(u64::MAX, Some(level)) else {
+            continue;
+        };
+        // Committed at a stronger level is acknowledged at this one too; and older ones may be going already.
+        let whole = found.dirs.iter().any(|((held, step, _), dirs)| {
+            *held >= level && *step >= acked && dirs.len() == workload.dirs_of(*held)
+        });
+        if !whole {
+            let text = format!(
+                "level {level} acknowledged step {acked}; recorded is {:?}",
+                found.dirs
+            );
             found.broken.push(text);
         }
     }
