@@ -1,6 +1,7 @@
 //! Planning: decisions that need arithmetic and nothing else.
 //!
-//! What it does: says which node writes to which I/O server ([`Placement`]).
+//! What it does: says which node writes to which I/O server ([`Placement`]), and how likely a job outlives the loss of
+//! nodes ([`survival`]).
 //! How: pure functions from names, sizes and counts to a plan; the same input gives the same
 //! plan on every rank, so a plan needs no agreement, only the agreed input.
 //!
@@ -10,8 +11,10 @@
 //!
 //! Faults survived: the loss of I/O servers down to the last one, see [`Placement::without`].
 //! Not here: finding out that a server is full or lost (io, engine), recording the plan in the
-//! commit record (engine), intervals and survival models.
+//! commit record (engine), intervals.
 
 mod placement;
+mod survival;
 
 pub use placement::{DEFAULT_LANES_MAX, LANES_MAX, Placement, Server};
+pub use survival::survival;

@@ -1,0 +1,108 @@
+//! Failure domains: which nodes fail together.
+//!
+//! What it does: knows for each node the switch, the rack, the power line it hangs on, by the user's **topology file**;
+//! without one every node fails alone. The file may describe a whole machine; nodes that are not in the job are passed
+//! over.
+//!
+//! ```toml
+//! # node = what it fails together with
+//! n1 = "switch 1"
+//! n2 = ["switch 1", "rack A"]
+//! ```
+//!
+//! Invariants:
+//! 1. Every node of the job has an entry, or there is no file: a node that was forgotten is an error, because its
+//!    replicas could lie anywhere.
+//! 2. Two nodes fail together when they share any one domain.
+//!
+//! Not here: who holds what (`draw.rs`).
+
+use orcheck_format::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Most domains that one node is in.
+const DOMAINS_MAX: usize = 16;
+
+/// Which nodes fail together; see the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Domains {
+    /// For each node the numbers of its domains, ascending; none: it fails alone.
+    of: Vec<Vec<u32>>,
+}
+
+impl Domains {
+    /// Every node fails alone.
+    #[must_use]
+    pub fn none(nodes: u32) -> Self {
+        Self {
+            of: vec![Vec::new(); nodes as usize],
+        }
+    }
+
+    /// Takes a topology file; `nodes` are the job's, in the order of their numbers.
+    ///
+    /// # Errors
+    /// Invalid: no TOML, a value that is no name or list of names, or a node of the job that it does not name.
+    pub fn from_toml(text: &str, nodes: &[String]) -> Result<Self> {
+        let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            wrong(error.message()).next("write a line NODE = [\"DOMAIN\", …] for each node")
+        })?;
+        let mut numbers = BTreeMap::new();
+        let mut of = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let value = file.get(node).ok_or_else(|| {
+                wrong(format!("it does not name node '{node}'")).next(format!(
+                    "add a line {node} = [\"DOMAIN\", …], or {node} = [] if it fails alone"
+                ))
+            })?;
+            let names = names_in(value).ok_or_else(|| {
+                wrong(format!(
+                    "{node} = {value}: expected a name or a list of names"
+                ))
+            })?;
+            if names.len() > DOMAINS_MAX {
+                return Err(wrong(format!(
+                    "node '{node}' is in {} domains; at most {DOMAINS_MAX} are possible",
+                    names.len()
+                )));
+            }
+            let mut mine: Vec<u32> = names
+                .iter()
+                .map(|name| {
+                    let next = numbers.len() as u32;
+                    *numbers.entry(*name).or_insert(next)
+                })
+                .collect();
+            mine.sort_unstable();
+            mine.dedup();
+            of.push(mine);
+        }
+        Ok(Self { of })
+    }
+
+    /// Nodes of the job.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.of.len() as u32
+    }
+
+    /// Whether two different nodes fail together.
+    #[must_use]
+    pub fn together(&self, a: u32, b: u32) -> bool {
+        let (a, b) = (&self.of[a as usize], &self.of[b as usize]);
+        a.iter().any(|domain| b.contains(domain))
+    }
+}
+
+fn wrong(what: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("topology file: {what}"))
+}
+
+/// A name, or a list of them.
+fn names_in(value: &toml::Value) -> Option<Vec<&str>> {
+    match value {
+        toml::Value::String(name) => Some(vec![name]),
+        toml::Value::Array(names) => names.iter().map(toml::Value::as_str).collect(),
+        _ => None,
+    }
+}

@@ -1,0 +1,103 @@
+//! The draw: which other nodes hold the replicas of a node's part of a checkpoint.
+//!
+//! How: the holders are drawn one after the other, each uniformly among the nodes that are left and do not fail together
+//! with the owner or a holder drawn before. Random rather than neighbouring nodes, because neighbours hang on one switch
+//! (Walters and Chaudhary, HiPC 2007, section 4.2). The random numbers are a stream of BLAKE3 keyed by what the draw is
+//! for, so that each step of each node has holders of its own and everybody finds the same ones.
+//!
+//! Invariants:
+//! 1. The holders are different nodes, none is the owner, and no two of owner and holders fail together.
+//! 2. Every node that may hold the first replica does so with the same probability; and so on for the next ones, given
+//!    those before.
+//! 3. The holders of k replicas are the first k of those of more.
+//!
+//! Not here: which nodes fail together (`domains.rs`).
+
+use crate::Domains;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, JobName, Result};
+
+/// Draws before it is said that there are no holders: with domains that overlap in odd ways the first choice may leave
+/// nothing for the last.
+const DRAWS_MAX: u64 = 64;
+
+/// What replicas are drawn for: one checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Draw<'a> {
+    /// The job.
+    pub job: &'a JobName,
+    /// The run that takes the checkpoint.
+    pub epoch: Epoch,
+    /// Its step.
+    pub step: u64,
+}
+
+impl Draw<'_> {
+    /// The `replicas` nodes that hold copies of `node`'s part, in the order of the draw. With the owner's own copy any
+    /// `replicas` nodes may be lost.
+    ///
+    /// # Errors
+    /// Invalid when there are not so many nodes that do not fail together.
+    pub fn holders(&self, domains: &Domains, node: u32, replicas: u32) -> Result<Vec<u32>> {
+        for attempt in 0..DRAWS_MAX {
+            if let Some(holders) = self.once(domains, node, replicas, attempt) {
+                return Ok(holders);
+            }
+        }
+        let nodes = domains.nodes();
+        Err(Error::invalid(format!(
+            "{replicas} replicas of each node's checkpoint were asked for, but among the {nodes} nodes of the job there are not so many others that do not fail together with node {node} and each other"
+        ))
+        .next("ask for fewer replicas, use more nodes, or correct the topology file"))
+    }
+
+    fn once(&self, domains: &Domains, node: u32, replicas: u32, attempt: u64) -> Option<Vec<u32>> {
+        let mut random = self.random(node, attempt);
+        let mut left: Vec<u32> = (0..domains.nodes()).filter(|&n| n != node).collect();
+        let mut holders = Vec::with_capacity(replicas as usize);
+        let mut last = node;
+        while holders.len() < replicas as usize {
+            left.retain(|&other| !domains.together(last, other) || off(Switch::ReplicaDomain));
+            if left.is_empty() {
+                return None;
+            }
+            last = left.swap_remove(random.below(left.len() as u64) as usize);
+            holders.push(last);
+        }
+        Some(holders)
+    }
+
+    fn random(&self, node: u32, attempt: u64) -> Random {
+        let mut hasher = blake3::Hasher::new_derive_key("orcheck 1 holders of replicas");
+        hasher.update(&self.epoch.run.0);
+        for number in [
+            self.epoch.counter,
+            self.step,
+            u64::from(node),
+            attempt,
+            self.job.as_str().len() as u64,
+        ] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(self.job.as_str().as_bytes());
+        Random(hasher.finalize_xof())
+    }
+}
+
+struct Random(blake3::OutputReader);
+
+impl Random {
+    /// Uniform below `limit`, which is not 0.
+    fn below(&mut self, limit: u64) -> u64 {
+        // The last, incomplete range of `limit` numbers would make its members likelier.
+        let whole = u64::MAX - u64::MAX % limit;
+        loop {
+            let mut bytes = [0; 8];
+            self.0.fill(&mut bytes);
+            let number = u64::from_le_bytes(bytes);
+            if number < whole {
+                return number % limit;
+            }
+        }
+    }
+}
