@@ -35,6 +35,7 @@ pub mod ledger;
 pub mod pages;
 pub mod patience;
 pub mod places;
+pub mod protect;
 pub mod protocol;
 pub mod prune;
 pub mod reader;

@@ -169,6 +169,13 @@ switches! {
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
     RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
+    HolderGone = "holder-gone", "that a holder that is gone loses the replica", "orcheck-engine protect lost_connection";
+    AllHeld = "all-held", "that every holder says that it has the replica", "orcheck-engine protect any_order";
+    ReplicaEpoch = "replica-epoch", "that replicas of another run are refused", "orcheck-engine protect not_its_business";
+    ReplicaOwner = "replica-owner", "that nodes bring their own containers only", "orcheck-engine protect not_its_business";
+    ReplicaBudget = "replica-budget", "that replicas stay within the room that is given for them", "orcheck-engine protect not_its_business";
+    ReplicaRoom = "replica-room", "that a replica stays within the room that it asked for", "orcheck-engine protect order_within";
+    ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";

@@ -17,6 +17,7 @@ use crate::container::{Get, Put, exactly};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
 use crate::manifest::{MAX_METADATA_BYTES, check_metadata_len};
+use crate::names::MAX_FILE_NAME_BYTES;
 use crate::record::{ContainerRef, MAX_CONTAINERS};
 use crate::sabotage::{Switch, off};
 
@@ -189,6 +190,57 @@ pub enum Message {
         /// Index of the sender's node.
         node: u32,
     },
+    /// An owner asks a holder for room for a replica of its container.
+    Reserve {
+        /// What the owner calls it on this connection.
+        slot: u32,
+        /// The container's file name.
+        file: String,
+        /// The most bytes it will have.
+        len_bytes: u64,
+    },
+    /// A holder has set room aside, and may be sent so many bytes.
+    Granted {
+        /// The owner's slot.
+        slot: u32,
+        /// Bytes that may be on the way.
+        credit_bytes: u64,
+    },
+    /// A holder may be sent more.
+    Credit {
+        /// The owner's slot.
+        slot: u32,
+        /// Bytes, besides those it could be sent before.
+        bytes: u64,
+    },
+    /// All bytes of a replica were sent.
+    Finish {
+        /// The owner's slot.
+        slot: u32,
+        /// How many they were.
+        len_bytes: u64,
+        /// Their CRC-64.
+        crc: u64,
+    },
+    /// A replica is whole and durable at the holder.
+    Held {
+        /// The owner's slot.
+        slot: u32,
+    },
+    /// A holder will not have the replica.
+    Lost {
+        /// The owner's slot.
+        slot: u32,
+        /// Kind of the error.
+        kind: ErrorKind,
+        /// Text of the error.
+        text: String,
+    },
+    /// The owner does not need the replica any more.
+    LetGo {
+        /// The owner's slot.
+        slot: u32,
+    },
 }
 
 impl Message {
@@ -205,6 +257,13 @@ impl Message {
             Message::Aborted { .. } => 8,
             Message::Placement { .. } => 9,
             Message::Goodbye { .. } => 10,
+            Message::Reserve { .. } => 11,
+            Message::Granted { .. } => 12,
+            Message::Credit { .. } => 13,
+            Message::Finish { .. } => 14,
+            Message::Held { .. } => 15,
+            Message::Lost { .. } => 16,
+            Message::LetGo { .. } => 17,
         }
     }
 
@@ -296,6 +355,37 @@ impl Message {
             Message::Goodbye { node } => {
                 w.map(1).uint(1u8).uint(*node);
             }
+            Message::Reserve {
+                slot,
+                file,
+                len_bytes,
+            } => {
+                w.map(3).uint(1u8).uint(*slot);
+                w.uint(2u8).text(file).uint(3u8).uint(*len_bytes);
+            }
+            Message::Granted {
+                slot,
+                credit_bytes: bytes,
+            }
+            | Message::Credit { slot, bytes } => {
+                w.map(2).uint(1u8).uint(*slot).uint(2u8).uint(*bytes);
+            }
+            Message::Finish {
+                slot,
+                len_bytes,
+                crc,
+            } => {
+                w.map(3).uint(1u8).uint(*slot);
+                w.uint(2u8).uint(*len_bytes).uint(3u8).uint(*crc);
+            }
+            Message::Held { slot } | Message::LetGo { slot } => {
+                w.map(1).uint(1u8).uint(*slot);
+            }
+            Message::Lost { slot, kind, text } => {
+                w.map(3).uint(1u8).uint(*slot);
+                w.uint(2u8).uint(kind.code() as u64);
+                w.uint(3u8).text(cut(text, MAX_TEXT_BYTES));
+            }
         }
         w.finish()
     }
@@ -327,6 +417,7 @@ impl Message {
                     node: r.need(node, "key 1")?,
                 }
             }
+            11..=17 => read_about_replica(kind, r)?,
             _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
         };
         r.end()?;
@@ -440,6 +531,51 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
                 text,
             }
         }
+    })
+}
+
+fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
+    let (mut slot, mut file, mut first, mut second) = (None, None, None, None);
+    let (mut kind, mut text) = (None, None);
+    r.map(|r, key| {
+        match (message, key) {
+            (_, 1) => slot = Some(r.uint::<u32>()?),
+            (11, 2) => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
+            (12..=14, 2) => first = Some(r.u64()?),
+            (11 | 14, 3) => second = Some(r.u64()?),
+            (16, 2) => kind = Some(read_kind(r)?),
+            (16, 3) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let slot = r.need(slot, "slot (key 1)")?;
+    Ok(match message {
+        11 => Message::Reserve {
+            slot,
+            file: r.need(file, "container file (key 2)")?,
+            len_bytes: r.need(second, "length (key 3)")?,
+        },
+        12 => Message::Granted {
+            slot,
+            credit_bytes: r.need(first, "credit (key 2)")?,
+        },
+        13 => Message::Credit {
+            slot,
+            bytes: r.need(first, "credit (key 2)")?,
+        },
+        14 => Message::Finish {
+            slot,
+            len_bytes: r.need(first, "length (key 2)")?,
+            crc: r.need(second, "checksum (key 3)")?,
+        },
+        15 => Message::Held { slot },
+        16 => Message::Lost {
+            slot,
+            kind: r.need(kind, "error kind (key 2)")?,
+            text: r.need(text, "error text (key 3)")?,
+        },
+        _ => Message::LetGo { slot },
     })
 }
 

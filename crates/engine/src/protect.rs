@@ -1,0 +1,559 @@
+//! Protect: replicas of a node's containers on other nodes, as two pure state machines.
+//!
+//! ```text
+//! owner ──Reserve──▶ holder      room is set aside before a byte travels
+//!       ◀──Granted── (credit)
+//!       ──data──▶ … ◀──Credit──  never more on the way than the credit
+//!       ──Finish──▶              the whole is checked and made durable
+//!       ◀──Held──
+//! ```
+//!
+//! An [`Owner`] brings one container to all its holders at once, while it is being written: bytes are sent as they become
+//! ready, to each holder as far as its credit goes, and let go when the slowest has them. A [`Keeper`] is what a holder
+//! does for all owners.
+//!
+//! Invariants:
+//! 1. `Done` comes only after every holder said that the whole is durable there, under the checksum of what was sent.
+//! 2. A loss at one holder is final for the container, and the others are told to let go of it.
+//! 3. A keeper takes bytes only into room that it granted, in order, from the node whose container it is.
+//! 4. What a keeper granted never exceeds its budget, and no bytes are on the way beyond the credit it gave.
+//! 5. Whatever a peer says, in whatever order, costs at most that peer's containers.
+//!
+//! Survives: holders that refuse, fail, vanish or talk nonsense; owners that vanish. Pure: the drivers bring messages in,
+//! move the bytes, and watch the clock. Not here: who holds what (`orcheck-redundancy`), when a step is committed
+//! (`protocol.rs`), the connection (`io::conn`).
+
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::Epoch;
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::Message;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest piece that one frame carries.
+pub const PIECE_BYTES: u64 = 4 << 20;
+/// Containers that one owner may bring at once.
+const OPEN_MAX: usize = 64;
+
+/// Something that happened to an owner.
+#[derive(Debug, Clone)]
+pub enum OwnerEvent {
+    /// A holder says something about this container.
+    From(u32, Message),
+    /// The connection to a holder is gone.
+    Gone(u32, Error),
+    /// The container has this many bytes now.
+    Ready(u64),
+    /// It is complete; the checksum of all its bytes.
+    End(u64),
+    /// It will not be completed.
+    GiveUp(Error),
+    /// Nothing moved for too long.
+    Deadline,
+}
+
+/// Something an owner has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OwnerAction {
+    /// Tell a holder.
+    To(u32, Message),
+    /// Send bytes of the container to a holder: from, how many.
+    Send(u32, u64, u64),
+    /// Every holder has the bytes up to here; their memory may go.
+    Sent(u64),
+    /// Durable at every holder.
+    Done,
+    /// It will never be.
+    Lost(Error),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Asked,
+    Open,
+    Finishing,
+    Held,
+}
+
+#[derive(Debug)]
+struct Holder {
+    phase: Phase,
+    credit_bytes: u64,
+    sent_bytes: u64,
+}
+
+/// One container on its way to its holders.
+#[derive(Debug)]
+pub struct Owner {
+    slot: u32,
+    holders: BTreeMap<u32, Holder>,
+    ready_bytes: u64,
+    let_go_bytes: u64,
+    end_crc: Option<u64>,
+    decided: bool,
+}
+
+impl Owner {
+    /// Container `file`, at most `most_bytes` long, for these holders; `slot` names it on the connections.
+    #[must_use]
+    pub fn new(
+        slot: u32,
+        file: &str,
+        most_bytes: u64,
+        holders: &[u32],
+    ) -> (Self, Vec<OwnerAction>) {
+        let reserve = Message::Reserve {
+            slot,
+            file: file.to_owned(),
+            len_bytes: most_bytes,
+        };
+        let actions = holders
+            .iter()
+            .map(|&node| OwnerAction::To(node, reserve.clone()))
+            .collect();
+        let asked = |&node: &u32| {
+            let holder = Holder {
+                phase: Phase::Asked,
+                credit_bytes: 0,
+                sent_bytes: 0,
+            };
+            (node, holder)
+        };
+        let this = Self {
+            slot,
+            holders: holders.iter().map(asked).collect(),
+            ready_bytes: 0,
+            let_go_bytes: 0,
+            end_crc: None,
+            decided: false,
+        };
+        (this, actions)
+    }
+
+    /// Takes one event in. After `Done` or `Lost` nothing more comes out.
+    pub fn step(&mut self, event: OwnerEvent) -> Vec<OwnerAction> {
+        if self.decided {
+            return Vec::new();
+        }
+        match event {
+            OwnerEvent::From(node, message) => {
+                if let Err(error) = self.hear(node, message) {
+                    return self.lose(Some(node), error);
+                }
+            }
+            OwnerEvent::Gone(node, error) => {
+                if self
+                    .holders
+                    .get(&node)
+                    .is_some_and(|h| h.phase != Phase::Held)
+                    && !off(Switch::HolderGone)
+                {
+                    return self.lose(Some(node), error);
+                }
+            }
+            OwnerEvent::Ready(bytes) => self.ready_bytes = self.ready_bytes.max(bytes),
+            OwnerEvent::End(crc) => self.end_crc = Some(crc),
+            OwnerEvent::GiveUp(error) => return self.lose(None, error),
+            OwnerEvent::Deadline => {
+                let slow: Vec<String> = self
+                    .holders
+                    .iter()
+                    .filter(|(_, holder)| holder.phase != Phase::Held)
+                    .map(|(node, holder)| format!("node {node} ({})", holder.doing()))
+                    .collect();
+                let text = format!(
+                    "holders of its replicas did not answer in time: {}",
+                    slow.join(", ")
+                );
+                return self.lose(None, Error::unavailable(text));
+            }
+        }
+        self.go_on()
+    }
+
+    fn hear(&mut self, node: u32, message: Message) -> Result<(), Error> {
+        let Some(holder) = self.holders.get_mut(&node) else {
+            return Ok(());
+        };
+        match (message, holder.phase) {
+            (Message::Granted { credit_bytes, .. }, Phase::Asked) => {
+                holder.phase = Phase::Open;
+                holder.credit_bytes = credit_bytes;
+            }
+            (Message::Credit { bytes, .. }, Phase::Open | Phase::Finishing) => {
+                holder.credit_bytes = holder.credit_bytes.saturating_add(bytes);
+            }
+            (Message::Held { .. }, Phase::Finishing) => holder.phase = Phase::Held,
+            (Message::Lost { kind, text, .. }, phase) if phase != Phase::Held => {
+                return Err(Error::new(kind, text));
+            }
+            (message, phase) => {
+                return Err(Error::corrupt(format!(
+                    "it said {message:?} while {phase:?}, which no holder of this version does"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be sent now, and whether all is over.
+    fn go_on(&mut self) -> Vec<OwnerAction> {
+        let mut actions = Vec::new();
+        for (&node, holder) in &mut self.holders {
+            while holder.phase == Phase::Open {
+                let left = self.ready_bytes - holder.sent_bytes;
+                let piece = left.min(holder.credit_bytes).min(PIECE_BYTES);
+                if piece > 0 {
+                    actions.push(OwnerAction::Send(node, holder.sent_bytes, piece));
+                    holder.sent_bytes += piece;
+                    holder.credit_bytes -= piece;
+                    continue;
+                }
+                if left == 0
+                    && let Some(crc) = self.end_crc
+                {
+                    holder.phase = Phase::Finishing;
+                    let finish = Message::Finish {
+                        slot: self.slot,
+                        len_bytes: self.ready_bytes,
+                        crc,
+                    };
+                    actions.push(OwnerAction::To(node, finish));
+                }
+                break;
+            }
+        }
+        let slowest = self.holders.values().map(|holder| holder.sent_bytes).min();
+        let slowest = slowest.unwrap_or(self.ready_bytes);
+        if slowest > self.let_go_bytes {
+            self.let_go_bytes = slowest;
+            actions.push(OwnerAction::Sent(slowest));
+        }
+        let held = |holder: &Holder| {
+            holder.phase == Phase::Held || holder.phase == Phase::Finishing && off(Switch::AllHeld)
+        };
+        if self.end_crc.is_some() && self.holders.values().all(held) {
+            self.decided = true;
+            actions.push(OwnerAction::Done);
+        }
+        actions
+    }
+
+    fn lose(&mut self, at: Option<u32>, error: Error) -> Vec<OwnerAction> {
+        self.decided = true;
+        let error = match at {
+            Some(node) => error.at(format!("replica on node {node}")),
+            None => error,
+        };
+        let others = self.holders.keys().filter(|&&node| Some(node) != at);
+        let mut actions: Vec<OwnerAction> = others
+            .map(|&node| OwnerAction::To(node, Message::LetGo { slot: self.slot }))
+            .collect();
+        actions.push(OwnerAction::Lost(error));
+        actions
+    }
+}
+
+impl Holder {
+    fn doing(&self) -> String {
+        match self.phase {
+            Phase::Asked => "asked for room".to_owned(),
+            Phase::Open => format!("{} bytes sent", self.sent_bytes),
+            Phase::Finishing => "making it durable".to_owned(),
+            Phase::Held => "has it".to_owned(),
+        }
+    }
+}
+
+/// Which container of which owner.
+pub type Place = (u32, u32);
+
+/// Something that happened to a keeper. A [`Place`] is the owner's node and the slot it chose.
+#[derive(Debug, Clone)]
+pub enum KeeperEvent {
+    /// A message of an owner.
+    From(u32, Message),
+    /// Bytes of an owner's container came: slot, from, how many.
+    Data(u32, u32, u64, u64),
+    /// Bytes are written.
+    Written(Place, u64),
+    /// The container is durable, and this is the checksum of what was received.
+    Synced(Place, u64),
+    /// Its directory failed.
+    Failed(Place, Error),
+    /// The connection of an owner is gone.
+    Gone(u32),
+    /// A container that was held was removed.
+    Removed(String),
+}
+
+/// Something a keeper has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KeeperAction {
+    /// Tell an owner.
+    To(u32, Message),
+    /// Create a file with room for so many bytes.
+    Create(Place, String, u64),
+    /// Write the bytes that came: from, how many.
+    Write(Place, u64, u64),
+    /// Cut the file to its length and make it durable.
+    Sync(Place, u64),
+    /// Close and remove an incomplete file.
+    Remove(Place, String),
+    /// This owner does not follow the protocol: end the connection.
+    HangUp(u32, Error),
+}
+
+#[derive(Debug)]
+struct Incoming {
+    file: String,
+    len_bytes: u64,
+    received_bytes: u64,
+    written_bytes: u64,
+    finish: Option<(u64, u64)>,
+}
+
+/// What a node does for those whose replicas it holds.
+#[derive(Debug)]
+pub struct Keeper {
+    epoch: Epoch,
+    budget_bytes: u64,
+    credit_bytes: u64,
+    incoming: BTreeMap<Place, Incoming>,
+    /// Containers that are complete here, with their lengths.
+    held: BTreeMap<String, u64>,
+}
+
+impl Keeper {
+    /// A keeper of this epoch that gives away at most `budget_bytes` of room in all, and lets each owner have
+    /// `credit_bytes` on the way.
+    #[must_use]
+    pub fn new(epoch: Epoch, budget_bytes: u64, credit_bytes: u64) -> Self {
+        Self {
+            epoch,
+            budget_bytes,
+            credit_bytes,
+            incoming: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Room that is given away.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let coming = self.incoming.values().map(|one| one.len_bytes);
+        coming.chain(self.held.values().copied()).sum()
+    }
+
+    /// Takes one event in.
+    pub fn step(&mut self, event: KeeperEvent) -> Vec<KeeperAction> {
+        match event {
+            KeeperEvent::From(node, message) => self.hear(node, message),
+            KeeperEvent::Data(node, slot, at, len) => self.data((node, slot), at, len),
+            KeeperEvent::Written(place, bytes) => {
+                let Some(one) = self.incoming.get_mut(&place) else {
+                    return Vec::new();
+                };
+                one.written_bytes += bytes;
+                let slot = place.1;
+                let mut actions = vec![KeeperAction::To(place.0, Message::Credit { slot, bytes })];
+                actions.extend(self.sync_if_whole(place));
+                actions
+            }
+            KeeperEvent::Synced(place, crc) => self.synced(place, crc),
+            KeeperEvent::Failed(place, error) => self.drop_one(place, Some(error)),
+            KeeperEvent::Gone(node) => {
+                let theirs: BTreeSet<Place> = self
+                    .incoming
+                    .range((node, 0)..=(node, u32::MAX))
+                    .map(|(&p, _)| p)
+                    .collect();
+                theirs
+                    .into_iter()
+                    .flat_map(|place| self.drop_one(place, None))
+                    .collect()
+            }
+            KeeperEvent::Removed(file) => {
+                self.held.remove(&file);
+                Vec::new()
+            }
+        }
+    }
+
+    fn hear(&mut self, node: u32, message: Message) -> Vec<KeeperAction> {
+        match message {
+            Message::Reserve {
+                slot,
+                file,
+                len_bytes,
+            } => self.reserve((node, slot), file, len_bytes),
+            Message::Finish {
+                slot,
+                len_bytes,
+                crc,
+            } => {
+                let place = (node, slot);
+                let Some(one) = self.incoming.get_mut(&place) else {
+                    // It was lost here meanwhile, and the owner was told.
+                    return Vec::new();
+                };
+                if one.finish.is_some() || one.received_bytes != len_bytes {
+                    let text = format!(
+                        "{}: expected the end at {} bytes, once; found it at {len_bytes}",
+                        one.file, one.received_bytes
+                    );
+                    return self.hang_up(node, Error::corrupt(text));
+                }
+                one.finish = Some((len_bytes, crc));
+                self.sync_if_whole(place)
+            }
+            Message::LetGo { slot } => self.drop_one((node, slot), None),
+            other => {
+                let text = format!("node {node} said {other:?} to a holder of replicas");
+                self.hang_up(node, Error::corrupt(text))
+            }
+        }
+    }
+
+    fn reserve(&mut self, place: Place, file: String, len_bytes: u64) -> Vec<KeeperAction> {
+        let (node, slot) = place;
+        let own = match FileName::parse(&file) {
+            Some(FileName::Container {
+                epoch,
+                run,
+                node: owner,
+                ..
+            }) => {
+                if (epoch, run) != (self.epoch.counter, self.epoch.run.short_bytes())
+                    && !off(Switch::ReplicaEpoch)
+                {
+                    return vec![refuse(
+                        node,
+                        slot,
+                        &Error::fenced(format!(
+                            "{file} is not of epoch {}, which this node is in",
+                            self.epoch
+                        )),
+                    )];
+                }
+                owner == node || off(Switch::ReplicaOwner)
+            }
+            _ => false,
+        };
+        let open = self.incoming.range((node, 0)..=(node, u32::MAX)).count();
+        if !own || self.incoming.contains_key(&place) || open >= OPEN_MAX {
+            let text = format!(
+                "node {node} asked for room for {file:?} in slot {slot} while {open} are open: not its container, or a slot in use"
+            );
+            return self.hang_up(node, Error::corrupt(text));
+        }
+        let taken =
+            self.held.contains_key(&file) || self.incoming.values().any(|one| one.file == file);
+        if taken {
+            let text = format!("{file} is held here already");
+            return vec![refuse(node, slot, &Error::invalid(text))];
+        }
+        let free = self.budget_bytes.saturating_sub(self.used_bytes());
+        if len_bytes > free && !off(Switch::ReplicaBudget) {
+            return vec![refuse(node, slot, &Error::no_space(format!(
+                "{len_bytes} bytes were asked for {file}, and {free} of {} for replicas are free",
+                self.budget_bytes
+            ))
+            .next("raise replica_budget, keep fewer checkpoints, or use more nodes"))];
+        }
+        self.incoming.insert(
+            place,
+            Incoming {
+                file: file.clone(),
+                len_bytes,
+                received_bytes: 0,
+                written_bytes: 0,
+                finish: None,
+            },
+        );
+        let credit_bytes = self.credit_bytes;
+        vec![
+            KeeperAction::Create(place, file, len_bytes),
+            KeeperAction::To(node, Message::Granted { slot, credit_bytes }),
+        ]
+    }
+
+    fn data(&mut self, place: Place, at: u64, len: u64) -> Vec<KeeperAction> {
+        let credit_bytes = self.credit_bytes;
+        let Some(one) = self.incoming.get_mut(&place) else {
+            // On the way when it was lost here.
+            return Vec::new();
+        };
+        let end = at.saturating_add(len);
+        let on_the_way = end.saturating_sub(one.written_bytes);
+        let wrong = at != one.received_bytes
+            || len == 0
+            || end > one.len_bytes && !off(Switch::ReplicaRoom)
+            || on_the_way > credit_bytes
+            || one.finish.is_some();
+        if wrong {
+            let text = format!(
+                "{}: {len} bytes at {at} of {} were sent, with {} written of {} received and {credit_bytes} bytes of credit",
+                one.file, one.len_bytes, one.written_bytes, one.received_bytes
+            );
+            return self.hang_up(place.0, Error::corrupt(text));
+        }
+        one.received_bytes = end;
+        vec![KeeperAction::Write(place, at, len)]
+    }
+
+    fn sync_if_whole(&self, place: Place) -> Vec<KeeperAction> {
+        match self.incoming.get(&place) {
+            Some(Incoming {
+                finish: Some((len, _)),
+                written_bytes,
+                ..
+            }) if written_bytes == len => {
+                vec![KeeperAction::Sync(place, *len)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn synced(&mut self, place: Place, crc: u64) -> Vec<KeeperAction> {
+        let Some(one) = self.incoming.get(&place) else {
+            return Vec::new();
+        };
+        let Some((len, expected)) = one.finish else {
+            return Vec::new();
+        };
+        if crc != expected && !off(Switch::ReplicaCrc) {
+            let error = Error::corrupt(format!(
+                "{}: expected CRC-64 {expected:016x} over {len} bytes, received {crc:016x}",
+                one.file
+            ));
+            return self.drop_one(place, Some(error));
+        }
+        if let Some(one) = self.incoming.remove(&place) {
+            self.held.insert(one.file, len);
+        }
+        let (node, slot) = place;
+        vec![KeeperAction::To(node, Message::Held { slot })]
+    }
+
+    fn drop_one(&mut self, place: Place, error: Option<Error>) -> Vec<KeeperAction> {
+        let Some(one) = self.incoming.remove(&place) else {
+            return Vec::new();
+        };
+        let (node, slot) = place;
+        let told = error.map(|error| refuse(node, slot, &error));
+        let removed = KeeperAction::Remove(place, one.file);
+        [removed].into_iter().chain(told).collect()
+    }
+
+    fn hang_up(&mut self, node: u32, error: Error) -> Vec<KeeperAction> {
+        let mut actions = self.step(KeeperEvent::Gone(node));
+        actions.push(KeeperAction::HangUp(node, error));
+        actions
+    }
+}
+
+fn refuse(node: u32, slot: u32, error: &Error) -> KeeperAction {
+    let (kind, text): (ErrorKind, String) = (error.kind(), error.message().to_owned());
+    KeeperAction::To(node, Message::Lost { slot, kind, text })
+}
