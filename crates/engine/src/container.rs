@@ -555,6 +555,7 @@ impl ContainerWriter {
             manifest_digest: digest,
             ranks: ranks_to_ranges(&ranks),
             refers_to: self.refers_to.iter().copied().collect(),
+            holders: Vec::new(),
         })
     }
 

@@ -274,16 +274,16 @@ impl Control {
                     self.after_commit(step, level);
                 }
             }
-            NodeAction::WriteRecord(step, bytes) => {
+            NodeAction::WriteRecord(step, level, bytes) => {
                 let written = match &self.context.places.node {
                     Some(dir) => commit::make_visible_here(dir, &bytes).map(|record| {
-                        let referred = self.referred.entry(Level::Node).or_default();
+                        let referred = self.referred.entry(level).or_default();
                         referred.learn(&record);
                     }),
-                    None => Err(Error::internal("level node has no directory")),
+                    None => Err(Error::internal(format!("level {level} has no directory"))),
                 };
-                self.work
-                    .push_back(Work::Node(NodeEvent::RecordWritten(step, written)));
+                let event = NodeEvent::RecordWritten(step, level, written);
+                self.work.push_back(Work::Node(event));
             }
             NodeAction::Lanes(_, text) => {
                 let roots: Vec<String> = self.context.facts.servers.clone();

@@ -3,7 +3,7 @@
 //! ```text
 //! writer ──Durable──▶ node ──Vote──▶ lead      all nodes voted?
 //!                                     ├─ level global: write the record into every directory
-//!                                     └─ level node: Record ▶ every node writes its copy ▶ Recorded
+//!                                     └─ level node, peers: Record ▶ every node writes its copy ▶ Recorded
 //! ranks ◀──board── node ◀──Committed / Aborted── lead
 //! ```
 //!
@@ -45,8 +45,8 @@ pub enum NodeEvent {
     WriterGone(Error),
     /// The connection to the lead is gone.
     LeadGone(Error),
-    /// This node's copy of the record of level `node` is durable, or will never be.
-    RecordWritten(u64, Result<(), Error>),
+    /// This node's copy of the record of a step at a level is durable, or will never be.
+    RecordWritten(u64, Level, Result<(), Error>),
 }
 
 /// Something a node has to do.
@@ -56,8 +56,8 @@ pub enum NodeAction {
     ToLead(Message),
     /// Tell the ranks.
     Publish(u64, Level, Outcome),
-    /// Write this node's copy of the commit record of level `node`.
-    WriteRecord(u64, Vec<u8>),
+    /// Write this node's copy of the commit record of a step at a level.
+    WriteRecord(u64, Level, Vec<u8>),
     /// The lanes lead elsewhere from now on (placement generation, TOML).
     Lanes(u64, String),
     /// Nothing will be committed any more.
@@ -120,17 +120,17 @@ impl NodeState {
                     })
                     .collect()
             }
-            NodeEvent::FromLead(Message::Record { step, bytes, .. }) => {
-                vec![NodeAction::WriteRecord(step, bytes)]
+            NodeEvent::FromLead(Message::Record { step, level, bytes }) => {
+                vec![NodeAction::WriteRecord(step, level, bytes)]
             }
-            NodeEvent::RecordWritten(step, result) => {
+            NodeEvent::RecordWritten(step, level, result) => {
                 let failed = result
                     .err()
                     .map(|error| (error.kind(), error.message().to_owned()));
                 let node = self.node;
                 vec![NodeAction::ToLead(Message::Recorded {
                     step,
-                    level: Level::Node,
+                    level,
                     node,
                     failed,
                 })]

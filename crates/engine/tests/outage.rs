@@ -235,6 +235,7 @@ fn record_of(step: u64) -> CommitRecord {
             manifest_digest: [0; 32],
             ranks: vec![(0, 1)],
             refers_to: vec![],
+            holders: vec![],
         }],
         created_unix_ms: 0,
     }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 const RUN: RunId = RunId([3; 16]);
-const LEVELS: [Level; 2] = [Level::Node, Level::Global];
+const LEVELS: [Level; 3] = [Level::Node, Level::Peers(1), Level::Global];
 
 fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
     let name = FileName::Container {
@@ -37,6 +37,7 @@ fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
         manifest_digest: [1; 32],
         ranks: vec![(rank, 1)],
         refers_to: vec![],
+        holders: vec![],
     }
 }
 
@@ -54,8 +55,8 @@ struct World {
     durable: BTreeMap<(u64, Level), BTreeSet<(u32, u32)>>,
     lost: BTreeSet<(u64, Level)>,
     visible: BTreeMap<(u64, Level), u32>,
-    /// Nodes that wrote their copy of a record of level node.
-    wrote: BTreeMap<u64, BTreeSet<u32>>,
+    /// Nodes that wrote their copy of a record.
+    wrote: BTreeMap<(u64, Level), BTreeSet<u32>>,
     outcomes: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
     writers: u32,
     generations: Vec<u64>,
@@ -114,16 +115,15 @@ impl World {
                                 assert_eq!(before, outcome, "a node changed its mind");
                             }
                         }
-                        NodeAction::WriteRecord(step, _) => {
+                        NodeAction::WriteRecord(step, level, _) => {
                             // Breaks if: the lead sends Record before all votes (drop the length check in vote).
-                            assert!(
-                                self.everybody_durable((step, Level::Node)),
-                                "a record too early"
-                            );
-                            *self.visible.entry((step, Level::Node)).or_default() += 1;
-                            self.wrote.entry(step).or_default().insert(node);
-                            self.bag
-                                .push(Packet::ToNode(node, NodeEvent::RecordWritten(step, Ok(()))));
+                            assert!(self.everybody_durable((step, level)), "a record too early");
+                            *self.visible.entry((step, level)).or_default() += 1;
+                            self.wrote.entry((step, level)).or_default().insert(node);
+                            self.bag.push(Packet::ToNode(
+                                node,
+                                NodeEvent::RecordWritten(step, level, Ok(())),
+                            ));
                         }
                         NodeAction::Lanes(generation, _) => self.generations.push(generation),
                         NodeAction::Gone(_) => {}
@@ -145,8 +145,8 @@ impl World {
                                     "committed without a record"
                                 );
                                 // Breaks if: the first copy of a record of level node counts for all.
-                                let wrote = self.wrote.get(&step).map_or(0, BTreeSet::len);
-                                assert!(level != Level::Node || wrote == self.nodes.len());
+                                let wrote = self.wrote.get(&(step, level)).map_or(0, BTreeSet::len);
+                                assert!(level == Level::Global || wrote == self.nodes.len());
                             }
                             for node in 0..self.nodes.len() as u32 {
                                 self.bag.push(Packet::ToNode(
@@ -204,7 +204,7 @@ fn plays() -> impl Strategy<Value = Play> {
         1u32..5,
         1u32..4,
         1u64..4,
-        proptest::collection::vec(fate(), 4 * 3 * 3 * 2),
+        proptest::collection::vec(fate(), 4 * 3 * 3 * 3),
         proptest::collection::vec((any::<u16>(), 0u8..8), 1..600),
         proptest::option::weighted(0.2, (0u32..4, 0usize..300)),
     )
@@ -446,6 +446,7 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
         let container = ContainerRef {
             server,
             refers_to: refers_to.to_vec(),
+            holders: vec![],
             ..container(step, 0, 0, 0)
         };
         let vote = Message::Vote {

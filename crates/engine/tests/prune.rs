@@ -66,6 +66,7 @@ fn a_record_never_outlives_its_containers() {
                     manifest_digest: [0; 32],
                     ranks: vec![(node, 1)],
                     refers_to: vec![],
+                    holders: vec![],
                 })
                 .collect(),
             created_unix_ms: 0,
@@ -160,6 +161,7 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
                 manifest_digest: [0; 32],
                 ranks: vec![(0, 1)],
                 refers_to: vec![],
+                holders: vec![],
             }],
             created_unix_ms: 0,
         }

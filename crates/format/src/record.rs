@@ -33,6 +33,8 @@ pub const MAX_CONTAINERS: usize = 1 << 20;
 pub const MAX_RANK_RANGES: usize = 1 << 16;
 /// Most older checkpoints that one container may refer to.
 pub const MAX_REFERRED: usize = 64;
+/// Most nodes that hold a replica of one container: as many losses as a level can name.
+pub const MAX_HOLDERS: usize = 255;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
 pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
 
@@ -91,6 +93,9 @@ pub struct ContainerRef {
     /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
     /// containers must stay as long as this one does: extents of this one lie there.
     pub refers_to: Vec<u64>,
+    /// Indices of the other nodes that hold a replica, in the order in which they were drawn; none
+    /// but at level `peers`.
+    pub holders: Vec<u32>,
 }
 
 /// Who runs an epoch of a job; created before anything else of that epoch.
@@ -138,7 +143,8 @@ impl ContainerRef {
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {
-        w.map(7 + u64::from(!self.refers_to.is_empty()));
+        let more = [!self.refers_to.is_empty(), !self.holders.is_empty()];
+        w.map(7 + more.into_iter().map(u64::from).sum::<u64>());
         w.uint(1u8).text(&self.file);
         w.uint(2u8).uint(self.server);
         w.uint(3u8).uint(self.node);
@@ -152,12 +158,18 @@ impl ContainerRef {
         if !self.refers_to.is_empty() {
             w.uint(8u8).uints(&self.refers_to);
         }
+        if !self.holders.is_empty() {
+            w.uint(9u8).array(self.holders.len());
+            for holder in &self.holders {
+                w.uint(*holder);
+            }
+        }
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
         let (mut file, mut server, mut node, mut writer) = (None, None, None, None);
         let (mut len_bytes, mut manifest_digest, mut ranks) = (None, None, None);
-        let mut refers_to = Vec::new();
+        let (mut refers_to, mut holders) = (Vec::new(), Vec::new());
         r.map(|r, key| {
             match key {
                 1 => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
@@ -173,6 +185,7 @@ impl ContainerRef {
                     })?)
                 }
                 8 => refers_to = r.items(MAX_REFERRED, Reader::u64)?,
+                9 => holders = r.items(MAX_HOLDERS, Reader::uint)?,
                 _ => return Ok(false),
             }
             Ok(true)
@@ -186,6 +199,7 @@ impl ContainerRef {
             manifest_digest: r.need(manifest_digest, "manifest digest (key 6)")?,
             ranks: r.need(ranks, "ranks (key 7)")?,
             refers_to,
+            holders,
         };
         found.check().map_err(|error| r.corrupt(error))?;
         Ok(found)
@@ -209,6 +223,13 @@ impl ContainerRef {
             return Err(Error::corrupt(format!(
                 "{}: expected at most {MAX_REFERRED} older steps, ascending, found references to {:?}",
                 self.file, self.refers_to
+            )));
+        }
+        let others: BTreeSet<u32> = self.holders.iter().copied().collect();
+        if others.len() != self.holders.len() || others.contains(&self.node) {
+            return Err(Error::corrupt(format!(
+                "{}: expected holders that are different nodes and not node {}, found {:?}",
+                self.file, self.node, self.holders
             )));
         }
         let mut free = 0u64;
@@ -332,6 +353,30 @@ impl CommitRecord {
         Ok(record)
     }
 
+    /// A level that survives the loss of nodes has as many replicas of every container; others have none.
+    fn check_holders(&self, container: &ContainerRef) -> Result<()> {
+        let (most, least) = match self.level {
+            Level::Peers(losses) => (MAX_HOLDERS, losses as usize),
+            _ => (0, 0),
+        };
+        let there = |holder: &u32| (*holder as usize) < self.nodes.len();
+        let held = container.holders.len();
+        // Breaks if: a record with too few replicas is taken; the loss of its nodes would be the loss of the checkpoint.
+        if held < least && !off(Switch::ReplicaCount)
+            || held > most
+            || !container.holders.iter().all(there)
+        {
+            return Err(Error::corrupt(format!(
+                "{}: expected {least} to {most} holders among {} nodes at level {}, found {:?}",
+                container.file,
+                self.nodes.len(),
+                self.level,
+                container.holders
+            )));
+        }
+        Ok(())
+    }
+
     /// Checks that containers belong here and that every rank is in exactly one. `decode` does
     /// this; a committer does it before it writes. Fails with Corrupt.
     pub fn validate(&self) -> Result<()> {
@@ -366,6 +411,7 @@ impl CommitRecord {
                     self.servers.len()
                 )));
             }
+            self.check_holders(container)?;
             ranges.extend(
                 container
                     .ranks

@@ -197,6 +197,7 @@ pub fn write(dirs: &[PathBuf], spec: &Spec) -> Written {
             manifest_digest: Manifest::digest(&built.manifest.encode()),
             ranks: ranks_to_ranges(ranks),
             refers_to: vec![],
+            holders: vec![],
         });
         paths.push(path);
         structures.push(built.structures);

@@ -40,6 +40,10 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
             "commit-record-referring.bin",
             samples::referring_record().encode(),
         ),
+        (
+            "commit-record-replicated.bin",
+            samples::replicated_record().encode(),
+        ),
         ("claim.bin", samples::claim().encode()),
         ("resumed.bin", samples::resumed().encode()),
         ("frame-vote.bin", samples::frame()),
@@ -109,6 +113,8 @@ fn golden_files_decode_to_the_samples() {
     let referring = CommitRecord::decode(&read("commit-record-referring.bin")).unwrap();
     assert_eq!(referring, samples::referring_record());
     assert_eq!(referring.refers_to(), [38, 39, 41]);
+    let replicated = CommitRecord::decode(&read("commit-record-replicated.bin")).unwrap();
+    assert_eq!(replicated, samples::replicated_record());
     assert_eq!(Claim::decode(&read("claim.bin")), Ok(samples::claim()));
     assert_eq!(
         Resumed::decode(&read("resumed.bin")),

@@ -134,6 +134,12 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                     epoch.run.0[2],
                     epoch.run.0[3],
                 ];
+                // Every loss that a level names takes a holder of its own.
+                let losses = match level {
+                    Level::Peers(losses) => usize::from(losses),
+                    _ => 0,
+                };
+                let count = 4.max(losses as u32 + 1);
                 let containers = (0..4u32).map(|node| {
                     let ranks: Vec<u32> = (0..owners.len() as u32)
                         .filter(|rank| owners[*rank as usize] == node)
@@ -154,6 +160,10 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                         manifest_digest,
                         ranks: ranks_to_ranges(&ranks),
                         refers_to: (0..u64::from(node)).filter(|older| *older < step).collect(),
+                        holders: (0..count)
+                            .filter(|other| *other != node)
+                            .take(losses)
+                            .collect(),
                     };
                     for rank in 0..owners.len() as u32 + 2 {
                         assert_eq!(reference.holds(rank), ranks.contains(&rank));
@@ -166,7 +176,7 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                     epoch,
                     level,
                     world_size: owners.len() as u32,
-                    nodes: (0..4).map(|node| format!("node{node}")).collect(),
+                    nodes: (0..count).map(|node| format!("node{node}")).collect(),
                     placement_generation: created_unix_ms / 3,
                     servers: vec!["/a".into(), "/b".into()],
                     containers: containers.collect(),

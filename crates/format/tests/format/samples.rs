@@ -188,6 +188,7 @@ pub fn container_ref(node: u32, ranks: &[(u32, u32)]) -> ContainerRef {
         manifest_digest: Manifest::digest(&node.to_le_bytes()),
         ranks: ranks.to_vec(),
         refers_to: vec![],
+        holders: vec![],
     }
 }
 
@@ -196,6 +197,16 @@ pub fn referring_record() -> CommitRecord {
     let mut record = commit_record();
     record.containers[0].refers_to = vec![38, 41];
     record.containers[2].refers_to = vec![39, 41];
+    record
+}
+
+/// A commit record whose containers have two replicas each.
+pub fn replicated_record() -> CommitRecord {
+    let mut record = commit_record();
+    record.level = Level::Peers(2);
+    for (container, holders) in record.containers.iter_mut().zip([[2, 1], [0, 2], [1, 0]]) {
+        container.holders = holders.to_vec();
+    }
     record
 }
 
@@ -306,6 +317,31 @@ pub fn messages() -> Vec<Message> {
             text: "generation = 3\n".into(),
         },
         Message::Goodbye { node },
+        Message::Reserve {
+            slot: 3,
+            file: container_ref(1, &[]).file,
+            len_bytes: 1 << 33,
+        },
+        Message::Granted {
+            slot: 3,
+            credit_bytes: 16 << 20,
+        },
+        Message::Credit {
+            slot: 3,
+            bytes: 4 << 20,
+        },
+        Message::Finish {
+            slot: 3,
+            len_bytes: 20480,
+            crc: 0x0123_4567_89ab_cdef,
+        },
+        Message::Held { slot: 3 },
+        Message::Lost {
+            slot: 3,
+            kind: ErrorKind::NoSpace,
+            text: "no room".into(),
+        },
+        Message::LetGo { slot: 3 },
     ]
 }
 

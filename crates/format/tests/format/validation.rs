@@ -187,6 +187,23 @@ fn commit_records() {
             "expected at most 64 older steps",
         );
     }
+    let peers = Level::Peers(2);
+    for (level, holders) in [
+        (Level::Node, vec![1]),
+        (peers, vec![]),
+        (peers, vec![1]),
+        (peers, vec![1, 3]),
+        (peers, vec![1, 1]),
+        (peers, vec![1, 0]),
+    ] {
+        commit_refused(
+            |r| {
+                r.level = level;
+                r.containers[0].holders = holders.clone();
+            },
+            "holders",
+        );
+    }
     commit_refused(|r| r.step = 43, "expected the container s000000000043");
     commit_refused(
         |r| r.epoch.counter = 8,
