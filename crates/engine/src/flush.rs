@@ -390,7 +390,7 @@ impl Flusher {
     ) -> std::result::Result<(Target, Option<u32>), (Option<u32>, Error)> {
         let places = &self.context.places;
         let direct = self.context.direct;
-        if level == Level::Node {
+        if level != Level::Global {
             let dir = places
                 .node
                 .clone()
@@ -557,8 +557,8 @@ impl Flusher {
         }
         for sink in sinks {
             let byte = match sink.level {
-                Level::Node => NODE_DISK_GATE,
-                _ => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
+                Level::Global => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
+                _ => NODE_DISK_GATE,
             };
             let locked = self.gates.lock(byte, self.context.gate_timeout);
             match locked {

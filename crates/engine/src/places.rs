@@ -1,4 +1,4 @@
-//! The directories of one job: where level `node` and level `global` keep their files.
+//! The directories of one job: where level `node` (or `peers`) and level `global` keep their files.
 //!
 //! `<node root>/<job>/<node name>/` and `<placed root>/<job>/`, all opened once, beneath their
 //! roots, without following symbolic links.
@@ -22,8 +22,10 @@ use std::sync::Arc;
 /// Directory handles of one job as one node sees them.
 #[derive(Clone)]
 pub struct Places {
-    /// Level `node`: this node's own directory.
+    /// Level `node`, or `peers`: this node's own directory.
     pub node: Option<Arc<dyn Dir>>,
+    /// Losses of nodes that its checkpoints survive by their replicas on other nodes; 0: level `node`.
+    pub losses: u8,
     /// Level `global`: the placed directories by server index; `None` for one that takes no files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
     /// Those of them that take no files but can be read: what they hold may be the newest there is.
@@ -102,6 +104,7 @@ impl Places {
             ))),
             _ => Ok(Self {
                 node,
+                losses: 0,
                 servers,
                 read_only,
                 server_roots: server_roots.to_vec(),
@@ -138,13 +141,20 @@ impl Places {
         dirs
     }
 
+    /// The level of what lies in the node's own directory.
+    #[must_use]
+    pub fn node_level(&self) -> Level {
+        match self.losses {
+            0 => Level::Node,
+            losses => Level::Peers(losses),
+        }
+    }
+
     /// Configured levels, weakest first.
     #[must_use]
     pub fn levels(&self) -> Vec<Level> {
         let mut levels = Vec::new();
-        if self.node.is_some() {
-            levels.push(Level::Node);
-        }
+        levels.extend(self.node.as_ref().map(|_| self.node_level()));
         if !self.server_roots.is_empty() {
             levels.push(Level::Global);
         }

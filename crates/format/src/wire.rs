@@ -25,6 +25,10 @@ use crate::sabotage::{Switch, off};
 pub const MAX_PAYLOAD_BYTES: u32 = MAX_METADATA_BYTES as u32;
 /// Longest text of an error in a message, in bytes.
 pub const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Most bytes of a file in one message.
+pub const MAX_DATA_BYTES: usize = 16 << 20;
+/// Most files in one message.
+pub const MAX_FILES: usize = 1 << 20;
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 20;
 
@@ -241,6 +245,33 @@ pub enum Message {
         /// The owner's slot.
         slot: u32,
     },
+    /// Bytes of a file: of a replica on its way to a holder, or of what was fetched.
+    Data {
+        /// The slot of whoever gets them, or gave them.
+        slot: u32,
+        /// Where they lie in the file.
+        at_bytes: u64,
+        /// At most [`MAX_DATA_BYTES`].
+        bytes: Vec<u8>,
+    },
+    /// Which files do you hold?
+    Look,
+    /// Files that the sender holds, with their lengths.
+    Holding {
+        /// Name and length of each.
+        files: Vec<(String, u64)>,
+    },
+    /// Send bytes of a file; answered by `Data` or `Lost` of the same slot.
+    Fetch {
+        /// What the asker calls the answer.
+        slot: u32,
+        /// File name.
+        file: String,
+        /// Where they begin.
+        at_bytes: u64,
+        /// How many, at most [`MAX_DATA_BYTES`].
+        len_bytes: u64,
+    },
 }
 
 impl Message {
@@ -264,6 +295,10 @@ impl Message {
             Message::Held { .. } => 15,
             Message::Lost { .. } => 16,
             Message::LetGo { .. } => 17,
+            Message::Data { .. } => 18,
+            Message::Look => 19,
+            Message::Holding { .. } => 20,
+            Message::Fetch { .. } => 21,
         }
     }
 
@@ -381,6 +416,32 @@ impl Message {
             Message::Held { slot } | Message::LetGo { slot } => {
                 w.map(1).uint(1u8).uint(*slot);
             }
+            Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            } => {
+                w.map(3).uint(1u8).uint(*slot);
+                w.uint(2u8).uint(*at_bytes).uint(3u8).bytes(bytes);
+            }
+            Message::Look => {
+                w.map(0);
+            }
+            Message::Holding { files } => {
+                w.map(1).uint(1u8).array(files.len());
+                for (file, len_bytes) in files {
+                    w.array(2).text(file).uint(*len_bytes);
+                }
+            }
+            Message::Fetch {
+                slot,
+                file,
+                at_bytes,
+                len_bytes,
+            } => {
+                w.map(4).uint(1u8).uint(*slot).uint(2u8).text(file);
+                w.uint(3u8).uint(*at_bytes).uint(4u8).uint(*len_bytes);
+            }
             Message::Lost { slot, kind, text } => {
                 w.map(3).uint(1u8).uint(*slot);
                 w.uint(2u8).uint(kind.code() as u64);
@@ -417,7 +478,26 @@ impl Message {
                     node: r.need(node, "key 1")?,
                 }
             }
-            11..=17 => read_about_replica(kind, r)?,
+            11..=18 | 21 => read_about_replica(kind, r)?,
+            19 => {
+                r.map(|_, _| Ok(false))?;
+                Message::Look
+            }
+            20 => {
+                let mut files = None;
+                r.map(|r, key| {
+                    if key == 1 {
+                        files = Some(r.items(MAX_FILES, |r| {
+                            r.tuple(2)?;
+                            Ok((r.name(MAX_FILE_NAME_BYTES)?, r.u64()?))
+                        })?);
+                    }
+                    Ok(key == 1)
+                })?;
+                Message::Holding {
+                    files: r.need(files, "files (key 1)")?,
+                }
+            }
             _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
         };
         r.end()?;
@@ -536,13 +616,15 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
 
 fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     let (mut slot, mut file, mut first, mut second) = (None, None, None, None);
-    let (mut kind, mut text) = (None, None);
+    let (mut kind, mut text, mut bytes, mut len) = (None, None, None, None);
     r.map(|r, key| {
         match (message, key) {
             (_, 1) => slot = Some(r.uint::<u32>()?),
-            (11, 2) => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
-            (12..=14, 2) => first = Some(r.u64()?),
-            (11 | 14, 3) => second = Some(r.u64()?),
+            (11 | 21, 2) => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
+            (12..=14 | 18, 2) => first = Some(r.u64()?),
+            (11 | 14 | 21, 3) => second = Some(r.u64()?),
+            (18, 3) => bytes = Some(r.bytes(MAX_DATA_BYTES)?.to_vec()),
+            (21, 4) => len = Some(r.u64()?),
             (16, 2) => kind = Some(read_kind(r)?),
             (16, 3) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
             _ => return Ok(false),
@@ -570,6 +652,17 @@ fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             crc: r.need(second, "checksum (key 3)")?,
         },
         15 => Message::Held { slot },
+        18 => Message::Data {
+            slot,
+            at_bytes: r.need(first, "offset (key 2)")?,
+            bytes: r.need(bytes, "bytes (key 3)")?,
+        },
+        21 => Message::Fetch {
+            slot,
+            file: r.need(file, "file (key 2)")?,
+            at_bytes: r.need(second, "offset (key 3)")?,
+            len_bytes: r.need(len, "length (key 4)")?,
+        },
         16 => Message::Lost {
             slot,
             kind: r.need(kind, "error kind (key 2)")?,

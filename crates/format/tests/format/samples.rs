@@ -342,6 +342,24 @@ pub fn messages() -> Vec<Message> {
             text: "no room".into(),
         },
         Message::LetGo { slot: 3 },
+        Message::Data {
+            slot: 3,
+            at_bytes: 1 << 33,
+            bytes: b"bytes".to_vec(),
+        },
+        Message::Look,
+        Message::Holding {
+            files: vec![
+                ("epoch-000007.claim".into(), 512),
+                (container_ref(1, &[]).file, 1 << 33),
+            ],
+        },
+        Message::Fetch {
+            slot: 4,
+            file: container_ref(1, &[]).file,
+            at_bytes: 4096,
+            len_bytes: 4 << 20,
+        },
     ]
 }
 
