@@ -265,12 +265,14 @@ impl Holder {
     }
 }
 
-/// Which container of which owner.
+/// Which container: the connection that it came by, and the slot that the owner chose.
 pub type Place = (u32, u32);
 
-/// Something that happened to a keeper. A [`Place`] is the owner's node and the slot it chose.
+/// Something that happened to a keeper. Owners are known by numbers of their connections.
 #[derive(Debug, Clone)]
 pub enum KeeperEvent {
+    /// The owner at the other end of a connection is this node.
+    Came(u32, u32),
     /// A message of an owner.
     From(u32, Message),
     /// Bytes of an owner's container came: slot, from, how many.
@@ -317,6 +319,8 @@ struct Incoming {
 #[derive(Debug)]
 pub struct Keeper {
     epoch: Epoch,
+    /// The node of each connection.
+    nodes: BTreeMap<u32, u32>,
     budget_bytes: u64,
     credit_bytes: u64,
     incoming: BTreeMap<Place, Incoming>,
@@ -331,6 +335,7 @@ impl Keeper {
     pub fn new(epoch: Epoch, budget_bytes: u64, credit_bytes: u64) -> Self {
         Self {
             epoch,
+            nodes: BTreeMap::new(),
             budget_bytes,
             credit_bytes,
             incoming: BTreeMap::new(),
@@ -348,8 +353,12 @@ impl Keeper {
     /// Takes one event in.
     pub fn step(&mut self, event: KeeperEvent) -> Vec<KeeperAction> {
         match event {
-            KeeperEvent::From(node, message) => self.hear(node, message),
-            KeeperEvent::Data(node, slot, at, len) => self.data((node, slot), at, len),
+            KeeperEvent::Came(owner, node) => {
+                self.nodes.insert(owner, node);
+                Vec::new()
+            }
+            KeeperEvent::From(owner, message) => self.hear(owner, message),
+            KeeperEvent::Data(owner, slot, at, len) => self.data((owner, slot), at, len),
             KeeperEvent::Written(place, bytes) => {
                 let Some(one) = self.incoming.get_mut(&place) else {
                     return Vec::new();
@@ -362,10 +371,11 @@ impl Keeper {
             }
             KeeperEvent::Synced(place, crc) => self.synced(place, crc),
             KeeperEvent::Failed(place, error) => self.drop_one(place, Some(error)),
-            KeeperEvent::Gone(node) => {
+            KeeperEvent::Gone(owner) => {
+                self.nodes.remove(&owner);
                 let theirs: BTreeSet<Place> = self
                     .incoming
-                    .range((node, 0)..=(node, u32::MAX))
+                    .range((owner, 0)..=(owner, u32::MAX))
                     .map(|(&p, _)| p)
                     .collect();
                 theirs
@@ -380,19 +390,19 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, node: u32, message: Message) -> Vec<KeeperAction> {
+    fn hear(&mut self, owner: u32, message: Message) -> Vec<KeeperAction> {
         match message {
             Message::Reserve {
                 slot,
                 file,
                 len_bytes,
-            } => self.reserve((node, slot), file, len_bytes),
+            } => self.reserve((owner, slot), file, len_bytes),
             Message::Finish {
                 slot,
                 len_bytes,
                 crc,
             } => {
-                let place = (node, slot);
+                let place = (owner, slot);
                 let Some(one) = self.incoming.get_mut(&place) else {
                     // It was lost here meanwhile, and the owner was told.
                     return Vec::new();
@@ -402,33 +412,30 @@ impl Keeper {
                         "{}: expected the end at {} bytes, once; found it at {len_bytes}",
                         one.file, one.received_bytes
                     );
-                    return self.hang_up(node, Error::corrupt(text));
+                    return self.hang_up(owner, Error::corrupt(text));
                 }
                 one.finish = Some((len_bytes, crc));
                 self.sync_if_whole(place)
             }
-            Message::LetGo { slot } => self.drop_one((node, slot), None),
+            Message::LetGo { slot } => self.drop_one((owner, slot), None),
             other => {
-                let text = format!("node {node} said {other:?} to a holder of replicas");
-                self.hang_up(node, Error::corrupt(text))
+                let text = format!("{other:?} was said to a holder of replicas");
+                self.hang_up(owner, Error::corrupt(text))
             }
         }
     }
 
     fn reserve(&mut self, place: Place, file: String, len_bytes: u64) -> Vec<KeeperAction> {
-        let (node, slot) = place;
+        let (owner, slot) = place;
         let own = match FileName::parse(&file) {
             Some(FileName::Container {
-                epoch,
-                run,
-                node: owner,
-                ..
+                epoch, run, node, ..
             }) => {
                 if (epoch, run) != (self.epoch.counter, self.epoch.run.short_bytes())
                     && !off(Switch::ReplicaEpoch)
                 {
                     return vec![refuse(
-                        node,
+                        owner,
                         slot,
                         &Error::fenced(format!(
                             "{file} is not of epoch {}, which this node is in",
@@ -436,26 +443,26 @@ impl Keeper {
                         )),
                     )];
                 }
-                owner == node || off(Switch::ReplicaOwner)
+                self.nodes.get(&owner) == Some(&node) || off(Switch::ReplicaOwner)
             }
             _ => false,
         };
-        let open = self.incoming.range((node, 0)..=(node, u32::MAX)).count();
+        let open = self.incoming.range((owner, 0)..=(owner, u32::MAX)).count();
         if !own || self.incoming.contains_key(&place) || open >= OPEN_MAX {
             let text = format!(
-                "node {node} asked for room for {file:?} in slot {slot} while {open} are open: not its container, or a slot in use"
+                "room was asked for {file:?} in slot {slot} while {open} are open: not a container of that node, or a slot in use"
             );
-            return self.hang_up(node, Error::corrupt(text));
+            return self.hang_up(owner, Error::corrupt(text));
         }
         let taken =
             self.held.contains_key(&file) || self.incoming.values().any(|one| one.file == file);
         if taken {
             let text = format!("{file} is held here already");
-            return vec![refuse(node, slot, &Error::invalid(text))];
+            return vec![refuse(owner, slot, &Error::invalid(text))];
         }
         let free = self.budget_bytes.saturating_sub(self.used_bytes());
         if len_bytes > free && !off(Switch::ReplicaBudget) {
-            return vec![refuse(node, slot, &Error::no_space(format!(
+            return vec![refuse(owner, slot, &Error::no_space(format!(
                 "{len_bytes} bytes were asked for {file}, and {free} of {} for replicas are free",
                 self.budget_bytes
             ))
@@ -474,7 +481,7 @@ impl Keeper {
         let credit_bytes = self.credit_bytes;
         vec![
             KeeperAction::Create(place, file, len_bytes),
-            KeeperAction::To(node, Message::Granted { slot, credit_bytes }),
+            KeeperAction::To(owner, Message::Granted { slot, credit_bytes }),
         ]
     }
 
@@ -532,28 +539,28 @@ impl Keeper {
         if let Some(one) = self.incoming.remove(&place) {
             self.held.insert(one.file, len);
         }
-        let (node, slot) = place;
-        vec![KeeperAction::To(node, Message::Held { slot })]
+        let (owner, slot) = place;
+        vec![KeeperAction::To(owner, Message::Held { slot })]
     }
 
     fn drop_one(&mut self, place: Place, error: Option<Error>) -> Vec<KeeperAction> {
         let Some(one) = self.incoming.remove(&place) else {
             return Vec::new();
         };
-        let (node, slot) = place;
-        let told = error.map(|error| refuse(node, slot, &error));
+        let (owner, slot) = place;
+        let told = error.map(|error| refuse(owner, slot, &error));
         let removed = KeeperAction::Remove(place, one.file);
         [removed].into_iter().chain(told).collect()
     }
 
-    fn hang_up(&mut self, node: u32, error: Error) -> Vec<KeeperAction> {
-        let mut actions = self.step(KeeperEvent::Gone(node));
-        actions.push(KeeperAction::HangUp(node, error));
+    fn hang_up(&mut self, owner: u32, error: Error) -> Vec<KeeperAction> {
+        let mut actions = self.step(KeeperEvent::Gone(owner));
+        actions.push(KeeperAction::HangUp(owner, error));
         actions
     }
 }
 
-fn refuse(node: u32, slot: u32, error: &Error) -> KeeperAction {
+fn refuse(owner: u32, slot: u32, error: &Error) -> KeeperAction {
     let (kind, text): (ErrorKind, String) = (error.kind(), error.message().to_owned());
-    KeeperAction::To(node, Message::Lost { slot, kind, text })
+    KeeperAction::To(owner, Message::Lost { slot, kind, text })
 }

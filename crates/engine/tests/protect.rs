@@ -33,6 +33,15 @@ fn container_of(epoch: Epoch, step: u64, node: u32) -> String {
     name.to_string()
 }
 
+/// A keeper to which nodes 0 … 7 are connected, each by the connection of its number.
+fn keeper(budget_bytes: u64, credit_bytes: u64) -> Keeper {
+    let mut keeper = Keeper::new(EPOCH, budget_bytes, credit_bytes);
+    for node in 0..8 {
+        assert!(keeper.step(KeeperEvent::Came(node, node)).is_empty());
+    }
+    keeper
+}
+
 /// A piece of a container stands for its bytes: their checksum is what has to arrive.
 fn content(node: u32, bytes: u64) -> Vec<u8> {
     let words = (0..bytes / 8).flat_map(|i| (i ^ u64::from(node) << 40).to_le_bytes());
@@ -75,7 +84,7 @@ impl World {
             owners: Vec::new(),
             keepers: holders
                 .iter()
-                .map(|_| Keeper::new(EPOCH, budget_bytes, CREDIT_BYTES))
+                .map(|_| keeper(budget_bytes, CREDIT_BYTES))
                 .collect(),
             disks: holders.iter().map(|_| Disk::default()).collect(),
             to_keeper: BTreeMap::new(),
@@ -396,7 +405,7 @@ fn reserved(
 
 #[test]
 fn a_keeper_refuses_what_is_not_its_business() {
-    let mut keeper = Keeper::new(EPOCH, 100, 50);
+    let mut keeper = keeper(100, 50);
     let older = Epoch {
         counter: 4,
         ..EPOCH
@@ -447,7 +456,7 @@ fn sent(
     finish: Option<(u64, u64)>,
     received_crc: u64,
 ) -> Result<(), ErrorKind> {
-    let mut keeper = Keeper::new(EPOCH, 1000, 60);
+    let mut keeper = keeper(1000, 60);
     reserved(&mut keeper, 1, 0, container(1, 1), 100).unwrap();
     let mut last = Vec::new();
     for &(at, len) in pieces {

@@ -80,3 +80,5 @@ pub use secret::{Secret, SecretSource};
 pub use signal::install_signal;
 pub use steps::{StepHook, StepInfo, Steps, Verdict};
 pub use track::{Tracker, page_bytes};
+#[doc(hidden)]
+pub use uring::Uring;

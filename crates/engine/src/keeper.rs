@@ -1,0 +1,321 @@
+//! The holder's side of replication: one thread that takes in what other nodes bring, and gives back what is asked for.
+//!
+//! How: it listens for other nodes, each of which proves that it knows the job's key. Their containers are written into
+//! this node's own directory, beside its own ones and under the names that they have everywhere; prune treats them alike.
+//! Files of the job are read to whoever asks.
+//!
+//! Invariants:
+//! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
+//! 2. No name leads outside the directory, and only names of this job's files are read or written.
+//! 3. A peer that sends rubbish, stalls or vanishes costs its own containers; a stalled answer costs at most
+//!    `SEND_TIMEOUT` of this thread's time, once.
+//!
+//! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
+//! (`remote.rs`).
+
+use crate::protect::{Keeper, KeeperAction, KeeperEvent, Place};
+use orcheck_format::crc::Crc64;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Epoch;
+use orcheck_format::names::FileName;
+use orcheck_format::wire::{MAX_DATA_BYTES, Message};
+use orcheck_io::conn::Conn;
+use orcheck_io::dir::{Create, Dir};
+use orcheck_io::file::File;
+use orcheck_io::net::{Key, Listener};
+use orcheck_io::poll::Poller;
+use orcheck_io::steps::Steps;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest time one message may take to leave.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(500);
+/// Longest stay at the door while others may be ready.
+const ACCEPT_SLICE: Duration = Duration::from_millis(200);
+/// Most connections at once.
+const CONNS_MAX: usize = 4096;
+/// Bytes of one container that may be on the way.
+pub const CREDIT_BYTES: u64 = 32 << 20;
+
+/// What a keeper needs to know.
+pub struct KeeperContext {
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// The node's own directory.
+    pub dir: Arc<dyn Dir>,
+    /// Room for replicas of others.
+    pub budget_bytes: u64,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// The job's key.
+    pub key: Key,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// The session ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A holder's thread.
+pub struct KeeperThread {
+    context: KeeperContext,
+    listeners: Vec<Listener>,
+    poller: Poller,
+    keeper: Keeper,
+    /// By a number of our own: the protocol knows connections by it.
+    peers: BTreeMap<u32, Peer>,
+    next_peer: u32,
+    files: BTreeMap<Place, Incoming>,
+    /// Files that are read, by connection and name.
+    reading: BTreeMap<(u32, String), Box<dyn File>>,
+}
+
+struct Peer {
+    conn: Conn,
+    /// Its node, once it said so.
+    node: Option<u32>,
+}
+
+struct Incoming {
+    file: Box<dyn File>,
+    crc: Crc64,
+}
+
+impl KeeperThread {
+    /// Prepares the thread; `poller` is the one whose waker the session holds.
+    #[must_use]
+    pub fn new(context: KeeperContext, listeners: Vec<Listener>, poller: Poller) -> Self {
+        let keeper = Keeper::new(context.epoch, context.budget_bytes, CREDIT_BYTES);
+        Self {
+            context,
+            listeners,
+            poller,
+            keeper,
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            files: BTreeMap::new(),
+            reading: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until the session ends.
+    ///
+    /// # Errors
+    /// A defect, lack of descriptors, or a test's injected failure.
+    pub fn run(mut self) -> Result<()> {
+        while !self.context.stop.load(Ordering::Acquire) {
+            let doors = self.listeners.len();
+            let fds: Vec<_> = (self.listeners.iter().map(AsFd::as_fd))
+                .chain(self.peers.values().map(|peer| peer.conn.as_fd()))
+                .collect();
+            let ready = self.poller.wait(&fds, SLICE)?;
+            drop(fds);
+            for door in ready.into_iter().filter(|&at| at < doors) {
+                let (key, steps) = (&self.context.key, &self.context.steps);
+                if let Some(conn) = self.listeners[door].accept(key, steps, ACCEPT_SLICE)?
+                    && self.peers.len() < CONNS_MAX
+                {
+                    self.peers.insert(self.next_peer, Peer { conn, node: None });
+                    self.next_peer = self.next_peer.wrapping_add(1);
+                }
+            }
+            let peers: Vec<u32> = self.peers.keys().copied().collect();
+            for peer in peers {
+                self.hear(peer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that a peer has said.
+    fn hear(&mut self, number: u32) -> Result<()> {
+        loop {
+            let Some(peer) = self.peers.get_mut(&number) else {
+                return Ok(());
+            };
+            match peer.conn.try_receive() {
+                Ok(None) => return Ok(()),
+                Ok(Some(message)) => self.take(number, message)?,
+                Err(_) => self.forget(number)?,
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) -> Result<()> {
+        self.peers.remove(&number);
+        self.reading.retain(|(peer, _), _| *peer != number);
+        self.step(KeeperEvent::Gone(number), None)
+    }
+
+    fn take(&mut self, number: u32, message: Message) -> Result<()> {
+        match message {
+            Message::Hello { node, .. } => {
+                if let Some(peer) = self.peers.get_mut(&number) {
+                    peer.node = Some(node);
+                }
+                self.step(KeeperEvent::Came(number, node), None)
+            }
+            Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            } => {
+                let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
+                self.step(event, Some(&bytes))
+            }
+            Message::Look => {
+                let answer = self.holding();
+                self.tell(number, &answer)
+            }
+            Message::Fetch {
+                slot,
+                file,
+                at_bytes,
+                len_bytes,
+            } => {
+                let answer = match self.fetch(number, &file, at_bytes, len_bytes) {
+                    Ok(bytes) => Message::Data {
+                        slot,
+                        at_bytes,
+                        bytes,
+                    },
+                    Err(error) => lost(slot, &error),
+                };
+                self.tell(number, &answer)
+            }
+            other => self.step(KeeperEvent::From(number, other), None),
+        }
+    }
+
+    fn tell(&mut self, number: u32, message: &Message) -> Result<()> {
+        let Some(peer) = self.peers.get_mut(&number) else {
+            return Ok(());
+        };
+        match peer.conn.send(message, SEND_TIMEOUT) {
+            Ok(()) => Ok(()),
+            Err(_) => self.forget(number),
+        }
+    }
+
+    /// The files of the job that are here.
+    fn holding(&self) -> Message {
+        match self.context.dir.list() {
+            Ok(entries) => Message::Holding {
+                files: entries
+                    .into_iter()
+                    .filter(|entry| !entry.is_dir && FileName::parse(&entry.name).is_some())
+                    .map(|entry| (entry.name, entry.len_bytes))
+                    .collect(),
+            },
+            Err(error) => lost(0, &error),
+        }
+    }
+
+    fn fetch(&mut self, number: u32, name: &str, at_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
+        if FileName::parse(name).is_none() || len_bytes > MAX_DATA_BYTES as u64 {
+            return Err(Error::invalid(format!(
+                "{len_bytes} bytes of {name:?} were asked for: expected at most {MAX_DATA_BYTES} of a file of the job"
+            )));
+        }
+        let key = (number, name.to_owned());
+        if !self.reading.contains_key(&key) {
+            let file = self.context.dir.open(name)?;
+            self.reading.insert(key.clone(), file);
+            // The others of this peer were read before: a restart reads one container after the other.
+            self.reading
+                .retain(|(peer, other), _| *peer != number || other == name);
+        }
+        let mut bytes = orcheck_io::memory::zeroed(len_bytes as usize)?;
+        match self.reading.get(&key) {
+            Some(file) => file.read_at(&mut bytes, at_bytes)?,
+            None => return Err(Error::internal("an opened file vanished")),
+        }
+        Ok(bytes)
+    }
+
+    /// Lets the protocol decide, and does it.
+    fn step(&mut self, event: KeeperEvent, bytes: Option<&[u8]>) -> Result<()> {
+        let mut actions: std::collections::VecDeque<KeeperAction> = self.keeper.step(event).into();
+        while let Some(action) = actions.pop_front() {
+            let news = match action {
+                KeeperAction::To(number, message) => {
+                    self.context.steps.at("keeper.send", "")?;
+                    self.tell(number, &message)?;
+                    continue;
+                }
+                KeeperAction::Create(place, name, len) => {
+                    let created = self.create(&name, len);
+                    match created {
+                        Ok(file) => {
+                            let crc = Crc64::new();
+                            self.files.insert(place, Incoming { file, crc });
+                            continue;
+                        }
+                        Err(error) => KeeperEvent::Failed(place, error),
+                    }
+                }
+                KeeperAction::Write(place, at, len) => {
+                    let (Some(one), Some(bytes)) = (self.files.get_mut(&place), bytes) else {
+                        return Err(Error::internal("bytes of a replica without a file"));
+                    };
+                    one.crc.update(bytes);
+                    match one.file.write_at(bytes, at) {
+                        Ok(()) => KeeperEvent::Written(place, len),
+                        Err(error) => KeeperEvent::Failed(place, error),
+                    }
+                }
+                KeeperAction::Sync(place, len) => match self.make_durable(place, len) {
+                    Ok(crc) => KeeperEvent::Synced(place, crc),
+                    Err(error) => KeeperEvent::Failed(place, error),
+                },
+                KeeperAction::Remove(place, name) => {
+                    drop(self.files.remove(&place));
+                    // Best effort: what cannot be removed now is collected by prune.
+                    let _ = self.context.dir.remove(&name);
+                    continue;
+                }
+                KeeperAction::HangUp(number, _) => {
+                    self.peers.remove(&number);
+                    self.reading.retain(|(peer, _), _| *peer != number);
+                    continue;
+                }
+            };
+            actions.extend(self.keeper.step(news));
+        }
+        Ok(())
+    }
+
+    fn create(&self, name: &str, len: u64) -> Result<Box<dyn File>> {
+        let how = if self.context.direct {
+            Create::Direct
+        } else {
+            Create::Buffered
+        };
+        let file = self.context.dir.create(name, how)?;
+        file.allocate(len).inspect_err(|_| {
+            let _ = self.context.dir.remove(name);
+        })?;
+        Ok(file)
+    }
+
+    /// The checksum of what is durable now.
+    fn make_durable(&mut self, place: Place, len: u64) -> Result<u64> {
+        let Some(Incoming { file, crc }) = self.files.remove(&place) else {
+            return Err(Error::internal("the end of a replica without a file"));
+        };
+        file.truncate(len)?;
+        file.sync()?;
+        file.close()?;
+        self.context.dir.sync()?;
+        Ok(crc.value())
+    }
+}
+
+fn lost(slot: u32, error: &Error) -> Message {
+    let (kind, text) = (error.kind(), error.message().to_owned());
+    Message::Lost { slot, kind, text }
+}

@@ -1,0 +1,516 @@
+//! The owner's side of replication: a directory whose containers appear on other nodes too.
+//!
+//! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own one. A container that is created there is written to the
+//! own directory and sent to its holders at once; when it is made durable, it is so everywhere. Who holds it is drawn anew
+//! for each step. Connections to holders are made when first needed, and again after one was lost.
+//!
+//! Invariants:
+//! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
+//! 2. A write returns when all its bytes are with the kernel for every holder: their memory may then go.
+//! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
+//! 4. A container that is not made durable is let go of everywhere.
+//!
+//! Survives: holders that are slow, refuse, vanish or talk nonsense: the container is lost, with their name. Not here: the
+//! holder's side (`keeper.rs`), the protocol (`protect.rs`).
+
+use crate::protect::{Owner, OwnerAction, OwnerEvent};
+use orcheck_format::crc::Crc64;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::wire::Message;
+use orcheck_io::Uring;
+use orcheck_io::clock::Clock;
+use orcheck_io::conn::Conn;
+use orcheck_io::dir::{Create, Dir, Entry as Listed};
+use orcheck_io::file::File;
+use orcheck_io::net::{Address, Key};
+use orcheck_io::poll::Poller;
+use orcheck_io::steps::Steps;
+use orcheck_redundancy::{Domains, Draw};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for a connection to one address of a holder.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// What bringing replicas to other nodes takes.
+pub struct ReplicasContext {
+    /// The job.
+    pub job: JobName,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// A rank of this node, and the node.
+    pub own: (u32, u32),
+    /// Replicas of each container.
+    pub replicas: u32,
+    /// Which nodes fail together.
+    pub domains: Domains,
+    /// Names of the nodes, and where their keepers are reached.
+    pub nodes: Vec<(String, Vec<Address>)>,
+    /// The job's key.
+    pub key: Key,
+    /// Longest wait for a holder without any progress.
+    pub timeout: Duration,
+    /// Clock for waits.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Set when the session ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// The replicas of what one writer writes.
+pub struct Replicas {
+    context: ReplicasContext,
+    poller: Poller,
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    conns: BTreeMap<u32, Conn>,
+    next_slot: u32,
+}
+
+impl Replicas {
+    /// Prepares; connects to nobody yet.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes; lack of descriptors.
+    pub fn new(context: ReplicasContext) -> Result<Arc<Self>> {
+        let this = Self {
+            context,
+            poller: Poller::new()?,
+            links: Mutex::default(),
+        };
+        this.holders(0)?;
+        Ok(Arc::new(this))
+    }
+
+    /// The holders of this node's part of `step`.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes.
+    pub fn holders(&self, step: u64) -> Result<Vec<u32>> {
+        let context = &self.context;
+        let draw = Draw {
+            job: &context.job,
+            epoch: context.epoch,
+            step,
+        };
+        draw.holders(&context.domains, context.own.1, context.replicas)
+    }
+
+    /// The node's own directory, whose containers of at most `most_bytes` go to these holders too.
+    #[must_use]
+    pub fn wrap(
+        self: &Arc<Self>,
+        own: Arc<dyn Dir>,
+        holders: Vec<u32>,
+        most_bytes: u64,
+    ) -> Arc<dyn Dir> {
+        Arc::new(ReplicatedDir {
+            own,
+            replicas: Arc::clone(self),
+            holders,
+            most_bytes,
+        })
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, node: u32) -> Result<Conn> {
+        let context = &self.context;
+        let (name, addresses) = &context.nodes[node as usize];
+        let mut errors = Vec::new();
+        for address in addresses {
+            match Conn::connect(address, &context.key, &context.steps, CONNECT_TIMEOUT) {
+                Ok(mut conn) => {
+                    let (rank, node) = context.own;
+                    conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
+                    return Ok(conn);
+                }
+                Err(error) => errors.push(error.message().to_owned()),
+            }
+        }
+        Err(Error::unavailable(format!(
+            "node '{name}' is not reached: {}",
+            errors.join("; ")
+        ))
+        .next("check that nodes reach each other over TCP"))
+    }
+}
+
+struct ReplicatedDir {
+    own: Arc<dyn Dir>,
+    replicas: Arc<Replicas>,
+    holders: Vec<u32>,
+    most_bytes: u64,
+}
+
+impl Dir for ReplicatedDir {
+    fn path(&self) -> &Path {
+        self.own.path()
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        let own = self.own.create(name, how)?;
+        let mut links = self.replicas.links();
+        let slot = links.next_slot;
+        links.next_slot = slot.wrapping_add(1);
+        drop(links);
+        let (owner, actions) = Owner::new(slot, name, self.most_bytes, &self.holders);
+        let mut sending = Sending {
+            owner,
+            slot,
+            crc: Crc64::new(),
+            ready_bytes: 0,
+            let_go_bytes: 0,
+            outcome: None,
+        };
+        sending.carry_out(&self.replicas, &self.holders, actions, None);
+        let transfer = Transfer {
+            replicas: Arc::clone(&self.replicas),
+            holders: self.holders.clone(),
+            sending: Mutex::new(sending),
+        };
+        Ok(Box::new(ReplicatedFile { own, transfer }))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        self.own.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.own.rename(from, to)
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        self.own.rename_new(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.own.remove(name)
+    }
+
+    fn list(&self) -> Result<Vec<Listed>> {
+        self.own.list()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.own.sync()
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        self.own.child(name, create)
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.own.remove_child(name)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.own.free_bytes()
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        self.own.read_only()
+    }
+}
+
+/// A container being written here and sent to its holders.
+struct ReplicatedFile {
+    own: Box<dyn File>,
+    transfer: Transfer,
+}
+
+/// What goes to the holders; dropped before it is decided, they let go of it.
+struct Transfer {
+    replicas: Arc<Replicas>,
+    holders: Vec<u32>,
+    sending: Mutex<Sending>,
+}
+
+struct Sending {
+    owner: Owner,
+    slot: u32,
+    crc: Crc64,
+    ready_bytes: u64,
+    let_go_bytes: u64,
+    outcome: Option<Result<()>>,
+}
+
+/// Bytes of the container that are in memory, and where they lie in it.
+type Window<'a> = Option<(u64, &'a [u8])>;
+
+impl Sending {
+    fn take(&mut self, with: &Replicas, holders: &[u32], event: OwnerEvent, window: Window<'_>) {
+        let actions = self.owner.step(event);
+        self.carry_out(with, holders, actions, window);
+    }
+
+    /// Does what the protocol asks for; what fails on the way is told to it.
+    fn carry_out(
+        &mut self,
+        with: &Replicas,
+        holders: &[u32],
+        actions: Vec<OwnerAction>,
+        window: Window<'_>,
+    ) {
+        let mut failed = Vec::new();
+        for action in actions {
+            let (node, message) = match action {
+                OwnerAction::To(node, message) => (node, message),
+                OwnerAction::Send(node, at_bytes, len) => {
+                    let bytes = window.and_then(|(start, bytes)| {
+                        let from = usize::try_from(at_bytes.checked_sub(start)?).ok()?;
+                        bytes.get(from..from.checked_add(usize::try_from(len).ok()?)?)
+                    });
+                    let Some(bytes) = bytes else {
+                        let text = format!(
+                            "{len} bytes at {at_bytes} of a container were let go too early"
+                        );
+                        failed.push((node, Error::internal(text)));
+                        continue;
+                    };
+                    let message = Message::Data {
+                        slot: self.slot,
+                        at_bytes,
+                        bytes: bytes.to_vec(),
+                    };
+                    (node, message)
+                }
+                OwnerAction::Sent(bytes) => {
+                    self.let_go_bytes = bytes;
+                    continue;
+                }
+                OwnerAction::Done => {
+                    self.outcome = Some(Ok(()));
+                    continue;
+                }
+                OwnerAction::Lost(error) => {
+                    self.outcome = Some(Err(error));
+                    continue;
+                }
+            };
+            if let Err(error) = send(with, node, &message) {
+                failed.push((node, error));
+            }
+        }
+        for (node, error) in failed {
+            self.take(with, holders, OwnerEvent::Gone(node, error), window);
+        }
+    }
+
+    /// Hears the holders until `enough`, or until the container is lost.
+    fn wait(
+        &mut self,
+        with: &Replicas,
+        holders: &[u32],
+        window: Window<'_>,
+        enough: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let context = &with.context;
+        let mut until = context.clock.now() + context.timeout;
+        while !enough(self) {
+            if let Some(Err(error)) = &self.outcome {
+                return Err(error.clone());
+            }
+            let news = listen(with, holders)?;
+            if !news.is_empty() {
+                until = context.clock.now() + context.timeout;
+            }
+            for event in news {
+                let ours = match &event {
+                    OwnerEvent::From(_, message) => slot_of(message) == Some(self.slot),
+                    _ => true,
+                };
+                if ours {
+                    self.take(with, holders, event, window);
+                }
+            }
+            if context.stop.load(Ordering::Acquire) {
+                let ended = Error::unavailable("the session ended before all holders had it");
+                self.take(with, holders, OwnerEvent::GiveUp(ended), window);
+            } else if context.clock.now() >= until {
+                self.take(with, holders, OwnerEvent::Deadline, window);
+            }
+        }
+        match &self.outcome {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn slot_of(message: &Message) -> Option<u32> {
+    match message {
+        Message::Granted { slot, .. }
+        | Message::Credit { slot, .. }
+        | Message::Held { slot }
+        | Message::Lost { slot, .. } => Some(*slot),
+        _ => None,
+    }
+}
+
+fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
+    with.context
+        .steps
+        .at("replicas.send", &with.context.nodes[node as usize].0)?;
+    let mut links = with.links();
+    let conn = match links.conns.entry(node) {
+        Entry::Occupied(there) => there.into_mut(),
+        Entry::Vacant(none) => none.insert(with.connect(node)?),
+    };
+    conn.send(message, with.context.timeout).inspect_err(|_| {
+        links.conns.remove(&node);
+    })
+}
+
+/// What holders said meanwhile, waiting a little for the first word.
+fn listen(with: &Replicas, holders: &[u32]) -> Result<Vec<OwnerEvent>> {
+    let mut links = with.links();
+    let fds: Vec<_> = holders
+        .iter()
+        .filter_map(|node| links.conns.get(node))
+        .map(AsFd::as_fd)
+        .collect();
+    with.poller.wait(&fds, SLICE)?;
+    drop(fds);
+    let mut news = Vec::new();
+    for &node in holders {
+        let Some(conn) = links.conns.get_mut(&node) else {
+            continue;
+        };
+        loop {
+            match conn.try_receive() {
+                Ok(Some(message)) => news.push(OwnerEvent::From(node, message)),
+                Ok(None) => break,
+                Err(error) => {
+                    links.conns.remove(&node);
+                    news.push(OwnerEvent::Gone(node, error));
+                    break;
+                }
+            }
+        }
+    }
+    Ok(news)
+}
+
+impl Transfer {
+    fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, sending: &mut Sending, event: OwnerEvent, window: Window<'_>) {
+        sending.take(&self.replicas, &self.holders, event, window);
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        let mut sending = self.sending();
+        if sending.outcome.is_none() {
+            let error = Error::unavailable("the container was given up");
+            self.take(&mut sending, OwnerEvent::GiveUp(error), None);
+        }
+    }
+}
+
+impl ReplicatedFile {
+    fn send_and_write(
+        &self,
+        buf: &[u8],
+        at: u64,
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let transfer = &self.transfer;
+        let mut sending = transfer.sending();
+        if at != sending.ready_bytes {
+            return Err(Error::internal(format!(
+                "{}: {} bytes at {at} do not follow the {} before",
+                self.own.name(),
+                buf.len(),
+                sending.ready_bytes
+            )));
+        }
+        let end = at + buf.len() as u64;
+        sending.crc.update(buf);
+        sending.ready_bytes = end;
+        let window = Some((at, buf));
+        // What the credit allows is on its way while the own directory takes the same bytes.
+        transfer.take(&mut sending, OwnerEvent::Ready(end), window);
+        write()?;
+        sending.wait(&transfer.replicas, &transfer.holders, window, |sending| {
+            sending.let_go_bytes >= end
+        })
+    }
+}
+
+impl File for ReplicatedFile {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.send_and_write(buf, at, || self.own.write_at(buf, at))
+    }
+
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &Uring) -> Result<()> {
+        self.send_and_write(buf, at, || self.own.write_pinned(buf, at, way))
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        self.own.read_at(buf, at)
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.own.allocate(len)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.own.truncate(len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let transfer = &self.transfer;
+        let mut sending = transfer.sending();
+        let crc = sending.crc.value();
+        transfer.take(&mut sending, OwnerEvent::End(crc), None);
+        self.own.sync()?;
+        sending.wait(&transfer.replicas, &transfer.holders, None, |sending| {
+            sending.outcome.is_some()
+        })
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.own.len_bytes()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.own.is_direct()
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        self.own.alignment_bytes()
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.own.try_lock()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let ReplicatedFile { own, transfer } = *self;
+        drop(transfer);
+        own.close()
+    }
+
+    fn name(&self) -> String {
+        self.own.name()
+    }
+}
