@@ -73,6 +73,11 @@ impl Session {
             waker.wake();
             result = result.and(join(thread, &*self.environment.clock));
         }
+        if let Some((thread, waker)) = threads.keeper.take() {
+            threads.keeper_stop.store(true, Ordering::Release);
+            waker.wake();
+            result = result.and(join(thread, &*self.environment.clock));
+        }
         drop(threads);
         if let Some(Route { parent, dir, child }) = self.route.take() {
             let removed = dir

@@ -22,6 +22,7 @@ use crate::collective::Collective;
 use crate::connect::{NodeSide, connect, node_address};
 use crate::facts::exchange_facts;
 use crate::options::{Numa, Options};
+use crate::peers::Peers;
 use crate::session::Environment;
 use crate::start::{Start, prepare_start, server_names};
 use crate::threads::{ThreadContext, Threads};
@@ -65,6 +66,7 @@ pub(crate) struct Opened {
     pub encoded: bool,
     /// The user's key, for what is restarted from.
     pub secret: Option<Arc<Secret>>,
+    pub peers: Option<Peers>,
 }
 
 pub(crate) fn open(
@@ -101,7 +103,7 @@ pub(crate) fn open(
             Ok(None)
         },
     )?;
-    let places = agree(collective, made.map_or_else(|| open_places(false), Ok))?;
+    let mut places = agree(collective, made.map_or_else(|| open_places(false), Ok))?;
     let mut notes = places.notes.clone();
 
     let claimed_in: Vec<Arc<dyn Dir>> = claim_dirs(&places, leads_node, leads_job);
@@ -135,6 +137,9 @@ pub(crate) fn open(
         counter,
         run: start.run,
     };
+
+    let mut peers = Peers::meet(collective, &layout, &options, &start)?;
+    places.losses = options.peers;
 
     let shape = IndexShape {
         ranks: layout.nodes[node as usize].ranks.len() as u32,
@@ -200,6 +205,7 @@ pub(crate) fn open(
         placement: start.placement,
         gates: &gates,
         recipe: recipe.clone(),
+        peers: peers.as_mut(),
     };
     let rest = context.start(own, links).and_then(|threads| {
         let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
@@ -225,6 +231,7 @@ pub(crate) fn open(
         trigger,
         encoded: !recipe.is_plain(),
         secret,
+        peers,
     };
     Ok((opened, options))
 }

@@ -175,6 +175,10 @@ struct Raw {
     compress_level: i32,
     encrypt: EncryptName,
     encrypt_key: Option<String>,
+    peers: u32,
+    replicas: Option<u32>,
+    topology: Option<PathBuf>,
+    replica_budget: Option<Size>,
 }
 
 impl Default for Raw {
@@ -217,11 +221,15 @@ impl Default for Raw {
             compress_level: 1,
             encrypt: EncryptName::None,
             encrypt_key: None,
+            peers: 0,
+            replicas: None,
+            topology: None,
+            replica_budget: None,
         }
     }
 }
 
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 41] = [
     "global",
     "node_dir",
     "node_name",
@@ -259,6 +267,10 @@ const NAMES: [&str; 37] = [
     "compress_level",
     "encrypt",
     "encrypt_key",
+    "peers",
+    "replicas",
+    "topology",
+    "replica_budget",
 ];
 
 /// The options of one rank, merged and checked.
@@ -326,6 +338,14 @@ pub struct Options {
     pub end_time_unix_s: Option<f64>,
     /// How long before the end.
     pub end_margin_s: f64,
+    /// Losses of nodes that checkpoints survive by replicas on other nodes; 0: none.
+    pub peers: u8,
+    /// Replicas of each container; at least `peers`.
+    pub replicas: u8,
+    /// Which nodes fail together.
+    pub topology: Option<PathBuf>,
+    /// Room for replicas of other nodes; `None`: what the file system has.
+    pub replica_budget_bytes: Option<u64>,
     /// Trigger: this signal.
     pub signal: Option<i32>,
     /// How containers are made smaller.
@@ -405,6 +425,7 @@ impl Options {
             .try_into()
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
         let (compression, encrypt, encrypt_key) = encoding(&raw)?;
+        let replicas = replicas(&raw)?;
         let global: Vec<PathBuf> = match raw.global {
             None => Vec::new(),
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
@@ -501,9 +522,46 @@ impl Options {
             compress_level: raw.compress_level,
             encrypt,
             encrypt_key,
+            peers: raw.peers as u8,
+            replicas: replicas as u8,
+            topology: raw.topology,
+            replica_budget_bytes: (raw.replica_budget)
+                .map(|size| size.bytes("replica_budget"))
+                .transpose()?,
             given: table,
         })
     }
+}
+
+/// How many replicas each container has, of which any number up to `peers` may be lost.
+fn replicas(raw: &Raw) -> Result<u32> {
+    range("peers", f64::from(raw.peers), 0.0, 255.0)?;
+    let replicas = raw.replicas.unwrap_or(raw.peers);
+    range("replicas", f64::from(replicas), f64::from(raw.peers), 255.0).map_err(|error| {
+        error.next("each loss of a node that `peers` promises to survive takes a replica")
+    })?;
+    if raw.peers == 0 {
+        if replicas > 0 {
+            return Err(
+                Error::invalid(format!("replicas = {replicas} without peers"))
+                    .next("set peers to the number of nodes that may be lost"),
+            );
+        }
+        return Ok(0);
+    }
+    if raw.node_dir.is_none() {
+        return Err(
+            Error::invalid(format!("peers = {} without node_dir", raw.peers))
+                .next("set node_dir to a directory on each node's own disk"),
+        );
+    }
+    if raw.mode == ModeName::Traditional {
+        return Err(Error::invalid(
+            "peers does not go with mode = \"traditional\", whose containers are striped",
+        )
+        .next("leave one of the two out"));
+    }
+    Ok(replicas)
 }
 
 /// How containers are encoded, and where the key comes from.

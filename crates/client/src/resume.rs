@@ -10,15 +10,18 @@
 //! Not here: reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
+use crate::peers::{exchange_holdings, files_of};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::epoch::record_resumed;
+use orcheck_engine::remote::{Others, OthersContext};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use std::sync::Arc;
+use std::time::Duration;
 
 const CANDIDATE_BYTES: usize = 32;
 
@@ -89,6 +92,7 @@ impl Session {
 
     /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
     fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
+        self.learn_what_others_hold()?;
         let looked = if self.rank == 0 && !self.options.fresh {
             candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
@@ -125,6 +129,28 @@ impl Session {
         }
         self.resume.fenced = own.fenced;
         Ok((list, notes))
+    }
+
+    /// At level `peers`: which node holds which files.
+    fn learn_what_others_hold(&mut self) -> Result<()> {
+        let Some(peers) = &self.peers else {
+            return Ok(());
+        };
+        let leads = self.layout.leads_node(self.rank);
+        let own = match &self.places.node {
+            Some(dir) if leads && !self.options.fresh => files_of(dir.as_ref()),
+            _ => Ok(Vec::new()),
+        };
+        let holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
+        let context = OthersContext {
+            own: (self.rank, self.layout.node_of(self.rank)),
+            nodes: peers.nodes.clone(),
+            key: peers.key.clone(),
+            timeout: Duration::from_secs_f64(self.options.timeout_s),
+            steps: self.environment.steps.clone(),
+        };
+        self.places.others = Others::new(context, &holdings).dirs();
+        Ok(())
     }
 
     /// Whether some node holds a checkpoint newer than `listed` because another node, which took

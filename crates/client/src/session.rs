@@ -15,6 +15,7 @@ use crate::collective::Collective;
 use crate::lend::Lent;
 use crate::open::{Opened, open};
 use crate::options::Options;
+use crate::peers::Peers;
 use crate::regions::{Codec, Region, Regions, SAME, Target};
 use crate::resume::Resume;
 use crate::stager::Stager;
@@ -145,6 +146,8 @@ pub struct Session {
     pub(crate) encoded: bool,
     /// The user's key.
     pub(crate) secret: Option<Arc<Secret>>,
+    /// The other nodes, at level `peers`.
+    pub(crate) peers: Option<Peers>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -189,6 +192,7 @@ impl Session {
             trigger,
             encoded,
             secret,
+            peers,
         } = opened;
         let patience = Patience {
             pool: Arc::clone(&pool),
@@ -230,6 +234,7 @@ impl Session {
             stats: Stats::default(),
             encoded,
             secret,
+            peers,
             warnings: notes,
             options,
         })

@@ -6,19 +6,19 @@
 //!
 //! Not here: how placements are computed (`plan::placement`).
 
+use crate::doors;
 use crate::facts::lanes_per_node;
-use crate::options::{Balance, NetKind, Options};
+use crate::options::{Balance, Options};
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{JobName, RunId};
 use orcheck_io::environment::read_text;
-use orcheck_io::net::{Address, Key, Listener, host_name, local_addresses, process_id};
+use orcheck_io::net::{Address, Key, Listener, host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_plan::Placement;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 /// Largest mapping file.
 const MAPPING_LIMIT_BYTES: u64 = 16 << 20;
@@ -50,38 +50,11 @@ pub(crate) fn prepare_start(
 ) -> Result<(Vec<Listener>, Start)> {
     let run = RunId(random_bytes());
     let hosts: BTreeSet<&str> = layout.nodes.iter().map(|node| node.host.as_str()).collect();
-    let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
-    if layout.nodes.len() > 1 {
-        if options.net == NetKind::Auto {
-            let listener = Listener::bind(&Address::Abstract(format!("orcheck-{run}-lead")))?;
-            addresses.push(listener.address());
-            listeners.push(listener);
-        }
-        if hosts.len() > 1 || options.net == NetKind::Tcp {
-            // One socket for all addresses when they are reached from elsewhere.
-            let at = if hosts.len() > 1 {
-                [0, 0, 0, 0]
-            } else {
-                [127, 0, 0, 1]
-            };
-            let listener = Listener::bind(&Address::Tcp(SocketAddr::from((at, 0))))?;
-            if let Address::Tcp(bound) = listener.address() {
-                if hosts.len() > 1 {
-                    let all = local_addresses()?;
-                    addresses.extend(
-                        // The listener speaks IPv4.
-                        all.into_iter()
-                            .filter(std::net::IpAddr::is_ipv4)
-                            .map(|ip| Address::Tcp(SocketAddr::new(ip, bound.port()))),
-                    );
-                } else {
-                    addresses.push(Address::Tcp(bound));
-                }
-            }
-            listeners.push(listener);
-        }
-    }
+    let (listeners, addresses) = if layout.nodes.len() > 1 {
+        doors::open(&format!("orcheck-{run}-lead"), hosts.len() > 1, options.net)?
+    } else {
+        (Vec::new(), Vec::new())
+    };
     let placement = first_placement(job, options, layout, places, seen_by_all)?;
     if let (Some(path), Some(placement)) = (&options.mapping, &placement) {
         for (node, lanes) in layout.nodes.iter().zip(&placement.lanes) {

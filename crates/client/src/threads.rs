@@ -7,15 +7,18 @@
 //! Not here: what they do (`engine::control`, `engine::flush`), waiting for them (`drain.rs`).
 
 use crate::options::Options;
+use crate::peers::Peers;
 use crate::session::Environment;
 use crate::start::server_names;
 use orcheck_engine::control::{Control, ControlContext, ControlShared, Links};
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher};
 use orcheck_engine::index::{ENGINE_ALIVE, Index, IndexShape};
+use orcheck_engine::keeper::{KeeperContext, KeeperThread};
 use orcheck_engine::layout::{Layout, Mode};
 use orcheck_engine::places::Places;
 use orcheck_engine::protocol::JobFacts;
+use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_format::error::Result;
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::wire::Message;
@@ -37,6 +40,10 @@ pub(crate) struct Threads {
     pub control: Option<(JoinHandle<Result<()>>, Waker)>,
     /// CP-thread of a writer, on its lowest rank.
     pub flusher: Option<JoinHandle<Result<()>>>,
+    /// Keeper of replicas of other nodes, on the lowest rank of a node.
+    pub keeper: Option<(JoinHandle<Result<()>>, Waker)>,
+    /// Tells the keeper to end.
+    pub keeper_stop: Arc<AtomicBool>,
     /// Tells the CP-thread to end.
     pub flush_stop: Arc<AtomicBool>,
     /// The connection of a rank without a writer; its end tells that the node's lead is gone.
@@ -48,7 +55,8 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.flush_stop.store(true, Ordering::Release);
         self.shared.stop.store(true, Ordering::Release);
-        if let Some((_, waker)) = &self.control {
+        self.keeper_stop.store(true, Ordering::Release);
+        for (_, waker) in self.control.iter().chain(&self.keeper) {
             waker.wake();
         }
     }
@@ -68,11 +76,16 @@ pub(crate) struct ThreadContext<'a> {
     pub(crate) placement: Option<Placement>,
     pub(crate) gates: &'a Gates,
     pub(crate) recipe: Recipe,
+    pub(crate) peers: Option<&'a mut Peers>,
 }
 
 impl ThreadContext<'_> {
     pub(crate) fn start(mut self, own: Conn, links: Option<Links>) -> Result<Threads> {
+        let keeper_stop = Arc::new(AtomicBool::new(false));
+        let keeper = self.start_keeper(&keeper_stop)?;
         let mut threads = Threads {
+            keeper,
+            keeper_stop,
             control: links.map(|links| self.start_control(links)).transpose()?,
             flusher: None,
             flush_stop: Arc::new(AtomicBool::new(false)),
@@ -136,6 +149,60 @@ impl ThreadContext<'_> {
         Ok((spawn("orcheck-control", move || control.run())?, waker))
     }
 
+    /// The keeper of this node, where replicas are asked for and this rank is the lowest.
+    fn start_keeper(
+        &mut self,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Option<(JoinHandle<Result<()>>, Waker)>> {
+        let (Some(peers), Some(dir)) = (&mut self.peers, &self.places.node) else {
+            return Ok(None);
+        };
+        if peers.doors.is_empty() {
+            return Ok(None);
+        }
+        let context = KeeperContext {
+            epoch: self.epoch,
+            dir: Arc::clone(dir),
+            budget_bytes: self.options.replica_budget_bytes.unwrap_or(u64::MAX),
+            direct: self.options.direct,
+            key: peers.key.clone(),
+            steps: self.environment.steps.clone(),
+            stop: Arc::clone(stop),
+        };
+        let poller = Poller::new()?;
+        let waker = poller.waker();
+        let doors = std::mem::take(&mut peers.doors);
+        let keeper = KeeperThread::new(context, doors, poller);
+        let shared = Arc::clone(self.shared);
+        let thread = spawn("orcheck-keeper", move || {
+            keeper.run().inspect_err(|error| {
+                shared.note(format!("the keeper of replicas ended: {error}"));
+            })
+        })?;
+        Ok(Some((thread, waker)))
+    }
+
+    /// What brings replicas of what a writer writes to other nodes, where they are asked for.
+    fn replicas(&self, stop: &Arc<AtomicBool>) -> Result<Option<Arc<Replicas>>> {
+        let Some(peers) = &self.peers else {
+            return Ok(None);
+        };
+        let context = ReplicasContext {
+            job: self.job.clone(),
+            epoch: self.epoch,
+            own: (self.rank, self.layout.node_of(self.rank)),
+            replicas: u32::from(self.options.replicas),
+            domains: peers.domains.clone(),
+            nodes: peers.nodes.clone(),
+            key: peers.key.clone(),
+            timeout: Duration::from_secs_f64(self.options.timeout_s),
+            clock: Arc::clone(&self.environment.clock),
+            steps: self.environment.steps.clone(),
+            stop: Arc::clone(stop),
+        };
+        Replicas::new(context).map(Some)
+    }
+
     fn start_flusher(
         &self,
         writer: u32,
@@ -165,6 +232,7 @@ impl ThreadContext<'_> {
             gate_timeout: timeout,
             clock: Arc::clone(&self.environment.clock),
             steps: self.environment.steps.clone(),
+            replicas: self.replicas(&stop)?,
             stop,
         };
         let report = Box::new(move |message: Message| conn.send(&message, timeout));

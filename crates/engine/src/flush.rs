@@ -31,6 +31,7 @@ use crate::index::{Descriptor, Index, IndexShape};
 use crate::layout::Mode;
 use crate::ledger::Ledger;
 use crate::places::Places;
+use crate::replicas::Replicas;
 use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
@@ -87,6 +88,8 @@ pub struct FlushContext {
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
     pub steps: Steps,
+    /// Replicas on other nodes, at level `peers`.
+    pub replicas: Option<Arc<Replicas>>,
     /// Set when the session ends.
     pub stop: Arc<AtomicBool>,
 }
@@ -116,6 +119,8 @@ pub struct Flusher {
 struct Sink {
     level: Level,
     server: Option<u32>,
+    /// Nodes that hold replicas.
+    holders: Vec<u32>,
     container: Option<ContainerWriter>,
 }
 
@@ -386,15 +391,21 @@ impl Flusher {
     /// Where a container of `level` goes now.
     fn target(
         &self,
+        step: u64,
         level: Level,
+        holders: &mut Vec<u32>,
     ) -> std::result::Result<(Target, Option<u32>), (Option<u32>, Error)> {
         let places = &self.context.places;
         let direct = self.context.direct;
         if level != Level::Global {
-            let dir = places
-                .node
-                .clone()
-                .ok_or_else(|| (None, Error::internal("level node has no directory")))?;
+            let mut dir = places.node.clone().ok_or_else(|| {
+                let error = format!("level {level} has no directory");
+                (None, Error::internal(error))
+            })?;
+            if let (Level::Peers(_), Some(replicas)) = (level, &self.context.replicas) {
+                *holders = replicas.holders(step).map_err(|error| (None, error))?;
+                dir = replicas.wrap(dir, holders.clone(), self.most_bytes());
+            }
             return Ok((
                 Target {
                     dir,
@@ -443,50 +454,62 @@ impl Flusher {
         ))
     }
 
+    /// The most bytes that a container can have, by what its ranks declared.
+    fn most_bytes(&self) -> u64 {
+        let locals = self.context.ranks.iter().map(|&(local, _)| local);
+        let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
+        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
+        (chunks * chunk_bytes)
+            .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
+    }
+
     fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
         let context = &self.context;
-        let mut server = None;
-        let container = self.target(level).and_then(|(target, placed)| {
-            server = placed;
-            let striped = !target.stripes.is_empty();
-            let recipe = &context.recipe;
-            let mut header = ContainerHeader {
-                features: if striped {
-                    Features::striped()
-                } else if context.incremental {
-                    Features::references()
-                } else {
-                    Features::default()
-                },
-                job: context.job.clone(),
-                step,
-                epoch: context.epoch,
-                level,
-                node: context.node.0,
-                writer: context.writer,
-                world_size: context.world_size,
-                alignment_bytes: BLOCK_BYTES as u32,
-                created_unix_ms: context.clock.unix_ms(),
-                encryption: None,
-            };
-            let mut key = None;
-            if !recipe.is_plain() {
-                header.features.incompat |= Features::ENCODED;
-            }
-            if let Some(secret) = &recipe.secret {
-                let (encryption, made) =
-                    ContainerKey::create(secret, &header).map_err(|error| (None, error))?;
-                header.features.incompat |= Features::ENCRYPTED;
-                header.encryption = Some(encryption);
-                key = Some(made);
-            }
-            ContainerWriter::create(header, &context.node.1, &target, key)
-                .map_err(|(failed, error)| (server.map(|_| failed), error))
-        });
+        let (mut server, mut holders) = (None, Vec::new());
+        let container = self
+            .target(step, level, &mut holders)
+            .and_then(|(target, placed)| {
+                server = placed;
+                let striped = !target.stripes.is_empty();
+                let recipe = &context.recipe;
+                let mut header = ContainerHeader {
+                    features: if striped {
+                        Features::striped()
+                    } else if context.incremental {
+                        Features::references()
+                    } else {
+                        Features::default()
+                    },
+                    job: context.job.clone(),
+                    step,
+                    epoch: context.epoch,
+                    level,
+                    node: context.node.0,
+                    writer: context.writer,
+                    world_size: context.world_size,
+                    alignment_bytes: BLOCK_BYTES as u32,
+                    created_unix_ms: context.clock.unix_ms(),
+                    encryption: None,
+                };
+                let mut key = None;
+                if !recipe.is_plain() {
+                    header.features.incompat |= Features::ENCODED;
+                }
+                if let Some(secret) = &recipe.secret {
+                    let (encryption, made) =
+                        ContainerKey::create(secret, &header).map_err(|error| (None, error))?;
+                    header.features.incompat |= Features::ENCRYPTED;
+                    header.encryption = Some(encryption);
+                    key = Some(made);
+                }
+                ContainerWriter::create(header, &context.node.1, &target, key)
+                    .map_err(|(failed, error)| (server.map(|_| failed), error))
+            });
         match container {
             Ok(container) => Ok(Sink {
                 level,
                 server,
+                holders,
                 container: Some(container),
             }),
             Err((failed, error)) => {
@@ -494,6 +517,7 @@ impl Flusher {
                 Ok(Sink {
                     level,
                     server,
+                    holders,
                     container: None,
                 })
             }
@@ -719,7 +743,8 @@ impl Flusher {
             }
             let (flushed_bytes, stored_bytes) = container.written();
             match container.finish() {
-                Ok(container) => {
+                Ok(mut container) => {
+                    container.holders = sink.holders;
                     // Before anybody can learn that it is safe.
                     self.written.0 += flushed_bytes;
                     self.written.1 += stored_bytes.max(container.len_bytes);

@@ -145,6 +145,13 @@ impl<'p> Index<'p> {
         self.set(self.rank_word(local, DECLARED + (turn % 2) as u32), chunks);
     }
 
+    /// The most chunks that a rank declared for this turn or the one before or after.
+    #[must_use]
+    pub fn chunks_of(&self, local: u32) -> u64 {
+        let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED + turn)));
+        declared[0].max(declared[1])
+    }
+
     /// Chunks all ranks of the node declared for this turn.
     #[must_use]
     pub fn declared_chunks(&self, turn: u64) -> u64 {

@@ -167,10 +167,6 @@ impl KeeperThread {
                 let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
                 self.step(event, Some(&bytes))
             }
-            Message::Look => {
-                let answer = self.holding();
-                self.tell(number, &answer)
-            }
             Message::Fetch {
                 slot,
                 file,
@@ -198,20 +194,6 @@ impl KeeperThread {
         match peer.conn.send(message, SEND_TIMEOUT) {
             Ok(()) => Ok(()),
             Err(_) => self.forget(number),
-        }
-    }
-
-    /// The files of the job that are here.
-    fn holding(&self) -> Message {
-        match self.context.dir.list() {
-            Ok(entries) => Message::Holding {
-                files: entries
-                    .into_iter()
-                    .filter(|entry| !entry.is_dir && FileName::parse(&entry.name).is_some())
-                    .map(|entry| (entry.name, entry.len_bytes))
-                    .collect(),
-            },
-            Err(error) => lost(0, &error),
         }
     }
 

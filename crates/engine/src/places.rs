@@ -26,6 +26,8 @@ pub struct Places {
     pub node: Option<Arc<dyn Dir>>,
     /// Losses of nodes that its checkpoints survive by their replicas on other nodes; 0: level `node`.
     pub losses: u8,
+    /// Level `peers`: what other nodes hold, each file once in each of them as far as there are copies.
+    pub others: Vec<Arc<dyn Dir>>,
     /// Level `global`: the placed directories by server index; `None` for one that takes no files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
     /// Those of them that take no files but can be read: what they hold may be the newest there is.
@@ -105,6 +107,7 @@ impl Places {
             _ => Ok(Self {
                 node,
                 losses: 0,
+                others: Vec::new(),
                 servers,
                 read_only,
                 server_roots: server_roots.to_vec(),
@@ -122,12 +125,14 @@ impl Places {
         }
     }
 
-    /// Directories of `level` that can be read: those of [`Self::of_level`] and the read-only ones.
+    /// Directories of `level` that can be read: those of [`Self::of_level`], and after them those that are only read.
     #[must_use]
     pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         let mut dirs = self.of_level(level);
-        if level == Level::Global {
-            dirs.extend(self.read_only.iter().cloned());
+        match level {
+            Level::Global => dirs.extend(self.read_only.iter().cloned()),
+            // None where no replicas are asked for.
+            _ => dirs.extend(self.others.iter().cloned()),
         }
         dirs
     }
@@ -136,7 +141,7 @@ impl Places {
     /// those that cannot.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<dyn Dir>> {
-        let mut dirs = self.of_level(Level::Node);
+        let mut dirs = self.to_read(self.node_level());
         dirs.extend(self.to_read(Level::Global));
         dirs
     }

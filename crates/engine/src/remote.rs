@@ -1,8 +1,9 @@
-//! What another node holds of the job, as a directory that can be read.
+//! What the other nodes of the job hold, as directories that can be read.
 //!
-//! How: every file is fetched piece by piece from the node's keeper (`keeper.rs`); the next piece is asked for while the
-//! last is being used, so that a long read keeps the link busy. What comes is not believed: whoever reads proves it by
-//! checksums, as from any directory.
+//! How: [`Others`] knows which node holds which files, as the nodes told each other. A file is fetched piece by piece from
+//! the keeper of a node that holds it (`keeper.rs`); the next pieces are asked for while the last is being used, so that a
+//! long read keeps the link busy. What comes is not believed: whoever reads proves it by checksums, as from any directory,
+//! and goes to the next copy: the first directory of [`Others::dirs`] has one copy of each file, the second another one.
 //!
 //! Invariants:
 //! 1. Nothing is ever written or removed.
@@ -16,7 +17,9 @@ use orcheck_format::wire::Message;
 use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir, Entry};
 use orcheck_io::file::File;
-use std::collections::VecDeque;
+use orcheck_io::net::{Address, Key};
+use orcheck_io::steps::Steps;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,12 +28,135 @@ use std::time::Duration;
 const PIECE_BYTES: u64 = 4 << 20;
 /// Pieces that are on the way.
 const AHEAD: usize = 3;
+/// Longest wait for a connection to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most copies of a file that are looked at.
+const COPIES_MAX: usize = 256;
 
-/// The files of a node; see the module.
-pub struct RemoteDir {
+/// What each node holds: names of files with their lengths, by node.
+pub type Holdings = Vec<Vec<(String, u64)>>;
+
+/// How the other nodes are reached.
+pub struct OthersContext {
+    /// This rank, and its node.
+    pub own: (u32, u32),
+    /// Names of the nodes, and where their keepers are.
+    pub nodes: Vec<(String, Vec<Address>)>,
+    /// The job's key.
+    pub key: Key,
+    /// Longest wait for an answer.
+    pub timeout: Duration,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+}
+
+/// The files of all other nodes; see the module.
+pub struct Others {
+    context: OthersContext,
+    /// Nodes that hold each file and its length there, the nearest first.
+    files: BTreeMap<String, Vec<(u32, u64)>>,
+    links: Mutex<BTreeMap<u32, Arc<Link>>>,
+}
+
+impl Others {
+    /// The other nodes, of which all said what they hold.
+    #[must_use]
+    pub fn new(context: OthersContext, holdings: &Holdings) -> Arc<Self> {
+        let mut files: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
+        let (own, count) = (context.own.1, holdings.len() as u32);
+        // Every node begins with the one after it: they do not all ask the same one.
+        for step in 1..count {
+            let node = (own + step) % count;
+            for (file, len_bytes) in &holdings[node as usize] {
+                let holders = files.entry(file.clone()).or_default();
+                holders.push((node, *len_bytes));
+            }
+        }
+        Arc::new(Self {
+            context,
+            files,
+            links: Mutex::default(),
+        })
+    }
+
+    /// Their files: in the first directory one copy of each, in the next another one, and so on.
+    #[must_use]
+    pub fn dirs(self: &Arc<Self>) -> Vec<Arc<dyn Dir>> {
+        let most = self.files.values().map(Vec::len).max().unwrap_or(0);
+        let dir = |nth| -> Arc<dyn Dir> {
+            Arc::new(OtherDir {
+                path: PathBuf::from(format!("other nodes, copy {}", nth + 1)),
+                others: Arc::clone(self),
+                nth,
+            })
+        };
+        (0..most.min(COPIES_MAX)).map(dir).collect()
+    }
+
+    fn link(&self, node: u32) -> Result<Arc<Link>> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&node) {
+            return Ok(Arc::clone(link));
+        }
+        let context = &self.context;
+        let (name, addresses) = &context.nodes[node as usize];
+        let conn = reach(name, addresses, &context.key, context.own, &context.steps)?;
+        let asked = Asked {
+            conn,
+            next_slot: 0,
+            pieces: VecDeque::new(),
+        };
+        let link = Arc::new(Link {
+            conn: Mutex::new(asked),
+            node: name.clone(),
+            timeout: context.timeout,
+        });
+        links.insert(node, Arc::clone(&link));
+        Ok(link)
+    }
+}
+
+/// A connection to the keeper of a node, which has been told who comes.
+///
+/// # Errors
+/// Unavailable, with what each address said.
+pub fn reach(
+    name: &str,
+    addresses: &[Address],
+    key: &Key,
+    (rank, node): (u32, u32),
+    steps: &Steps,
+) -> Result<Conn> {
+    let mut errors = Vec::new();
+    for address in addresses {
+        match Conn::connect(address, key, steps, CONNECT_TIMEOUT) {
+            Ok(mut conn) => {
+                conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
+                return Ok(conn);
+            }
+            Err(error) => errors.push(error.message().to_owned()),
+        }
+    }
+    Err(Error::unavailable(format!(
+        "node '{name}' is not reached: {}",
+        errors.join("; ")
+    ))
+    .next("check that nodes reach each other over TCP"))
+}
+
+struct OtherDir {
     path: PathBuf,
-    link: Arc<Link>,
-    files: Vec<Entry>,
+    others: Arc<Others>,
+    nth: usize,
+}
+
+impl OtherDir {
+    fn refuse<T>(&self) -> Result<T> {
+        Err(Error::unsupported(format!(
+            "{}: the files of other nodes are only read",
+            self.path.display()
+        )))
+    }
 }
 
 struct Link {
@@ -53,72 +179,35 @@ struct Piece {
     len_bytes: u64,
 }
 
-impl RemoteDir {
-    /// Asks the keeper at the other end of `conn`, which has been told who asks, what it holds.
-    ///
-    /// # Errors
-    /// What the node says, or that it says nothing within `timeout`.
-    pub fn open(node: &str, mut conn: Conn, timeout: Duration) -> Result<Arc<Self>> {
-        let asked = conn
-            .send(&Message::Look, timeout)
-            .and_then(|()| conn.receive(timeout));
-        let files = match asked.map_err(|error| error.at(format!("node '{node}'")))? {
-            Message::Holding { files } => files,
-            Message::Lost { kind, text, .. } => {
-                return Err(Error::new(kind, text).at(format!("node '{node}'")));
-            }
-            other => return Err(strange(node, &other)),
-        };
-        let entry = |(name, len_bytes)| Entry {
-            name,
-            len_bytes,
-            is_dir: false,
-        };
-        let conn = Mutex::new(Asked {
-            conn,
-            next_slot: 0,
-            pieces: VecDeque::new(),
-        });
-        Ok(Arc::new(Self {
-            path: PathBuf::from(format!("node {node}")),
-            files: files.into_iter().map(entry).collect(),
-            link: Arc::new(Link {
-                conn,
-                node: node.to_owned(),
-                timeout,
-            }),
-        }))
-    }
-
-    fn refuse<T>(&self) -> Result<T> {
-        Err(Error::unsupported(format!(
-            "{}: the files of another node are only read",
-            self.path.display()
-        )))
-    }
-}
-
-impl Dir for RemoteDir {
+impl Dir for OtherDir {
     fn path(&self) -> &Path {
         &self.path
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
-        let Some(entry) = self.files.iter().find(|entry| entry.name == name) else {
-            return Err(Error::not_found(format!(
-                "{} does not hold {name}",
-                self.path.display()
-            )));
+        let holders = self.others.files.get(name);
+        let Some(&(node, len_bytes)) = holders.and_then(|nodes| nodes.get(self.nth)) else {
+            let path = self.path.display();
+            return Err(Error::not_found(format!("{path}: no node has {name}")));
         };
         Ok(Box::new(RemoteFile {
-            link: Arc::clone(&self.link),
+            link: self.others.link(node)?,
             name: name.to_owned(),
-            len_bytes: entry.len_bytes,
+            len_bytes,
         }))
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
-        Ok(self.files.clone())
+        let held = |(name, nodes): (&String, &Vec<(u32, u64)>)| {
+            let &(_, len_bytes) = nodes.get(self.nth)?;
+            let name = name.clone();
+            Some(Entry {
+                name,
+                len_bytes,
+                is_dir: false,
+            })
+        };
+        Ok(self.others.files.iter().filter_map(held).collect())
     }
 
     fn create(&self, _: &str, _: Create) -> Result<Box<dyn File>> {

@@ -14,6 +14,7 @@
 //! holder's side (`keeper.rs`), the protocol (`protect.rs`).
 
 use crate::protect::{Owner, OwnerAction, OwnerEvent};
+use crate::remote::reach;
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
@@ -35,8 +36,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest wait for a connection to one address of a holder.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest sleep before the stop flag is looked at.
 const SLICE: Duration = Duration::from_millis(200);
 
@@ -131,22 +130,7 @@ impl Replicas {
     fn connect(&self, node: u32) -> Result<Conn> {
         let context = &self.context;
         let (name, addresses) = &context.nodes[node as usize];
-        let mut errors = Vec::new();
-        for address in addresses {
-            match Conn::connect(address, &context.key, &context.steps, CONNECT_TIMEOUT) {
-                Ok(mut conn) => {
-                    let (rank, node) = context.own;
-                    conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
-                    return Ok(conn);
-                }
-                Err(error) => errors.push(error.message().to_owned()),
-            }
-        }
-        Err(Error::unavailable(format!(
-            "node '{name}' is not reached: {}",
-            errors.join("; ")
-        ))
-        .next("check that nodes reach each other over TCP"))
+        reach(name, addresses, &context.key, context.own, &context.steps)
     }
 }
 

@@ -26,6 +26,7 @@ use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use orcheck_io::memory::Span;
 use orcheck_io::secret::Secret;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One checkpoint that may be restartable.
@@ -181,11 +182,29 @@ pub struct RankView {
     rank: u32,
     copies: Vec<Copy>,
     notes: Vec<String>,
+    secret: Option<Arc<Secret>>,
 }
 
 struct Copy {
     level: Level,
     own: Reader,
+    /// Directories in which there may be more copies at this level, should this one be damaged.
+    more: Vec<Arc<dyn Dir>>,
+    record: CommitRecord,
+}
+
+impl Copy {
+    /// The next copy at the same level.
+    fn next(&self, rank: u32, secret: Option<&Arc<Secret>>) -> Result<Option<Copy>> {
+        let Some((_, rest)) = self.more.split_first() else {
+            return Ok(None);
+        };
+        let Some(mut copy) = copy_in(rest, self.record.clone(), rank, self.level)? else {
+            return Ok(None);
+        };
+        copy.own.unlock(secret)?;
+        Ok(Some(copy))
+    }
 }
 
 impl RankView {
@@ -200,7 +219,8 @@ impl RankView {
         let mut errors: Vec<Error> = Vec::new();
         // Levels at which the directories were there in that run, and hold no record of the step.
         let mut never = 0;
-        for level in places.levels() {
+        let levels = levels_of(places, candidate)?;
+        for &level in &levels {
             match open_copy(places, candidate, rank, world_size, level) {
                 Ok(Some(copy)) => copies.push(copy),
                 Ok(None) => {
@@ -223,7 +243,7 @@ impl RankView {
             let kind = match errors.last().map_or(ErrorKind::NotFound, Error::kind) {
                 // Breaks if: a step that was never completely committed counts as damage; a job killed during
                 // its first commit could then not start again without help.
-                _ if never == places.levels().len() => ErrorKind::NotFound,
+                _ if never == levels.len() => ErrorKind::NotFound,
                 ErrorKind::NotFound => ErrorKind::Corrupt,
                 kind => kind,
             };
@@ -240,6 +260,7 @@ impl RankView {
             rank,
             copies,
             notes,
+            secret: None,
         })
     }
 
@@ -248,6 +269,7 @@ impl RankView {
     /// # Errors
     /// Invalid where a key is needed and there is none, or the wrong one.
     pub fn unlock(&mut self, secret: Option<&Arc<Secret>>) -> Result<()> {
+        self.secret = secret.cloned();
         (self.copies.iter_mut()).try_for_each(|copy| copy.own.unlock(secret))
     }
 
@@ -315,28 +337,71 @@ impl RankView {
     ) -> Result<()> {
         let mut last = Error::not_found(format!("region '{name}' is in no copy"));
         let mut notes = Vec::new();
-        for copy in &self.copies {
-            let region = copy.own.region(self.rank, name).ok_or_else(|| {
-                Error::not_found(format!(
-                    "region '{name}' of rank {} is not stored",
-                    self.rank
-                ))
-            });
-            match region.and_then(|region| work(&copy.own, self.rank, region)) {
-                Ok(()) => {
-                    self.notes.extend(notes);
-                    return Ok(());
+        for at in 0..self.copies.len() {
+            loop {
+                let copy = &self.copies[at];
+                let region = copy.own.region(self.rank, name).ok_or_else(|| {
+                    Error::not_found(format!(
+                        "region '{name}' of rank {} is not stored",
+                        self.rank
+                    ))
+                });
+                match region.and_then(|region| work(&copy.own, self.rank, region)) {
+                    Ok(()) => {
+                        self.notes.extend(notes);
+                        return Ok(());
+                    }
+                    Err(error) if off(Switch::OtherCopy) => return Err(error),
+                    Err(error) => {
+                        let error = error.at(format!("level {}", copy.level));
+                        notes.push(format!("another copy is used: {}", error.message()));
+                        last = error;
+                    }
                 }
-                Err(error) if off(Switch::OtherCopy) => return Err(error),
-                Err(error) => {
-                    let error = error.at(format!("level {}", copy.level));
-                    notes.push(format!("another copy is used: {}", error.message()));
-                    last = error;
+                // The same container in another place; the other regions are read from there too.
+                match copy.next(self.rank, self.secret.as_ref()) {
+                    Ok(Some(next)) => self.copies[at] = next,
+                    Ok(None) => break,
+                    Err(error) => {
+                        notes.push(error.message().to_owned());
+                        break;
+                    }
                 }
             }
         }
         Err(last)
     }
+}
+
+/// The levels at which a candidate may be found, weakest first: those that are configured, but the node's own directory
+/// and the other nodes may have it at a level that was configured in its run.
+fn levels_of(places: &Places, candidate: Candidate) -> Result<Vec<Level>> {
+    let mut levels: BTreeSet<Level> = BTreeSet::new();
+    for dir in places.to_read(places.node_level()) {
+        for entry in dir.list()? {
+            if let Some(FileName::Commit {
+                step,
+                epoch,
+                run,
+                level,
+            }) = FileName::parse(&entry.name)
+                && (step, epoch) == (candidate.step, candidate.epoch.counter)
+                && run == candidate.epoch.run.short_bytes()
+            {
+                levels.insert(level);
+            }
+        }
+    }
+    let configured = places.levels();
+    let global = configured.contains(&Level::Global);
+    levels.retain(|level| *level != Level::Global);
+    if levels.is_empty() {
+        return Ok(configured);
+    }
+    Ok(levels
+        .into_iter()
+        .chain(global.then_some(Level::Global))
+        .collect())
 }
 
 /// Whether every directory of a level that this run uses was there in the candidate's run too: it
@@ -370,8 +435,34 @@ fn open_copy(
         ))
         .next(format!("restart with {} ranks", record.world_size)));
     }
-    let own = Reader::open(&dirs, &record, holder_of(&record, rank)?)?;
-    Ok(Some(Copy { level, own }))
+    match copy_in(&dirs, record, rank, level)? {
+        Some(copy) => Ok(Some(copy)),
+        None => Err(Error::internal("no directory to read from")),
+    }
+}
+
+/// The copy of the rank's container in the first of these directories that has a good one.
+fn copy_in(
+    dirs: &[Arc<dyn Dir>],
+    record: CommitRecord,
+    rank: u32,
+    level: Level,
+) -> Result<Option<Copy>> {
+    if dirs.is_empty() {
+        return Ok(None);
+    }
+    let own = Reader::open(dirs, &record, holder_of(&record, rank)?)?;
+    // Directories of other levels have no second copy of a file.
+    let more = match level {
+        Level::Peers(_) => dirs.to_vec(),
+        _ => Vec::new(),
+    };
+    Ok(Some(Copy {
+        level,
+        own,
+        more,
+        record,
+    }))
 }
 
 fn read_record(

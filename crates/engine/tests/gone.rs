@@ -107,6 +107,7 @@ fn flusher(
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
         steps: Steps::none(),
+        replicas: None,
         stop: Arc::clone(&stop),
     };
     let report = move |message| {

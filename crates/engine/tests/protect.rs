@@ -392,6 +392,7 @@ fn reserved(
         file,
         len_bytes,
     };
+    keeper.step(KeeperEvent::Came(node, node));
     match &keeper.step(KeeperEvent::From(node, reserve))[..] {
         [
             KeeperAction::Create(..),

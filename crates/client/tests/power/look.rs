@@ -40,6 +40,8 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
     };
     Places {
         node: node_level.then(|| dir(format!("local/job/n{node}"))),
+        losses: 0,
+        others: Vec::new(),
         servers: (0..dirs)
             .map(|i| Some(dir(format!("ost{i}/job"))))
             .collect(),

@@ -111,3 +111,23 @@ pub fn try_write(path: &Path, text: &str) -> bool {
 pub fn try_remove_dir(path: &Path) -> bool {
     std::fs::remove_dir(path).is_ok()
 }
+
+pub fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Flips one bit of a file.
+pub fn flip(path: &Path, at: usize) {
+    let mut bytes = read(path);
+    bytes[at] ^= 1;
+    write(path, &bytes);
+}

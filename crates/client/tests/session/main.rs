@@ -10,6 +10,7 @@ mod lending;
 mod memory;
 mod mistakes;
 mod overrun;
+mod peers;
 mod regions;
 mod resume;
 mod runs;

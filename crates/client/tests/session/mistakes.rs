@@ -516,6 +516,7 @@ fn another_number_of_ranks_is_refused_with_the_right_number() {
     let job = Job {
         ranks: 3,
         ranks_per_node: 3,
+        placed: None,
         ..saved(&scratch)
     };
     job.run(|session, _| {

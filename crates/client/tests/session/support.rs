@@ -140,6 +140,8 @@ impl Collective for Threads {
 pub struct Job {
     pub ranks: u32,
     pub ranks_per_node: u32,
+    /// The node of each rank, where they are not dealt evenly.
+    pub placed: Option<Vec<&'static str>>,
     pub options: String,
     pub steps: Steps,
     pub clock: Arc<dyn Clock>,
@@ -169,6 +171,7 @@ impl Job {
         Self {
             ranks,
             ranks_per_node: ranks,
+            placed: None,
             options,
             steps: Steps::none(),
             clock: Arc::new(SystemClock),
@@ -192,6 +195,12 @@ impl Job {
         self
     }
 
+    /// Ranks on these nodes.
+    pub fn placed(mut self, nodes: &[&'static str]) -> Self {
+        self.placed = Some(nodes.to_vec());
+        self
+    }
+
     pub fn steps(mut self, steps: Steps) -> Self {
         self.steps = steps;
         self
@@ -207,9 +216,12 @@ impl Job {
                     let work = &work;
                     scope.spawn(move || {
                         let rank = collective.rank;
-                        let node = rank / self.ranks_per_node;
+                        let node = match &self.placed {
+                            Some(nodes) => nodes[rank as usize].to_owned(),
+                            None => format!("n{}", rank / self.ranks_per_node),
+                        };
                         let options =
-                            Options::from_text(&format!("{}node_name = 'n{node}'\n", self.options));
+                            Options::from_text(&format!("{}node_name = '{node}'\n", self.options));
                         let environment = Environment {
                             steps: self.steps.clone(),
                             clock: Arc::clone(&self.clock),

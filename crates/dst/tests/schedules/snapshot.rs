@@ -89,6 +89,7 @@ impl Node {
             gate_timeout: HOUR,
             clock: Arc::new(SystemClock::new()),
             steps: Steps::none(),
+            replicas: None,
             stop: Arc::clone(&self.stop),
         };
         let report = move |message| {

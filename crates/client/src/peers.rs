@@ -1,0 +1,138 @@
+//! The nodes of a job among themselves: where each is reached, and which fail together.
+//!
+//! Invariants:
+//! 1. All ranks end with the same table, or with the same error.
+//! 2. Nothing of this is done where no replicas are asked for.
+//!
+//! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
+
+use crate::agree::{agree, agree_min, bcast_bytes};
+use crate::collective::Collective;
+use crate::doors;
+use crate::options::Options;
+use crate::start::Start;
+use orcheck_engine::layout::Layout;
+use orcheck_engine::remote::Holdings;
+use orcheck_format::error::Result;
+use orcheck_format::names::FileName;
+use orcheck_io::dir::{Dir, Entry};
+use orcheck_io::environment::read_text;
+use orcheck_io::net::{Address, Key, Listener};
+use orcheck_redundancy::Domains;
+
+/// Largest topology file.
+const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
+
+/// What a rank knows of the other nodes.
+pub(crate) struct Peers {
+    /// Names of the nodes, and where their keepers are reached.
+    pub(crate) nodes: Vec<(String, Vec<Address>)>,
+    pub(crate) domains: Domains,
+    pub(crate) key: Key,
+    /// On a node's lowest rank: where the others come in; taken by the keeper.
+    pub(crate) doors: Vec<Listener>,
+}
+
+impl Peers {
+    /// `None` where no replicas are asked for. Collective.
+    pub(crate) fn meet(
+        collective: &mut dyn Collective,
+        layout: &Layout,
+        options: &Options,
+        start: &Start,
+    ) -> Result<Option<Self>> {
+        if options.peers == 0 {
+            return Ok(None);
+        }
+        let rank = collective.rank();
+        let node = layout.node_of(rank);
+        let opened = if layout.leads_node(rank) {
+            let hosts = layout
+                .nodes
+                .iter()
+                .any(|other| other.host != layout.nodes[0].host);
+            doors::open(
+                &format!("orcheck-{}-k{node}", start.run),
+                hosts,
+                options.net,
+            )
+        } else {
+            Ok((Vec::new(), Vec::new()))
+        };
+        let (doors, addresses) = agree(collective, opened)?;
+        let nodes = doors::exchange(collective, layout, &addresses)?;
+        let text = match (&options.topology, rank) {
+            (Some(path), 0) => {
+                read_text(path, TOPOLOGY_LIMIT_BYTES).map_err(|error| error.at("topology"))
+            }
+            _ => Ok(String::new()),
+        };
+        let text = agree(collective, text)?.into_bytes();
+        let text = String::from_utf8_lossy(&bcast_bytes(collective, text, 0)?).into_owned();
+        let domains = if options.topology.is_some() {
+            Domains::from_toml(&text, &layout.node_names())
+        } else {
+            Ok(Domains::none(layout.nodes.len() as u32))
+        };
+        let domains = agree(collective, domains)?;
+        Ok(Some(Self {
+            nodes,
+            domains,
+            key: start.key.clone(),
+            doors,
+        }))
+    }
+}
+
+/// Names and lengths of the job's files in a directory.
+pub(crate) fn files_of(dir: &dyn Dir) -> Result<Vec<(String, u64)>> {
+    let ours = |entry: &Entry| {
+        let name = FileName::parse(&entry.name);
+        !entry.is_dir && !matches!(name, None | Some(FileName::Temporary(_)))
+    };
+    let entries = dir.list()?.into_iter().filter(ours);
+    Ok(entries.map(|entry| (entry.name, entry.len_bytes)).collect())
+}
+
+/// What the lowest rank of each node says that its node holds. Collective; rank 0 takes in as much from each rank as the
+/// longest list.
+pub(crate) fn exchange_holdings(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    own: Result<Vec<(String, u64)>>,
+) -> Result<Holdings> {
+    let lines = |(name, len_bytes): &(String, u64)| format!("{name} {len_bytes}\n");
+    let text = own.map(|files| files.iter().map(lines).collect::<String>());
+    let mut longest = [-(text.as_ref().map_or(0, String::len) as i64)];
+    let mut bytes = agree_min(collective, text, &mut longest)?.into_bytes();
+    let room = longest[0].unsigned_abs() as usize;
+    bytes.resize(room, 0);
+    let table = collective.gather(&bytes, 0)?.unwrap_or_default();
+    let lowest = layout.nodes.iter().filter_map(|node| node.ranks.first());
+    let mut chosen = Vec::new();
+    for &rank in lowest {
+        let part = table
+            .get(rank as usize * room..)
+            .and_then(|part| part.get(..room));
+        let part = part.unwrap_or_default();
+        chosen.extend(part.iter().take_while(|&&byte| byte != 0));
+        chosen.push(0);
+    }
+    let chosen = if collective.rank() == 0 {
+        chosen
+    } else {
+        Vec::new()
+    };
+    let chosen = bcast_bytes(collective, chosen, 0)?;
+    let parse = |part: &[u8]| {
+        let text = String::from_utf8_lossy(part);
+        let files = text.lines().filter_map(|line| {
+            let (name, len) = line.split_once(' ')?;
+            Some((name.to_owned(), len.parse().ok()?))
+        });
+        files.collect::<Vec<_>>()
+    };
+    let mut parts: Holdings = chosen.split(|&byte| byte == 0).map(parse).collect();
+    parts.truncate(layout.nodes.len());
+    Ok(parts)
+}

@@ -1,0 +1,193 @@
+//! Replicas on other nodes: nodes are lost with their directories, and the job goes on elsewhere.
+
+use crate::disk;
+use crate::mistakes::{LONG, says};
+use crate::support::{Job, State, make_dir};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::testing::Scratch;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+fn job(root: &Path, peers: u32) -> Job {
+    Job::new(root, 5, 0, true)
+        .placed(&NODES)
+        .with(&format!("peers = {peers}"))
+}
+
+/// Takes checkpoints of these steps.
+fn takes(job: &Job, steps: &[u64], peers: u8) {
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::empty(rank, 20);
+        if session.find().is_ok() {
+            state.protect(&mut session).unwrap();
+            session.restart().unwrap();
+        }
+        for &step in steps {
+            state = State::new(rank, step, 20);
+            state.protect(&mut session).unwrap();
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Peers(peers), LONG).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+}
+
+/// A new run restores `step` on all ranks; what it was told meanwhile.
+fn restores(job: &Job, step: u64) -> Vec<String> {
+    let told = job.run(|session, rank| {
+        let mut session = session.unwrap();
+        session.find().unwrap();
+        let mut state = State::empty(rank, 20);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), step);
+        assert!(state.is(rank, step, 20), "rank {rank}");
+        let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        session.close(LONG).unwrap();
+        warnings
+    });
+    told.concat()
+}
+
+fn dir(root: &Path, node: &str) -> std::path::PathBuf {
+    root.join("local/job").join(node)
+}
+
+fn containers(root: &Path, node: &str) -> BTreeSet<String> {
+    let names = disk::names(&dir(root, node)).into_iter();
+    names
+        .filter(|name| matches!(FileName::parse(name), Some(FileName::Container { .. })))
+        .collect()
+}
+
+// Breaks if: a container is not sent to all its holders, or the record does not name them.
+#[test]
+fn every_container_is_where_the_record_says() {
+    let scratch = Scratch::new("peers");
+    takes(&job(scratch.path(), 2), &[1, 2], 2);
+    for node in NODES {
+        let names = disk::names(&dir(scratch.path(), node));
+        let records: Vec<&String> = names
+            .iter()
+            .filter(|name| name.ends_with("-peers2.commit"))
+            .collect();
+        assert_eq!(records.len(), 2, "{node}: {names:?}");
+        for name in records {
+            let bytes = disk::read(&dir(scratch.path(), node).join(name));
+            let record = CommitRecord::decode(&bytes).unwrap();
+            for container in &record.containers {
+                assert_eq!(container.holders.len(), 2);
+                let owner = &record.nodes[container.node as usize];
+                let original = disk::read(&dir(scratch.path(), owner).join(&container.file));
+                assert_eq!(original.len() as u64, container.len_bytes);
+                for &holder in &container.holders {
+                    let holder = &record.nodes[holder as usize];
+                    let replica = disk::read(&dir(scratch.path(), holder).join(&container.file));
+                    assert!(replica == original, "{} on {holder}", container.file);
+                }
+            }
+        }
+    }
+    let all: usize = NODES
+        .iter()
+        .map(|node| containers(scratch.path(), node).len())
+        .sum();
+    assert_eq!(
+        all,
+        2 * 5 * 3,
+        "two steps of five containers, three times each"
+    );
+}
+
+// Breaks if: a restart reads its own directory only.
+#[test]
+fn any_two_nodes_may_be_lost() {
+    let scratch = Scratch::new("lost");
+    let kept = scratch.path().join("kept");
+    takes(&job(scratch.path(), 2), &[1, 2], 2);
+    disk::copy_tree(&scratch.path().join("local"), &kept);
+    for a in 0..NODES.len() {
+        for b in 0..=a {
+            disk::remove_tree(&scratch.path().join("local"));
+            disk::copy_tree(&kept, &scratch.path().join("local"));
+            for lost in BTreeSet::from([a, b]) {
+                disk::remove_tree(&dir(scratch.path(), NODES[lost]));
+            }
+            // The same ranks on the nodes that are left.
+            let left: Vec<&str> = (0..NODES.len())
+                .filter(|&n| n != a && n != b)
+                .map(|n| NODES[n])
+                .collect();
+            let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
+            let job = job(scratch.path(), 1).placed(&placed);
+            let warnings = restores(&job, 2);
+            assert!(warnings.is_empty(), "without {a} and {b}: {warnings:?}");
+        }
+    }
+}
+
+// Breaks if: the nodes of a new run do not tell each other what they hold.
+#[test]
+fn spare_nodes_take_the_places_of_lost_ones() {
+    let scratch = Scratch::new("spare");
+    takes(&job(scratch.path(), 1), &[1], 1);
+    disk::remove_tree(&dir(scratch.path(), "a"));
+    let job = job(scratch.path(), 1).placed(&["x", "b", "c", "d", "e"]);
+    restores(&job, 1);
+    // The new run has replicas of its own.
+    takes(&job, &[2, 3], 1);
+    disk::remove_tree(&dir(scratch.path(), "x"));
+    restores(&job.placed(&["b", "b", "c", "d", "e"]), 3);
+}
+
+// Breaks if: only the first copy of a container is tried.
+#[test]
+fn a_damaged_copy_is_replaced_by_another_one_and_said() {
+    let scratch = Scratch::new("damaged");
+    takes(&job(scratch.path(), 1), &[1], 1);
+    let own = containers(scratch.path(), "c")
+        .into_iter()
+        .find(|name| name.contains("-n0002-"))
+        .unwrap();
+    disk::flip(&dir(scratch.path(), "c").join(&own), 9000);
+    let warnings = restores(&job(scratch.path(), 1), 1);
+    assert!(
+        warnings
+            .iter()
+            .any(|text| text.contains("another copy is used")),
+        "{warnings:?}"
+    );
+}
+
+// Breaks if: a step of which a part is gone is restored from what is left, or nothing is said of what is missing.
+#[test]
+fn more_losses_than_promised_are_told_with_what_is_missing() {
+    let scratch = Scratch::new("too-many");
+    takes(&job(scratch.path(), 1), &[1], 1);
+    for node in &NODES[..4] {
+        disk::remove_tree(&dir(scratch.path(), node));
+    }
+    let job = job(scratch.path(), 0).placed(&["e"; 5]);
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        let error = session.find().unwrap_err();
+        says(&error, ErrorKind::Corrupt, &["step 1"]);
+    });
+}
+
+// Breaks if: a level that cannot be had is quietly left out.
+#[test]
+fn too_few_nodes_are_an_error() {
+    let scratch = Scratch::new("few");
+    make_dir(&scratch.path().join("local"));
+    let job = job(scratch.path(), 2).placed(&["a", "a", "b", "b", "b"]);
+    job.run(|session, _| {
+        let error = session.err().unwrap();
+        says(&error, ErrorKind::Invalid, &["2 replicas", "2 nodes"]);
+    });
+}
