@@ -13,6 +13,7 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::peers::{exchange_holdings, files_of};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
+use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::remote::{Others, OthersContext};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
@@ -299,6 +300,15 @@ impl Session {
             return Err(Error::internal("the restored checkpoint vanished"));
         };
         self.warnings.extend(view.take_notes());
+        let copied = match (&self.places.node, view.node_record()) {
+            (Some(dir), Some(record))
+                if self.peers.is_some() && self.layout.leads_node(self.rank) =>
+            {
+                copy_here(dir, record)
+            }
+            _ => Ok(()),
+        };
+        agree(self.collective.as_mut(), copied)?;
         self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);
         Ok(candidate.step)

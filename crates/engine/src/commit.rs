@@ -86,6 +86,20 @@ pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<CommitRecor
     Ok(record)
 }
 
+/// Puts a record that other nodes of this run hold into this node's directory, unless it is there: what the run resumed
+/// from counts here too, and survives as many losses as before.
+///
+/// # Errors
+/// What the directory says.
+pub fn copy_here(dir: &Arc<dyn Dir>, record: &CommitRecord) -> Result<()> {
+    let name = name_of(record.step, record.epoch, record.level);
+    // Breaks if: it is left out; a node that missed the commit never lets go of older checkpoints.
+    if off(Switch::RecordCopied) || dir.list()?.iter().any(|entry| entry.name == name) {
+        return Ok(());
+    }
+    write_small(dir.as_ref(), &name, &record.encode())
+}
+
 /// File name of a commit record.
 #[must_use]
 pub fn name_of(step: u64, epoch: Epoch, level: Level) -> String {

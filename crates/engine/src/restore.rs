@@ -282,6 +282,13 @@ impl RankView {
         notes
     }
 
+    /// The commit record at the level of the node's own directory, if that is where the rank's part is.
+    #[must_use]
+    pub fn node_record(&self) -> Option<&CommitRecord> {
+        let of_node = |copy: &&Copy| copy.level != Level::Global;
+        self.copies.iter().find(of_node).map(|copy| &copy.record)
+    }
+
     /// Names of the regions this rank stored.
     #[must_use]
     pub fn region_names(&self) -> Vec<String> {

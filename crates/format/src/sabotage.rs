@@ -177,6 +177,7 @@ switches! {
     ReplicaRoom = "replica-room", "that a replica stays within the room that it asked for", "orcheck-engine protect order_within";
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaCount = "replica-count", "that a commit record has the replicas that its level promises", "orcheck-format format commit_records";
+    RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-client session missed_the_commit";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";

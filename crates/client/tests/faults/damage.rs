@@ -17,6 +17,7 @@ const ALONE: Workload = Workload {
     name: "2 ranks, 2 directories, zstd + aes-256-gcm",
     dirs: 2,
     node_level: false,
+    losses: 0,
     lent: false,
     ..ENCODED
 };

@@ -4,7 +4,7 @@
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
 use crate::ledger::Story;
-use crate::life::{INCREMENTAL, Life, PAIR, SOLO, SPREAD, STRIPED, Workload, names};
+use crate::life::{INCREMENTAL, Life, PAIR, PEERS, SOLO, SPREAD, STRIPED, Workload, names};
 use crate::trial::{
     Failure, Outcome, Table, Verdict, apart_with, check_records, heal, share, told, trials,
 };
@@ -222,6 +222,7 @@ pub fn one_error_at_every_call() {
     for (workload, every) in [
         (SOLO, true),
         (PAIR, all),
+        (PEERS, all),
         (SPREAD, all),
         (STRIPED, all),
         (INCREMENTAL, all),

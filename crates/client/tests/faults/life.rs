@@ -34,6 +34,8 @@ pub struct Workload {
     pub nodes: u32,
     pub dirs: u32,
     pub node_level: bool,
+    /// With the node level: losses of nodes that it survives by replicas.
+    pub losses: u8,
     pub keep: usize,
     /// About the KiB of one rank.
     pub scale: usize,
@@ -53,6 +55,7 @@ pub const SOLO: Workload = Workload {
     nodes: 1,
     dirs: 1,
     node_level: false,
+    losses: 0,
     keep: 2,
     scale: 100,
     options: "",
@@ -68,6 +71,7 @@ pub const NODES: Workload = Workload {
     nodes: 2,
     dirs: 2,
     node_level: true,
+    losses: 0,
     keep: 2,
     scale: 150,
     options: "pool = '256 KiB'",
@@ -83,6 +87,7 @@ pub const STRIPED: Workload = Workload {
     nodes: 1,
     dirs: 2,
     node_level: false,
+    losses: 0,
     keep: 1,
     scale: 200,
     options: "mode = 'traditional'",
@@ -98,6 +103,7 @@ pub const PAIR: Workload = Workload {
     nodes: 2,
     dirs: 2,
     node_level: true,
+    losses: 0,
     keep: 2,
     scale: 100,
     options: "",
@@ -116,12 +122,22 @@ pub const ENCODED: Workload = Workload {
     nodes: 1,
     dirs: 1,
     node_level: true,
+    losses: 0,
     keep: 2,
     scale: 120,
     options: "pool = '256 KiB'\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
     routed: false,
     lent: true,
     overlapped: false,
+};
+
+/// Three nodes, each of which may be lost.
+pub const PEERS: Workload = Workload {
+    name: "3 ranks, 3 nodes, peers(1) + global",
+    ranks: 3,
+    nodes: 3,
+    losses: 1,
+    ..PAIR
 };
 
 /// As [`PAIR`] without level node: every container is in one place only.
@@ -177,7 +193,10 @@ impl Workload {
         let job = Job::new(root, self.ranks, self.dirs, self.node_level)
             .nodes(self.nodes)
             .steps(steps);
-        let mut options = format!("{}keep = {}\n", job.options, self.keep);
+        let mut options = format!(
+            "{}keep = {}\npeers = {}\n",
+            job.options, self.keep, self.losses
+        );
         for line in self.options.lines() {
             let name = line.split(" = ").next().unwrap_or_default();
             options = options
@@ -213,10 +232,18 @@ impl Workload {
         (self.options.contains("encrypt")).then(|| Arc::new(Secret::new(KEY)))
     }
 
+    /// The level of what lies in the directories of the nodes.
+    pub fn node_level(&self) -> Level {
+        match self.losses {
+            0 => Level::Node,
+            losses => Level::Peers(losses),
+        }
+    }
+
     pub fn levels(&self) -> Vec<Level> {
         let mut levels = Vec::new();
         if self.node_level {
-            levels.push(Level::Node);
+            levels.push(self.node_level());
         }
         if self.dirs > 0 {
             levels.push(Level::Global);
@@ -227,8 +254,8 @@ impl Workload {
     /// How many directories a level has.
     pub fn dirs_of(&self, level: Level) -> usize {
         match level {
-            Level::Node => self.nodes as usize,
-            _ => self.dirs as usize,
+            Level::Global => self.dirs as usize,
+            _ => self.nodes as usize,
         }
     }
 
@@ -259,7 +286,7 @@ impl Workload {
         steps: &Steps,
     ) -> orcheck_format::Result<Places> {
         let wanted = |level| view == View::All || view == View::Only(level);
-        let node_root = (self.node_level && wanted(Level::Node)).then(|| root.join("local"));
+        let node_root = (self.node_level && wanted(self.node_level())).then(|| root.join("local"));
         let servers: Vec<PathBuf> = if wanted(Level::Global) {
             (0..self.dirs)
                 .map(|i| root.join(format!("ost{i}")))
@@ -267,14 +294,16 @@ impl Workload {
         } else {
             Vec::new()
         };
-        Places::open(
+        let places = Places::open(
             &JobName::new("job")?,
             &format!("n{node}"),
             node_root.as_ref(),
             &servers,
             steps,
             false,
-        )
+        )?;
+        let losses = self.losses;
+        Ok(Places { losses, ..places })
     }
 
     /// The newest state that all ranks can read, through the engine alone and without claiming anything.
@@ -361,7 +390,7 @@ impl Workload {
         let dirs = self.job_dirs(root);
         let level_of = |dir: &Path| {
             if dir.starts_with(root.join("local")) {
-                Level::Node
+                self.node_level()
             } else {
                 Level::Global
             }

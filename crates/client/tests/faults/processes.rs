@@ -143,6 +143,7 @@ pub const CORES: Workload = Workload {
     nodes: 1,
     dirs: 1,
     node_level: false,
+    losses: 0,
     keep: 2,
     scale: 150,
     options: "scheme = 'core'\npool = '256 KiB'",
@@ -158,6 +159,7 @@ pub const HOSTS: Workload = Workload {
     nodes: 2,
     dirs: 2,
     node_level: true,
+    losses: 0,
     options: "",
     lent: true,
     ..CORES

@@ -11,7 +11,7 @@ use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use std::collections::BTreeMap;
@@ -53,7 +53,11 @@ pub struct Records {
 pub fn records(workload: &Workload, open: &dyn Fn(&Path) -> Option<Arc<dyn Dir>>) -> Records {
     let mut found = Records::default();
     for level in workload.levels() {
-        let beneath = if level == Level::Node { "local" } else { "ost" };
+        let beneath = if level == Level::Global {
+            "ost"
+        } else {
+            "local"
+        };
         let mut paths = workload.job_dirs(Path::new(""));
         paths.retain(|path| path.display().to_string().starts_with(beneath));
         let dirs: Vec<(PathBuf, Arc<dyn Dir>)> = paths
@@ -64,14 +68,14 @@ pub fn records(workload: &Workload, open: &dyn Fn(&Path) -> Option<Arc<dyn Dir>>
         for (path, dir) in &dirs {
             // Nodes prune by themselves: a node's own record promises what is in its own directory.
             let own = std::slice::from_ref(dir);
-            let places = if level == Level::Node { own } else { &all };
+            let places = if level == Level::Global { &all } else { own };
             for name in names(dir.as_ref()) {
                 let Some(FileName::Commit { step, .. }) = FileName::parse(&name) else {
                     continue;
                 };
                 let dirs = found.dirs.entry((level, step, name.clone()));
                 dirs.or_default().push(path.clone());
-                let own_node = (level == Level::Node).then_some(path);
+                let own_node = (level != Level::Global).then_some(path);
                 match one(workload, dir.as_ref(), &name, places, own_node) {
                     Ok((broken, kinds)) => {
                         let place = |text| format!("{}/{name}: {text}", path.display());
@@ -106,7 +110,9 @@ fn one(
     let mut record = CommitRecord::decode(&read_small(dir, name, LIMIT_BYTES)?)?;
     if let Some(path) = own_node {
         let own = |node: u32| path.ends_with(format!("n{node}"));
-        record.containers.retain(|container| own(container.node));
+        // Replicas of others lie here as whole as its own containers.
+        let held = |container: &ContainerRef| container.holders.iter().any(|&holder| own(holder));
+        (record.containers).retain(|container| own(container.node) || held(container));
     }
     let secret = workload.secret();
     let verdict = verify_commit_with(places, &record, secret.as_ref(), &mut |_, _| {})?;

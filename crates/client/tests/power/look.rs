@@ -32,7 +32,7 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
         let none = || Image::default().dir("");
         image.dir(&path).or_else(none).unwrap()
     };
-    let node_level = workload.node_level && wanted(Level::Node);
+    let node_level = workload.node_level && wanted(workload.node_level());
     let dirs = if wanted(Level::Global) {
         workload.dirs
     } else {
@@ -40,7 +40,7 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
     };
     Places {
         node: node_level.then(|| dir(format!("local/job/n{node}"))),
-        losses: 0,
+        losses: workload.losses,
         others: Vec::new(),
         servers: (0..dirs)
             .map(|i| Some(dir(format!("ost{i}/job"))))

@@ -180,6 +180,34 @@ fn more_losses_than_promised_are_told_with_what_is_missing() {
     });
 }
 
+// Breaks if: a node without the record of what was resumed from keeps all that is older.
+#[test]
+fn a_node_that_missed_the_commit_learns_of_it() {
+    let scratch = Scratch::new("missed");
+    takes(&job(scratch.path(), 1), &[1, 2], 1);
+    let record = |node| {
+        let names = disk::names(&dir(scratch.path(), node));
+        names
+            .into_iter()
+            .find(|name| name.contains("00002-") && name.ends_with(".commit"))
+    };
+    let name = record("b").unwrap();
+    disk::remove_file(&dir(scratch.path(), "b").join(&name));
+    restores(&job(scratch.path(), 1), 2);
+    assert_eq!(record("b"), Some(name));
+    // Two newer ones, and nothing older is left anywhere.
+    takes(&job(scratch.path(), 1), &[3, 4], 1);
+    for node in NODES {
+        let names = disk::names(&dir(scratch.path(), node)).into_iter();
+        let steps = names.filter_map(|name| match FileName::parse(&name)? {
+            FileName::Container { step, .. } | FileName::Commit { step, .. } => Some(step),
+            _ => None,
+        });
+        let steps: BTreeSet<u64> = steps.collect();
+        assert_eq!(steps, BTreeSet::from([3, 4]), "{node}");
+    }
+}
+
 // Breaks if: a level that cannot be had is quietly left out.
 #[test]
 fn too_few_nodes_are_an_error() {
