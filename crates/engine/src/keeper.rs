@@ -1,14 +1,15 @@
-//! The holder's side of replication: one thread that takes in what other nodes bring, and gives back what is asked for.
+//! The holder's side of replication: one thread that takes in what other nodes bring, and others that read to those who ask.
 //!
 //! How: it listens for other nodes, each of which proves that it knows the job's key. Their containers are written into
 //! this node's own directory, beside its own ones and under the names that they have everywhere; prune treats them alike.
-//! Files of the job are read to whoever asks.
+//! A peer that asks for bytes gets a thread of its own, so that one who does not take them keeps nobody waiting; of those
+//! there are so many at once, and the next ones wait for their turn.
 //!
 //! Invariants:
 //! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
 //! 2. No name leads outside the directory, and only names of this job's files are read or written.
-//! 3. A peer that sends rubbish, stalls or vanishes costs its own containers; a stalled answer costs at most
-//!    `SEND_TIMEOUT` of this thread's time, once.
+//! 3. A peer that sends rubbish, stalls or vanishes costs its own containers. What is said to an owner is so short that
+//!    only one that never listens has it wait, and it is then left.
 //!
 //! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
 //! (`remote.rs`).
@@ -18,21 +19,29 @@ use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Epoch;
 use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
 use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::File;
+use orcheck_io::memory::zeroed;
 use orcheck_io::net::{Key, Listener};
 use orcheck_io::poll::Poller;
 use orcheck_io::steps::Steps;
-use std::collections::BTreeMap;
+use orcheck_io::thread::spawn;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time one message may take to leave.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time one word to an owner may take to leave: some bytes, of which a socket takes thousands.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that a reader may take for one piece.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Peers that are read to at once.
+const READERS_MAX: usize = 64;
 /// Longest sleep before the stop flag is looked at.
 const SLICE: Duration = Duration::from_millis(500);
 /// Longest stay at the door while others may be ready.
@@ -70,8 +79,9 @@ pub struct KeeperThread {
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
     files: BTreeMap<Place, Incoming>,
-    /// Files that are read, by connection and name.
-    reading: BTreeMap<(u32, String), Box<dyn File>>,
+    readers: Vec<JoinHandle<()>>,
+    /// Peers whose turn to be read to has not come, with what they asked for.
+    waiting: VecDeque<(Conn, Message)>,
 }
 
 struct Peer {
@@ -98,7 +108,8 @@ impl KeeperThread {
             peers: BTreeMap::new(),
             next_peer: 0,
             files: BTreeMap::new(),
-            reading: BTreeMap::new(),
+            readers: Vec::new(),
+            waiting: VecDeque::new(),
         }
     }
 
@@ -127,6 +138,27 @@ impl KeeperThread {
             for peer in peers {
                 self.hear(peer)?;
             }
+            self.begin_to_read()?;
+        }
+        // They look at the same flag.
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+        Ok(())
+    }
+
+    /// Reads to those who wait, as far as there is room for more.
+    fn begin_to_read(&mut self) -> Result<()> {
+        self.readers.retain(|reader| !reader.is_finished());
+        while self.readers.len() < READERS_MAX
+            && let Some((conn, first)) = self.waiting.pop_front()
+        {
+            let (dir, stop) = (
+                Arc::clone(&self.context.dir),
+                Arc::clone(&self.context.stop),
+            );
+            let read = move || read_to(conn, first, dir.as_ref(), &stop);
+            self.readers.push(spawn("orcheck-reader", read)?);
         }
         Ok(())
     }
@@ -147,7 +179,6 @@ impl KeeperThread {
 
     fn forget(&mut self, number: u32) -> Result<()> {
         self.peers.remove(&number);
-        self.reading.retain(|(peer, _), _| *peer != number);
         self.step(KeeperEvent::Gone(number), None)
     }
 
@@ -167,21 +198,12 @@ impl KeeperThread {
                 let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
                 self.step(event, Some(&bytes))
             }
-            Message::Fetch {
-                slot,
-                file,
-                at_bytes,
-                len_bytes,
-            } => {
-                let answer = match self.fetch(number, &file, at_bytes, len_bytes) {
-                    Ok(bytes) => Message::Data {
-                        slot,
-                        at_bytes,
-                        bytes,
-                    },
-                    Err(error) => lost(slot, &error),
-                };
-                self.tell(number, &answer)
+            Message::Fetch { .. } => {
+                // Whoever reads brings nothing.
+                if let Some(peer) = self.peers.remove(&number) {
+                    self.waiting.push_back((peer.conn, message));
+                }
+                self.step(KeeperEvent::Gone(number), None)
             }
             other => self.step(KeeperEvent::From(number, other), None),
         }
@@ -197,31 +219,9 @@ impl KeeperThread {
         }
     }
 
-    fn fetch(&mut self, number: u32, name: &str, at_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
-        if FileName::parse(name).is_none() || len_bytes > MAX_DATA_BYTES as u64 {
-            return Err(Error::invalid(format!(
-                "{len_bytes} bytes of {name:?} were asked for: expected at most {MAX_DATA_BYTES} of a file of the job"
-            )));
-        }
-        let key = (number, name.to_owned());
-        if !self.reading.contains_key(&key) {
-            let file = self.context.dir.open(name)?;
-            self.reading.insert(key.clone(), file);
-            // The others of this peer were read before: a restart reads one container after the other.
-            self.reading
-                .retain(|(peer, other), _| *peer != number || other == name);
-        }
-        let mut bytes = orcheck_io::memory::zeroed(len_bytes as usize)?;
-        match self.reading.get(&key) {
-            Some(file) => file.read_at(&mut bytes, at_bytes)?,
-            None => return Err(Error::internal("an opened file vanished")),
-        }
-        Ok(bytes)
-    }
-
     /// Lets the protocol decide, and does it.
     fn step(&mut self, event: KeeperEvent, bytes: Option<&[u8]>) -> Result<()> {
-        let mut actions: std::collections::VecDeque<KeeperAction> = self.keeper.step(event).into();
+        let mut actions: VecDeque<KeeperAction> = self.keeper.step(event).into();
         while let Some(action) = actions.pop_front() {
             let news = match action {
                 KeeperAction::To(number, message) => {
@@ -262,7 +262,6 @@ impl KeeperThread {
                 }
                 KeeperAction::HangUp(number, _) => {
                     self.peers.remove(&number);
-                    self.reading.retain(|(peer, _), _| *peer != number);
                     continue;
                 }
             };
@@ -297,7 +296,65 @@ impl KeeperThread {
     }
 }
 
-fn lost(slot: u32, error: &Error) -> Message {
-    let (kind, text) = (error.kind(), error.message().to_owned());
-    Message::Lost { slot, kind, text }
+/// Answers one peer until it goes, takes too long, or the session ends.
+fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, stop: &AtomicBool) {
+    let mut open = None;
+    let mut next = Some(first);
+    while !stop.load(Ordering::Acquire) {
+        let asked = match next.take() {
+            Some(message) => Ok(message),
+            None => conn.receive(SLICE),
+        };
+        let Ok(Message::Fetch {
+            slot,
+            file,
+            at_bytes,
+            len_bytes,
+        }) = asked
+        else {
+            // Silent for a while, or gone, or somebody who says what no reader does.
+            if asked.is_ok() || conn.is_closed() {
+                return;
+            }
+            continue;
+        };
+        let answer = match fetch(dir, &mut open, &file, at_bytes, len_bytes) {
+            Ok(bytes) => Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            },
+            Err(error) => {
+                let (kind, text) = (error.kind(), error.message().to_owned());
+                Message::Lost { slot, kind, text }
+            }
+        };
+        if conn.send(&answer, READ_TIMEOUT).is_err() {
+            return;
+        }
+    }
+}
+
+/// Bytes of a file, which stays open for the next piece.
+fn fetch(
+    dir: &dyn Dir,
+    open: &mut Option<(String, Box<dyn File>)>,
+    name: &str,
+    at_bytes: u64,
+    len_bytes: u64,
+) -> Result<Vec<u8>> {
+    if FileName::parse(name).is_none() && !off(Switch::FetchedName)
+        || len_bytes > MAX_DATA_BYTES as u64
+    {
+        return Err(Error::invalid(format!(
+            "{len_bytes} bytes of {name:?} were asked for: expected at most {MAX_DATA_BYTES} of a file of the job"
+        )));
+    }
+    let file = match open {
+        Some((known, file)) if known == name => file,
+        other => &other.insert((name.to_owned(), dir.open(name)?)).1,
+    };
+    let mut bytes = zeroed(len_bytes as usize)?;
+    file.read_at(&mut bytes, at_bytes)?;
+    Ok(bytes)
 }

@@ -178,6 +178,7 @@ switches! {
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaCount = "replica-count", "that a commit record has the replicas that its level promises", "orcheck-format format commit_records";
     RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-client session missed_the_commit";
+    FetchedName = "fetched-name", "that only files of the job are read to other nodes", "orcheck-engine keeper only_files_of_the_job";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";

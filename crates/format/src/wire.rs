@@ -27,8 +27,6 @@ pub const MAX_PAYLOAD_BYTES: u32 = MAX_METADATA_BYTES as u32;
 pub const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Most bytes of a file in one message.
 pub const MAX_DATA_BYTES: usize = 16 << 20;
-/// Most files in one message.
-pub const MAX_FILES: usize = 1 << 20;
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 20;
 
@@ -254,13 +252,6 @@ pub enum Message {
         /// At most [`MAX_DATA_BYTES`].
         bytes: Vec<u8>,
     },
-    /// Which files do you hold?
-    Look,
-    /// Files that the sender holds, with their lengths.
-    Holding {
-        /// Name and length of each.
-        files: Vec<(String, u64)>,
-    },
     /// Send bytes of a file; answered by `Data` or `Lost` of the same slot.
     Fetch {
         /// What the asker calls the answer.
@@ -296,9 +287,7 @@ impl Message {
             Message::Lost { .. } => 16,
             Message::LetGo { .. } => 17,
             Message::Data { .. } => 18,
-            Message::Look => 19,
-            Message::Holding { .. } => 20,
-            Message::Fetch { .. } => 21,
+            Message::Fetch { .. } => 19,
         }
     }
 
@@ -424,15 +413,6 @@ impl Message {
                 w.map(3).uint(1u8).uint(*slot);
                 w.uint(2u8).uint(*at_bytes).uint(3u8).bytes(bytes);
             }
-            Message::Look => {
-                w.map(0);
-            }
-            Message::Holding { files } => {
-                w.map(1).uint(1u8).array(files.len());
-                for (file, len_bytes) in files {
-                    w.array(2).text(file).uint(*len_bytes);
-                }
-            }
             Message::Fetch {
                 slot,
                 file,
@@ -478,26 +458,7 @@ impl Message {
                     node: r.need(node, "key 1")?,
                 }
             }
-            11..=18 | 21 => read_about_replica(kind, r)?,
-            19 => {
-                r.map(|_, _| Ok(false))?;
-                Message::Look
-            }
-            20 => {
-                let mut files = None;
-                r.map(|r, key| {
-                    if key == 1 {
-                        files = Some(r.items(MAX_FILES, |r| {
-                            r.tuple(2)?;
-                            Ok((r.name(MAX_FILE_NAME_BYTES)?, r.u64()?))
-                        })?);
-                    }
-                    Ok(key == 1)
-                })?;
-                Message::Holding {
-                    files: r.need(files, "files (key 1)")?,
-                }
-            }
+            11..=19 => read_about_replica(kind, r)?,
             _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
         };
         r.end()?;
@@ -620,11 +581,11 @@ fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     r.map(|r, key| {
         match (message, key) {
             (_, 1) => slot = Some(r.uint::<u32>()?),
-            (11 | 21, 2) => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
+            (11 | 19, 2) => file = Some(r.name(MAX_FILE_NAME_BYTES)?),
             (12..=14 | 18, 2) => first = Some(r.u64()?),
-            (11 | 14 | 21, 3) => second = Some(r.u64()?),
+            (11 | 14 | 19, 3) => second = Some(r.u64()?),
             (18, 3) => bytes = Some(r.bytes(MAX_DATA_BYTES)?.to_vec()),
-            (21, 4) => len = Some(r.u64()?),
+            (19, 4) => len = Some(r.u64()?),
             (16, 2) => kind = Some(read_kind(r)?),
             (16, 3) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
             _ => return Ok(false),
@@ -657,7 +618,7 @@ fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             at_bytes: r.need(first, "offset (key 2)")?,
             bytes: r.need(bytes, "bytes (key 3)")?,
         },
-        21 => Message::Fetch {
+        19 => Message::Fetch {
             slot,
             file: r.need(file, "file (key 2)")?,
             at_bytes: r.need(second, "offset (key 3)")?,

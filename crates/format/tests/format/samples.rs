@@ -347,13 +347,6 @@ pub fn messages() -> Vec<Message> {
             at_bytes: 1 << 33,
             bytes: b"bytes".to_vec(),
         },
-        Message::Look,
-        Message::Holding {
-            files: vec![
-                ("epoch-000007.claim".into(), 512),
-                (container_ref(1, &[]).file, 1 << 33),
-            ],
-        },
         Message::Fetch {
             slot: 4,
             file: container_ref(1, &[]).file,

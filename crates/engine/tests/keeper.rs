@@ -1,0 +1,362 @@
+//! The keeper's thread at real sockets: owners, readers, strangers, and those who stop listening.
+// Strangers come by sockets of their own.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use orcheck_engine::keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
+use orcheck_engine::remote::{Others, OthersContext};
+use orcheck_engine::replicas::{Replicas, ReplicasContext};
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::SystemClock;
+use orcheck_io::conn::Conn;
+use orcheck_io::dir::{Create, Dir};
+use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_io::steps::Steps;
+use orcheck_io::testing::Scratch;
+use orcheck_io::{open_dir, read_small};
+use orcheck_redundancy::Domains;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(20);
+const KEY: Key = Key([7; 32]);
+const EPOCH: Epoch = Epoch {
+    counter: 1,
+    run: RunId([3; 16]),
+};
+
+fn container(step: u64, node: u32) -> String {
+    let name = FileName::Container {
+        step,
+        epoch: 1,
+        run: [3; 4],
+        node,
+        writer: 0,
+    };
+    name.to_string()
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len / 8)
+        .flat_map(|i| (i as u64 * 31).to_le_bytes())
+        .collect()
+}
+
+/// Node 1 with its keeper, and what nodes need to reach it.
+struct Holder {
+    scratch: Scratch,
+    address: Address,
+    stop: Arc<AtomicBool>,
+    thread: Option<(JoinHandle<Result<()>>, Waker)>,
+}
+
+impl Holder {
+    fn new(budget_bytes: u64) -> Self {
+        let scratch = Scratch::new("keeper");
+        let listener =
+            Listener::bind(&Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = listener.address();
+        let context = KeeperContext {
+            epoch: EPOCH,
+            dir: open_dir(scratch.path(), Steps::none()).unwrap(),
+            budget_bytes,
+            direct: true,
+            key: KEY,
+            steps: Steps::none(),
+            stop: Arc::clone(&stop),
+        };
+        let poller = Poller::new().unwrap();
+        let waker = poller.waker();
+        let keeper = KeeperThread::new(context, vec![listener], poller);
+        let thread = std::thread::spawn(move || keeper.run());
+        Self {
+            scratch,
+            address,
+            stop,
+            thread: Some((thread, waker)),
+        }
+    }
+
+    fn dir(&self) -> Arc<dyn Dir> {
+        open_dir(self.scratch.path(), Steps::none()).unwrap()
+    }
+
+    fn nodes(&self) -> Vec<(String, Vec<Address>)> {
+        vec![
+            ("n0".into(), Vec::new()),
+            ("n1".into(), vec![self.address.clone()]),
+        ]
+    }
+
+    /// What node 0 brings its containers with.
+    fn replicas(&self, key: Key, timeout: Duration) -> Arc<Replicas> {
+        let context = ReplicasContext {
+            job: JobName::new("job").unwrap(),
+            epoch: EPOCH,
+            own: (0, 0),
+            replicas: 1,
+            domains: Domains::none(2),
+            nodes: self.nodes(),
+            key,
+            timeout,
+            clock: Arc::new(SystemClock),
+            steps: Steps::none(),
+            stop: Arc::default(),
+        };
+        Replicas::new(context).unwrap()
+    }
+
+    fn connect(&self, node: u32) -> Conn {
+        let mut conn = Conn::connect(&self.address, &KEY, &Steps::none(), LONG).unwrap();
+        conn.send(&Message::Hello { rank: 9, node }, LONG).unwrap();
+        conn
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Release);
+        match self.thread.take() {
+            Some((thread, waker)) => {
+                waker.wake();
+                thread.join().unwrap()
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.end().unwrap();
+    }
+}
+
+/// Brings a container of node 0 to node 1.
+fn bring(replicas: &Arc<Replicas>, own: &Scratch, step: u64, bytes: &[u8]) -> Result<()> {
+    let dir = open_dir(own.path(), Steps::none()).unwrap();
+    let most = bytes.len() as u64 + 4096;
+    let dir = replicas.wrap(dir, replicas.holders(step)?, most);
+    let file = dir.create(&container(step, 0), Create::Direct)?;
+    for (n, piece) in bytes.chunks(5 << 20).enumerate() {
+        file.write_at(piece, n as u64 * (5 << 20))?;
+    }
+    file.truncate(bytes.len() as u64)?;
+    file.sync()?;
+    file.close()
+}
+
+#[test]
+fn a_container_arrives_and_is_read_back() {
+    let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
+    let replicas = holder.replicas(KEY, LONG);
+    let bytes = content(CREDIT_BYTES as usize + (9 << 20));
+    bring(&replicas, &own, 1, &bytes).unwrap();
+    assert!(read_small(holder.dir().as_ref(), &container(1, 0), 1 << 30).unwrap() == bytes);
+    let context = OthersContext {
+        own: (0, 0),
+        nodes: holder.nodes(),
+        key: KEY,
+        timeout: LONG,
+        steps: Steps::none(),
+    };
+    let holdings = vec![Vec::new(), vec![(container(1, 0), bytes.len() as u64)]];
+    let dirs = Others::new(context, &holdings).dirs();
+    assert_eq!(dirs.len(), 1);
+    let file = dirs[0].open(&container(1, 0)).unwrap();
+    // In order, backwards, and across pieces.
+    for (at, len) in [
+        (0, bytes.len()),
+        (4096, 100),
+        (0, 4096),
+        (3 << 20, 9 << 20),
+        (bytes.len() - 1, 1),
+    ] {
+        let mut part = vec![0; len];
+        file.read_at(&mut part, at as u64).unwrap();
+        assert!(part == bytes[at..at + len], "{len} bytes at {at}");
+    }
+    let error = file
+        .read_at(&mut [0; 2], bytes.len() as u64 - 1)
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("node n1/"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_leaves_nothing() {
+    let (holder, own) = (Holder::new(1 << 20), Scratch::new("owner"));
+    let error = bring(&holder.replicas(KEY, LONG), &own, 1, &content(2 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.message().contains("node 1"), "{error}");
+    assert!(holder.dir().list().unwrap().is_empty());
+}
+
+// Breaks if: an owner that goes away is not noticed; what it brought stays, and so does its room.
+#[test]
+fn an_owner_that_gives_up_leaves_nothing() {
+    let (mut holder, own) = (Holder::new(8 << 20), Scratch::new("owner"));
+    let replicas = holder.replicas(KEY, LONG);
+    let dir = open_dir(own.path(), Steps::none()).unwrap();
+    let dir = replicas.wrap(dir, vec![1], 8 << 20);
+    let file = dir.create(&container(1, 0), Create::Direct).unwrap();
+    file.write_at(&content(1 << 20), 0).unwrap();
+    assert_eq!(holder.dir().list().unwrap().len(), 1);
+    drop(file);
+    // The room is free again for the next one.
+    bring(&replicas, &own, 2, &content(2 << 20)).unwrap();
+    assert_eq!(holder.dir().list().unwrap().len(), 1);
+    holder.end().unwrap();
+}
+
+#[test]
+fn without_the_key_nobody_comes_in() {
+    let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
+    let error = bring(
+        &holder.replicas(Key([8; 32]), LONG),
+        &own,
+        1,
+        &content(4096),
+    )
+    .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(holder.dir().list().unwrap().is_empty());
+}
+
+// Breaks if: half-open connections are waited for one after the other.
+#[test]
+fn a_thousand_strangers_keep_nobody_waiting() {
+    let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
+    let Address::Tcp(at) = holder.address else {
+        unreachable!()
+    };
+    let strangers: Vec<TcpStream> = (0..1000)
+        .map_while(|_| TcpStream::connect(at).ok())
+        .collect();
+    assert!(strangers.len() > 900, "{}", strangers.len());
+    bring(&holder.replicas(KEY, LONG), &own, 1, &content(4096)).unwrap();
+}
+
+// Breaks if: bytes are sent to readers by the thread that takes replicas in.
+#[test]
+fn who_stops_listening_keeps_nobody_waiting() {
+    let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
+    let replicas = holder.replicas(KEY, Duration::from_secs(5));
+    bring(&replicas, &own, 1, &content(32 << 20)).unwrap();
+    let mut deaf: Vec<Conn> = (0..3).map(|_| holder.connect(0)).collect();
+    for conn in &mut deaf {
+        for slot in 0..8 {
+            let fetch = Message::Fetch {
+                slot,
+                file: container(1, 0),
+                at_bytes: 0,
+                len_bytes: 16 << 20,
+            };
+            conn.send(&fetch, LONG).unwrap();
+        }
+    }
+    bring(&replicas, &own, 2, &content(4 << 20)).unwrap();
+}
+
+// Breaks if: a name is not looked at before it is opened.
+#[test]
+fn only_files_of_the_job_are_read() {
+    let holder = Holder::new(u64::MAX);
+    std::fs::write(holder.scratch.path().join("secret"), b"secret").unwrap();
+    let mut conn = holder.connect(0);
+    for (file, kind) in [
+        ("secret", ErrorKind::Invalid),
+        ("../secret", ErrorKind::Invalid),
+        ("epoch-000001.claim", ErrorKind::NotFound),
+    ] {
+        let fetch = Message::Fetch {
+            slot: 5,
+            file: file.into(),
+            at_bytes: 0,
+            len_bytes: 1,
+        };
+        conn.send(&fetch, LONG).unwrap();
+        match conn.receive(LONG).unwrap() {
+            Message::Lost {
+                slot: 5,
+                kind: found,
+                ..
+            } => assert_eq!(found, kind, "{file}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+// Breaks if: nonsense of one peer ends the thread, or takes what another one brings with it.
+#[test]
+fn nonsense_ends_its_connection_only() {
+    let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
+    for nonsense in [
+        Message::Held { slot: 1 },
+        Message::Reserve {
+            slot: 0,
+            file: container(1, 0),
+            len_bytes: 1,
+        },
+        Message::Goodbye { node: 0 },
+    ] {
+        let mut conn = holder.connect(2);
+        conn.send(&nonsense, LONG).unwrap();
+        assert_eq!(
+            conn.receive(LONG).unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
+        assert!(conn.is_closed());
+    }
+    bring(&holder.replicas(KEY, LONG), &own, 1, &content(1 << 20)).unwrap();
+}
+
+// Breaks if: a holder that says nothing is waited for without a deadline.
+#[test]
+fn a_holder_that_says_nothing_is_left_at_the_deadline() {
+    let own = Scratch::new("owner");
+    let holder = Holder::new(u64::MAX);
+    let silent = Listener::bind(&Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+    let address = silent.address();
+    let stop = Arc::new(AtomicBool::new(false));
+    let accepts = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let mut conns = Vec::new();
+            while !stop.load(Ordering::Acquire) {
+                conns.extend(
+                    silent
+                        .accept(&KEY, &Steps::none(), Duration::from_millis(50))
+                        .unwrap(),
+                );
+            }
+        })
+    };
+    let context = ReplicasContext {
+        job: JobName::new("job").unwrap(),
+        epoch: EPOCH,
+        own: (0, 0),
+        replicas: 1,
+        domains: Domains::none(2),
+        nodes: vec![("n0".into(), Vec::new()), ("n1".into(), vec![address])],
+        key: KEY,
+        timeout: Duration::from_millis(700),
+        clock: Arc::new(SystemClock),
+        steps: Steps::none(),
+        stop: Arc::default(),
+    };
+    let error = bring(&Replicas::new(context).unwrap(), &own, 1, &content(4096)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        error.message().contains("node 1 (asked for room)"),
+        "{error}"
+    );
+    stop.store(true, Ordering::Release);
+    accepts.join().unwrap();
+    drop(holder);
+}
