@@ -162,6 +162,7 @@ impl ThreadContext<'_> {
         }
         let context = KeeperContext {
             epoch: self.epoch,
+            node: self.layout.node_of(self.rank),
             dir: Arc::clone(dir),
             budget_bytes: self.options.replica_budget_bytes.unwrap_or(u64::MAX),
             direct: self.options.direct,

@@ -22,7 +22,7 @@ use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
 use orcheck_io::conn::Conn;
-use orcheck_io::dir::{Create, Dir};
+use orcheck_io::dir::{Create, Dir, Entry};
 use orcheck_io::file::File;
 use orcheck_io::memory::zeroed;
 use orcheck_io::net::{Key, Listener};
@@ -55,6 +55,8 @@ pub const CREDIT_BYTES: u64 = 32 << 20;
 pub struct KeeperContext {
     /// This run's epoch.
     pub epoch: Epoch,
+    /// This node.
+    pub node: u32,
     /// The node's own directory.
     pub dir: Arc<dyn Dir>,
     /// Room for replicas of others.
@@ -205,8 +207,41 @@ impl KeeperThread {
                 }
                 self.step(KeeperEvent::Gone(number), None)
             }
-            other => self.step(KeeperEvent::From(number, other), None),
+            other => {
+                if matches!(other, Message::Reserve { .. }) && self.context.budget_bytes < u64::MAX
+                {
+                    let held_bytes = self.held_bytes();
+                    self.step(KeeperEvent::Holding(held_bytes), None)?;
+                }
+                self.step(KeeperEvent::From(number, other), None)
+            }
         }
+    }
+
+    /// Bytes of containers here that are not this node's own of this run. What cannot be listed is full.
+    fn held_bytes(&self) -> u64 {
+        let Ok(entries) = self.context.dir.list() else {
+            return u64::MAX;
+        };
+        let (epoch, own) = (self.context.epoch, self.context.node);
+        let held = |entry: &&Entry| {
+            let Some(FileName::Container {
+                epoch: counter,
+                run,
+                node,
+                ..
+            }) = FileName::parse(&entry.name)
+            else {
+                return false;
+            };
+            let ours = (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node == own;
+            !ours && !self.keeper.is_coming(&entry.name)
+        };
+        entries
+            .iter()
+            .filter(held)
+            .map(|entry| entry.len_bytes)
+            .sum()
     }
 
     fn tell(&mut self, number: u32, message: &Message) -> Result<()> {

@@ -285,8 +285,8 @@ pub enum KeeperEvent {
     Failed(Place, Error),
     /// The connection of an owner is gone.
     Gone(u32),
-    /// A container that was held was removed.
-    Removed(String),
+    /// Replicas that are complete here take so many bytes.
+    Holding(u64),
 }
 
 /// Something a keeper has to do.
@@ -324,8 +324,8 @@ pub struct Keeper {
     budget_bytes: u64,
     credit_bytes: u64,
     incoming: BTreeMap<Place, Incoming>,
-    /// Containers that are complete here, with their lengths.
-    held: BTreeMap<String, u64>,
+    /// Bytes of replicas that are complete here.
+    held_bytes: u64,
 }
 
 impl Keeper {
@@ -339,15 +339,21 @@ impl Keeper {
             budget_bytes,
             credit_bytes,
             incoming: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held_bytes: 0,
         }
     }
 
     /// Room that is given away.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        let coming = self.incoming.values().map(|one| one.len_bytes);
-        coming.chain(self.held.values().copied()).sum()
+        let coming: u64 = self.incoming.values().map(|one| one.len_bytes).sum();
+        coming.saturating_add(self.held_bytes)
+    }
+
+    /// Whether a container is on its way to here.
+    #[must_use]
+    pub fn is_coming(&self, file: &str) -> bool {
+        self.incoming.values().any(|one| one.file == file)
     }
 
     /// Takes one event in.
@@ -383,8 +389,8 @@ impl Keeper {
                     .flat_map(|place| self.drop_one(place, None))
                     .collect()
             }
-            KeeperEvent::Removed(file) => {
-                self.held.remove(&file);
+            KeeperEvent::Holding(bytes) => {
+                self.held_bytes = bytes;
                 Vec::new()
             }
         }
@@ -454,10 +460,8 @@ impl Keeper {
             );
             return self.hang_up(owner, Error::corrupt(text));
         }
-        let taken =
-            self.held.contains_key(&file) || self.incoming.values().any(|one| one.file == file);
-        if taken {
-            let text = format!("{file} is held here already");
+        if self.is_coming(&file) {
+            let text = format!("{file} is on its way to here already");
             return vec![refuse(owner, slot, &Error::invalid(text))];
         }
         let free = self.budget_bytes.saturating_sub(self.used_bytes());
@@ -536,9 +540,8 @@ impl Keeper {
             ));
             return self.drop_one(place, Some(error));
         }
-        if let Some(one) = self.incoming.remove(&place) {
-            self.held.insert(one.file, len);
-        }
+        self.incoming.remove(&place);
+        self.held_bytes = self.held_bytes.saturating_add(len);
         let (owner, slot) = place;
         vec![KeeperAction::To(owner, Message::Held { slot })]
     }

@@ -65,6 +65,7 @@ impl Holder {
         let address = listener.address();
         let context = KeeperContext {
             epoch: EPOCH,
+            node: 1,
             dir: open_dir(scratch.path(), Steps::none()).unwrap(),
             budget_bytes,
             direct: true,
@@ -195,6 +196,18 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.message().contains("node 1"), "{error}");
     assert!(holder.dir().list().unwrap().is_empty());
+}
+
+// Breaks if: what is held is counted by the keeper alone: prune removes replicas, and their room is free again.
+#[test]
+fn the_room_of_pruned_replicas_is_free_again() {
+    let (holder, own) = (Holder::new(3 << 20), Scratch::new("owner"));
+    let replicas = holder.replicas(KEY, LONG);
+    bring(&replicas, &own, 1, &content(2 << 20)).unwrap();
+    let error = bring(&replicas, &own, 2, &content(2 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    holder.dir().remove(&container(1, 0)).unwrap();
+    bring(&replicas, &own, 3, &content(2 << 20)).unwrap();
 }
 
 // Breaks if: an owner that goes away is not noticed; what it brought stays, and so does its room.
