@@ -64,6 +64,10 @@ impl Session {
         for writer in 0..self.shape.writers {
             index.nudge(writer);
         }
+        if let Some(thread) = threads.mender.take() {
+            // It looks at the same flag, and what it did not get to is made anew after the next restart.
+            let _ = thread.join();
+        }
         if let Some(thread) = threads.flusher.take() {
             result = result.and(join(thread, &*self.environment.clock));
         }

@@ -29,6 +29,8 @@ pub(crate) struct Peers {
     pub(crate) nodes: Vec<(String, Vec<Address>)>,
     pub(crate) domains: Domains,
     pub(crate) key: Key,
+    /// What each node holds, as of the last look.
+    pub(crate) holdings: Holdings,
     /// On a node's lowest rank: where the others come in; taken by the keeper.
     pub(crate) doors: Vec<Listener>,
 }
@@ -79,6 +81,7 @@ impl Peers {
             nodes,
             domains,
             key: start.key.clone(),
+            holdings: Holdings::new(),
             doors,
         }))
     }

@@ -15,12 +15,16 @@ use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
+use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext};
+use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
+use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
+use orcheck_io::thread::spawn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,15 +138,18 @@ impl Session {
 
     /// At level `peers`: which node holds which files.
     fn learn_what_others_hold(&mut self) -> Result<()> {
-        let Some(peers) = &self.peers else {
+        if self.peers.is_none() {
             return Ok(());
-        };
+        }
         let leads = self.layout.leads_node(self.rank);
         let own = match &self.places.node {
             Some(dir) if leads && !self.options.fresh => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
         };
         let holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
+        let Some(peers) = &mut self.peers else {
+            return Ok(());
+        };
         let context = OthersContext {
             own: (self.rank, self.layout.node_of(self.rank)),
             nodes: peers.nodes.clone(),
@@ -151,6 +158,53 @@ impl Session {
             steps: self.environment.steps.clone(),
         };
         self.places.others = Others::new(context, &holdings).dirs();
+        peers.holdings = holdings;
+        Ok(())
+    }
+
+    /// On a node's lowest rank: makes copies anew that were lost with their nodes, in the background.
+    fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
+        let (Some(peers), Some(dir), Some(threads)) =
+            (&self.peers, &self.places.node, &mut self.threads)
+        else {
+            return Ok(());
+        };
+        if !self.layout.leads_node(self.rank) {
+            return Ok(());
+        }
+        let context = ReplicasContext {
+            job: self.job.clone(),
+            epoch: self.epoch,
+            own: (self.rank, self.layout.node_of(self.rank)),
+            replicas: u32::from(self.options.replicas),
+            domains: peers.domains.clone(),
+            nodes: peers.nodes.clone(),
+            key: peers.key.clone(),
+            timeout: Duration::from_secs_f64(self.options.timeout_s),
+            clock: Arc::clone(&self.environment.clock),
+            steps: self.environment.steps.clone(),
+            stop: Arc::clone(&threads.flush_stop),
+        };
+        let replicas = Replicas::new(context)?;
+        let copies = mend::plan(record, &peers.holdings, &replicas)?;
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let (dir, shared, step) = (Arc::clone(dir), Arc::clone(&self.shared), record.step);
+        threads.mender = Some(spawn("orcheck-mend", move || {
+            let mended = mend::mend(&copies, dir.as_ref(), &replicas);
+            if mended.made > 0 {
+                shared.note(format!(
+                    "{} copies of step {step} were made anew after the loss of nodes",
+                    mended.made
+                ));
+            }
+            for error in mended.errors {
+                shared.note(format!(
+                    "a copy of step {step} could not be made anew: {error}"
+                ));
+            }
+        })?);
         Ok(())
     }
 
@@ -309,6 +363,9 @@ impl Session {
             _ => Ok(()),
         };
         agree(self.collective.as_mut(), copied)?;
+        if let Some(record) = view.node_record() {
+            self.start_mending(record)?;
+        }
         self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);
         Ok(candidate.step)

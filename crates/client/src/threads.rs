@@ -44,6 +44,8 @@ pub(crate) struct Threads {
     pub keeper: Option<(JoinHandle<Result<()>>, Waker)>,
     /// Tells the keeper to end.
     pub keeper_stop: Arc<AtomicBool>,
+    /// Makes lost copies anew after a restart, on the lowest rank of a node.
+    pub mender: Option<JoinHandle<()>>,
     /// Tells the CP-thread to end.
     pub flush_stop: Arc<AtomicBool>,
     /// The connection of a rank without a writer; its end tells that the node's lead is gone.
@@ -86,6 +88,7 @@ impl ThreadContext<'_> {
         let mut threads = Threads {
             keeper,
             keeper_stop,
+            mender: None,
             control: links.map(|links| self.start_control(links)).transpose()?,
             flusher: None,
             flush_stop: Arc::new(AtomicBool::new(false)),

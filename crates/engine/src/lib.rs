@@ -33,6 +33,7 @@ pub mod index;
 pub mod keeper;
 pub mod layout;
 pub mod ledger;
+pub mod mend;
 pub mod pages;
 pub mod patience;
 pub mod places;

@@ -15,7 +15,8 @@
 //! Invariants:
 //! 1. `Done` comes only after every holder said that the whole is durable there, under the checksum of what was sent.
 //! 2. A loss at one holder is final for the container, and the others are told to let go of it.
-//! 3. A keeper takes bytes only into room that it granted, in order, from the node whose container it is.
+//! 3. A keeper takes bytes only into room that it granted, in order: containers of this run from the node whose they are,
+//!    those of older runs from any. None of a newer run.
 //! 4. What a keeper granted never exceeds its budget, and no bytes are on the way beyond the credit it gave.
 //! 5. Whatever a peer says, in whatever order, costs at most that peer's containers.
 //!
@@ -437,9 +438,10 @@ impl Keeper {
             Some(FileName::Container {
                 epoch, run, node, ..
             }) => {
-                if (epoch, run) != (self.epoch.counter, self.epoch.run.short_bytes())
-                    && !off(Switch::ReplicaEpoch)
-                {
+                let ours = (epoch, run) == (self.epoch.counter, self.epoch.run.short_bytes());
+                // What older runs committed is brought by whoever has it, when copies were lost.
+                let older = epoch < self.epoch.counter;
+                if !ours && !older && !off(Switch::ReplicaEpoch) {
                     return vec![refuse(
                         owner,
                         slot,
@@ -449,7 +451,7 @@ impl Keeper {
                         )),
                     )];
                 }
-                self.nodes.get(&owner) == Some(&node) || off(Switch::ReplicaOwner)
+                older || self.nodes.get(&owner) == Some(&node) || off(Switch::ReplicaOwner)
             }
             _ => false,
         };

@@ -13,7 +13,7 @@
 //! Survives: holders that are slow, refuse, vanish or talk nonsense: the container is lost, with their name. Not here: the
 //! holder's side (`keeper.rs`), the protocol (`protect.rs`).
 
-use crate::protect::{Owner, OwnerAction, OwnerEvent};
+use crate::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::remote::reach;
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
@@ -24,6 +24,7 @@ use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir, Entry as Listed};
 use orcheck_io::file::File;
+use orcheck_io::memory::zeroed;
 use orcheck_io::net::{Address, Key};
 use orcheck_io::poll::Poller;
 use orcheck_io::steps::Steps;
@@ -107,6 +108,32 @@ impl Replicas {
         draw.holders(&context.domains, context.own.1, context.replicas)
     }
 
+    /// Nodes for more copies of a container that the nodes `held` have.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes.
+    pub fn more(&self, step: u64, held: &[u32], count: u32) -> Result<Vec<u32>> {
+        let context = &self.context;
+        let draw = Draw {
+            job: &context.job,
+            epoch: context.epoch,
+            step,
+        };
+        draw.more(&context.domains, held, count)
+    }
+
+    /// Copies of each container that there should be, the owner's included.
+    #[must_use]
+    pub fn copies(&self) -> u32 {
+        self.context.replicas + 1
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.context.own.1
+    }
+
     /// The node's own directory, whose containers of at most `most_bytes` go to these holders too.
     #[must_use]
     pub fn wrap(
@@ -121,6 +148,47 @@ impl Replicas {
             holders,
             most_bytes,
         })
+    }
+
+    /// Brings a container that is complete in `dir` to more holders.
+    ///
+    /// # Errors
+    /// What the directory or a holder says; nothing of it is then left at any of them.
+    pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[u32]) -> Result<()> {
+        let file = dir.open(name)?;
+        let len = file.len_bytes()?;
+        let transfer = self.begin(name, len, holders);
+        let mut at = 0;
+        while at < len {
+            let mut bytes = zeroed((len - at).min(PIECE_BYTES) as usize)?;
+            file.read_at(&mut bytes, at)?;
+            transfer.send(&bytes, at, || Ok(()))?;
+            at += bytes.len() as u64;
+        }
+        transfer.finish(|| Ok(()))
+    }
+
+    /// Asks the holders for room.
+    fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[u32]) -> Transfer {
+        let mut links = self.links();
+        let slot = links.next_slot;
+        links.next_slot = slot.wrapping_add(1);
+        drop(links);
+        let (owner, actions) = Owner::new(slot, name, most_bytes, holders);
+        let mut sending = Sending {
+            owner,
+            slot,
+            crc: Crc64::new(),
+            ready_bytes: 0,
+            let_go_bytes: 0,
+            outcome: None,
+        };
+        sending.carry_out(self, holders, actions, None);
+        Transfer {
+            replicas: Arc::clone(self),
+            holders: holders.to_vec(),
+            sending: Mutex::new(sending),
+        }
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
@@ -148,25 +216,7 @@ impl Dir for ReplicatedDir {
 
     fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
         let own = self.own.create(name, how)?;
-        let mut links = self.replicas.links();
-        let slot = links.next_slot;
-        links.next_slot = slot.wrapping_add(1);
-        drop(links);
-        let (owner, actions) = Owner::new(slot, name, self.most_bytes, &self.holders);
-        let mut sending = Sending {
-            owner,
-            slot,
-            crc: Crc64::new(),
-            ready_bytes: 0,
-            let_go_bytes: 0,
-            outcome: None,
-        };
-        sending.carry_out(&self.replicas, &self.holders, actions, None);
-        let transfer = Transfer {
-            replicas: Arc::clone(&self.replicas),
-            holders: self.holders.clone(),
-            sending: Mutex::new(sending),
-        };
+        let transfer = self.replicas.begin(name, self.most_bytes, &self.holders);
         Ok(Box::new(ReplicatedFile { own, transfer }))
     }
 
@@ -398,6 +448,38 @@ impl Transfer {
     fn take(&self, sending: &mut Sending, event: OwnerEvent, window: Window<'_>) {
         sending.take(&self.replicas, &self.holders, event, window);
     }
+
+    /// Sends the next bytes while `meanwhile` does what else is to be done with them; returns when their memory may go.
+    fn send(&self, bytes: &[u8], at: u64, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut sending = self.sending();
+        if at != sending.ready_bytes {
+            return Err(Error::internal(format!(
+                "{} bytes at {at} of a container do not follow the {} before",
+                bytes.len(),
+                sending.ready_bytes
+            )));
+        }
+        let end = at + bytes.len() as u64;
+        sending.crc.update(bytes);
+        sending.ready_bytes = end;
+        let window = Some((at, bytes));
+        self.take(&mut sending, OwnerEvent::Ready(end), window);
+        meanwhile()?;
+        sending.wait(&self.replicas, &self.holders, window, |sending| {
+            sending.let_go_bytes >= end
+        })
+    }
+
+    /// Ends it; returns when all holders have it durable.
+    fn finish(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut sending = self.sending();
+        let crc = sending.crc.value();
+        self.take(&mut sending, OwnerEvent::End(crc), None);
+        meanwhile()?;
+        sending.wait(&self.replicas, &self.holders, None, |sending| {
+            sending.outcome.is_some()
+        })
+    }
 }
 
 impl Drop for Transfer {
@@ -410,43 +492,14 @@ impl Drop for Transfer {
     }
 }
 
-impl ReplicatedFile {
-    fn send_and_write(
-        &self,
-        buf: &[u8],
-        at: u64,
-        write: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let transfer = &self.transfer;
-        let mut sending = transfer.sending();
-        if at != sending.ready_bytes {
-            return Err(Error::internal(format!(
-                "{}: {} bytes at {at} do not follow the {} before",
-                self.own.name(),
-                buf.len(),
-                sending.ready_bytes
-            )));
-        }
-        let end = at + buf.len() as u64;
-        sending.crc.update(buf);
-        sending.ready_bytes = end;
-        let window = Some((at, buf));
-        // What the credit allows is on its way while the own directory takes the same bytes.
-        transfer.take(&mut sending, OwnerEvent::Ready(end), window);
-        write()?;
-        sending.wait(&transfer.replicas, &transfer.holders, window, |sending| {
-            sending.let_go_bytes >= end
-        })
-    }
-}
-
 impl File for ReplicatedFile {
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
-        self.send_and_write(buf, at, || self.own.write_at(buf, at))
+        self.transfer.send(buf, at, || self.own.write_at(buf, at))
     }
 
     fn write_pinned(&self, buf: &[u8], at: u64, way: &Uring) -> Result<()> {
-        self.send_and_write(buf, at, || self.own.write_pinned(buf, at, way))
+        self.transfer
+            .send(buf, at, || self.own.write_pinned(buf, at, way))
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
@@ -462,14 +515,7 @@ impl File for ReplicatedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        let transfer = &self.transfer;
-        let mut sending = transfer.sending();
-        let crc = sending.crc.value();
-        transfer.take(&mut sending, OwnerEvent::End(crc), None);
-        self.own.sync()?;
-        sending.wait(&transfer.replicas, &transfer.holders, None, |sending| {
-            sending.outcome.is_some()
-        })
+        self.transfer.finish(|| self.own.sync())
     }
 
     fn len_bytes(&self) -> Result<u64> {

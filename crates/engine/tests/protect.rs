@@ -407,19 +407,29 @@ fn reserved(
 #[test]
 fn a_keeper_refuses_what_is_not_its_business() {
     let mut keeper = keeper(100, 50);
-    let older = Epoch {
-        counter: 4,
+    let newer = Epoch {
+        counter: 6,
         ..EPOCH
     };
     let other = Epoch {
         run: RunId([8; 16]),
         ..EPOCH
     };
-    // Breaks if: the epoch of a container is not looked at; a run that was superseded would take the room.
-    for epoch in [older, other] {
+    // Breaks if: the epoch of a container is not looked at; a run of which this one knows nothing would take the room.
+    for epoch in [newer, other] {
         let refused = reserved(&mut keeper, 1, 0, container_of(epoch, 1, 1), 10);
         assert_eq!(refused, Err(ErrorKind::Fenced));
     }
+    // What an older run left may come from anybody.
+    let older = Epoch {
+        counter: 4,
+        ..EPOCH
+    };
+    let mut roomy = self::keeper(100, 50);
+    assert_eq!(
+        reserved(&mut roomy, 1, 0, container_of(older, 1, 3), 10),
+        Ok(())
+    );
     // Breaks if: the node in the name is not that of the connection.
     assert_eq!(
         reserved(&mut keeper, 1, 0, container(1, 2), 10),

@@ -39,30 +39,41 @@ impl Draw<'_> {
     /// # Errors
     /// Invalid when there are not so many nodes that do not fail together.
     pub fn holders(&self, domains: &Domains, node: u32, replicas: u32) -> Result<Vec<u32>> {
+        self.more(domains, &[node], replicas)
+    }
+
+    /// `count` more nodes for a part that the nodes `held` have already, of which the first stands for its owner.
+    ///
+    /// # Errors
+    /// Invalid when there are not so many nodes that do not fail together.
+    pub fn more(&self, domains: &Domains, held: &[u32], count: u32) -> Result<Vec<u32>> {
         for attempt in 0..DRAWS_MAX {
-            if let Some(holders) = self.once(domains, node, replicas, attempt) {
+            if let Some(holders) = self.once(domains, held, count, attempt) {
                 return Ok(holders);
             }
         }
         let nodes = domains.nodes();
         Err(Error::invalid(format!(
-            "{replicas} replicas of each node's checkpoint were asked for, but among the {nodes} nodes of the job there are not so many others that do not fail together with node {node} and each other"
+            "{count} replicas of each node's checkpoint were asked for, but among the {nodes} nodes of the job there are not so many others that do not fail together with {held:?} and each other"
         ))
         .next("ask for fewer replicas, use more nodes, or correct the topology file"))
     }
 
-    fn once(&self, domains: &Domains, node: u32, replicas: u32, attempt: u64) -> Option<Vec<u32>> {
-        let mut random = self.random(node, attempt);
-        let mut left: Vec<u32> = (0..domains.nodes()).filter(|&n| n != node).collect();
-        let mut holders = Vec::with_capacity(replicas as usize);
-        let mut last = node;
-        while holders.len() < replicas as usize {
-            left.retain(|&other| !domains.together(last, other) || off(Switch::ReplicaDomain));
+    fn once(&self, domains: &Domains, held: &[u32], count: u32, attempt: u64) -> Option<Vec<u32>> {
+        let mut random = self.random(*held.first()?, attempt);
+        let apart = |a: u32, b: u32| !domains.together(a, b) || off(Switch::ReplicaDomain);
+        let mut left: Vec<u32> = (0..domains.nodes())
+            .filter(|n| held.iter().all(|&h| h != *n && apart(h, *n)))
+            .collect();
+        let mut holders: Vec<u32> = Vec::with_capacity(count as usize);
+        while holders.len() < count as usize {
+            if let Some(&last) = holders.last() {
+                left.retain(|&other| apart(last, other));
+            }
             if left.is_empty() {
                 return None;
             }
-            last = left.swap_remove(random.below(left.len() as u64) as usize);
-            holders.push(last);
+            holders.push(left.swap_remove(random.below(left.len() as u64) as usize));
         }
         Some(holders)
     }

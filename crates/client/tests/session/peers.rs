@@ -7,9 +7,11 @@ use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::testing::Scratch;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -205,6 +207,49 @@ fn a_node_that_missed_the_commit_learns_of_it() {
         });
         let steps: BTreeSet<u64> = steps.collect();
         assert_eq!(steps, BTreeSet::from([3, 4]), "{node}");
+    }
+}
+
+// Breaks if: what was resumed from keeps the copies that the lost node left: the next loss would be the end.
+#[test]
+fn copies_that_were_lost_are_made_anew() {
+    let scratch = Scratch::new("mended");
+    takes(&job(scratch.path(), 1), &[1], 1);
+    let mut left: Vec<&'static str> = NODES.to_vec();
+    // One after the other, with a restart between them, until two are left.
+    for _ in 0..3 {
+        let lost = left.remove(0);
+        disk::remove_tree(&dir(scratch.path(), lost));
+        let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
+        let job = job(scratch.path(), 1).placed(&placed);
+        let told = job.run(|session, rank| {
+            let mut session = session.unwrap();
+            session.find().unwrap();
+            let mut state = State::empty(rank, 20);
+            state.protect(&mut session).unwrap();
+            assert_eq!(session.restart().unwrap(), 1);
+            assert!(state.is(rank, 1, 20), "rank {rank} without {lost}");
+            // In the background: the directories say when it is done.
+            let whole = || {
+                let copies = |n: u32| {
+                    let name = format!("-n{n:04}-");
+                    let there = |node: &&str| {
+                        containers(scratch.path(), node)
+                            .iter()
+                            .any(|file| file.contains(&name))
+                    };
+                    left.iter().filter(|node| there(node)).count()
+                };
+                (0..5).all(|n| copies(n) >= 2)
+            };
+            let (clock, until) = (SystemClock, SystemClock.now() + LONG);
+            while rank == 0 && !whole() {
+                assert!(clock.now() < until, "after the loss of {lost}");
+                clock.sleep(Duration::from_millis(5));
+            }
+            session.close(LONG).unwrap();
+        });
+        assert_eq!(told.len(), 5);
     }
 }
 
