@@ -25,12 +25,13 @@ use crate::options::{Numa, Options};
 use crate::peers::Peers;
 use crate::session::Environment;
 use crate::start::{Start, prepare_start, server_names};
-use crate::threads::{ThreadContext, Threads};
+use crate::threads::Threads;
 use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::encoding::{Recipe, fingerprint};
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
+use orcheck_engine::host::{Host, HostPlan};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
@@ -67,6 +68,7 @@ pub(crate) struct Opened {
     /// The user's key, for what is restarted from.
     pub secret: Option<Arc<Secret>>,
     pub peers: Option<Peers>,
+    pub host: Host,
 }
 
 pub(crate) fn open(
@@ -191,23 +193,37 @@ pub(crate) fn open(
     ));
     agree(collective, check_choice())?;
     let shared = Arc::new(ControlShared::default());
-    let context = ThreadContext {
-        job: &job,
-        epoch,
-        layout: &layout,
-        rank,
-        places: &places,
-        pool: &pool,
+    let doors = peers
+        .as_mut()
+        .map_or_else(Vec::new, |peers| std::mem::take(&mut peers.doors));
+    let host = Host {
+        plan: HostPlan {
+            job: job.clone(),
+            epoch,
+            layout: layout.clone(),
+            node,
+            servers: server_names(&options),
+            node_root: (options.node_dir.as_ref())
+                .map_or_else(String::new, |dir| dir.display().to_string()),
+            keep: options.keep,
+            mode: options.mode,
+            direct: options.direct,
+            pin: options.pin,
+            incremental: options.incremental_chain.is_some(),
+            timeout: Duration::from_secs_f64(options.timeout_s),
+            recipe: recipe.clone(),
+            replication: peers.as_ref().map(|peers| peers.replication(&options)),
+        },
+        pool: Arc::clone(&pool),
         shape,
-        options: &options,
-        environment,
-        shared: &shared,
-        placement: start.placement,
-        gates: &gates,
-        recipe: recipe.clone(),
-        peers: peers.as_mut(),
+        places: places.clone(),
+        gates: Arc::clone(&gates),
+        shared: Arc::clone(&shared),
+        clock: Arc::clone(&environment.clock),
+        steps: environment.steps.clone(),
     };
-    let rest = context.start(own, links).and_then(|threads| {
+    let threads = Threads::start(&host, rank, own, links, doors, start.placement);
+    let rest = threads.and_then(|threads| {
         let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
         Ok((threads, trigger))
     });
@@ -232,6 +248,7 @@ pub(crate) fn open(
         encoded: !recipe.is_plain(),
         secret,
         peers,
+        host,
     };
     Ok((opened, options))
 }

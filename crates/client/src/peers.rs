@@ -11,6 +11,7 @@ use crate::collective::Collective;
 use crate::doors;
 use crate::options::Options;
 use crate::start::Start;
+use orcheck_engine::host::Replication;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::Holdings;
 use orcheck_format::error::Result;
@@ -84,6 +85,17 @@ impl Peers {
             holdings: Holdings::new(),
             doors,
         }))
+    }
+
+    /// What the engine must know of it.
+    pub(crate) fn replication(&self, options: &Options) -> Replication {
+        Replication {
+            replicas: u32::from(options.replicas),
+            budget_bytes: options.replica_budget_bytes.unwrap_or(u64::MAX),
+            domains: self.domains.clone(),
+            nodes: self.nodes.clone(),
+            key: self.key.clone(),
+        }
     }
 }
 

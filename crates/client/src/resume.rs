@@ -17,7 +17,6 @@ use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext};
-use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
@@ -172,20 +171,9 @@ impl Session {
         if !self.layout.leads_node(self.rank) {
             return Ok(());
         }
-        let context = ReplicasContext {
-            job: self.job.clone(),
-            epoch: self.epoch,
-            own: (self.rank, self.layout.node_of(self.rank)),
-            replicas: u32::from(self.options.replicas),
-            domains: peers.domains.clone(),
-            nodes: peers.nodes.clone(),
-            key: peers.key.clone(),
-            timeout: Duration::from_secs_f64(self.options.timeout_s),
-            clock: Arc::clone(&self.environment.clock),
-            steps: self.environment.steps.clone(),
-            stop: Arc::clone(&threads.flush_stop),
+        let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
+            return Ok(());
         };
-        let replicas = Replicas::new(context)?;
         let copies = mend::plan(record, &peers.holdings, &replicas)?;
         if copies.is_empty() {
             return Ok(());

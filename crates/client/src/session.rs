@@ -25,6 +25,7 @@ use crate::waiter::Waiter;
 use orcheck_engine::baseline::{Baseline, Captured};
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
+use orcheck_engine::host::Host;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::patience::Patience;
@@ -148,6 +149,7 @@ pub struct Session {
     pub(crate) secret: Option<Arc<Secret>>,
     /// The other nodes, at level `peers`.
     pub(crate) peers: Option<Peers>,
+    pub(crate) host: Host,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -193,6 +195,7 @@ impl Session {
             encoded,
             secret,
             peers,
+            host,
         } = opened;
         let patience = Patience {
             pool: Arc::clone(&pool),
@@ -235,6 +238,7 @@ impl Session {
             encoded,
             secret,
             peers,
+            host,
             warnings: notes,
             options,
         })

@@ -29,6 +29,7 @@ pub mod descriptor;
 pub mod encoding;
 pub mod epoch;
 pub mod flush;
+pub mod host;
 pub mod index;
 pub mod keeper;
 pub mod layout;
