@@ -16,6 +16,7 @@ use orcheck_io::testing::mount::{
 use orcheck_io::testing::{Child, Ended, FaultPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
@@ -33,13 +34,16 @@ const RECORDINGS: usize = 5;
 const KEPT_MAX: usize = 8;
 
 /// A file system and how it is made here: small, with nothing left to do in the background, discarding nothing.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Kind {
     name: &'static str,
     len_mib: u64,
     make: &'static [&'static str],
     /// Several images of one file system are mounted at a time.
     options: &'static str,
+    /// Without these bytes as they were written there is no file system: ext4 does not mount with a torn superblock,
+    /// and its checker then takes an old copy, which does not know of the journal.
+    untorn: Range<u64>,
 }
 
 pub const EXT4: Kind = Kind {
@@ -53,23 +57,27 @@ pub const EXT4: Kind = Kind {
         "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
     ],
     options: "",
+    untorn: 1024..2048,
 };
 pub const XFS: Kind = Kind {
     name: "xfs",
     len_mib: 300,
     make: &["-q", "-K"],
     options: "nouuid",
+    // Its superblock is one sector.
+    untorn: 0..0,
 };
 pub const BTRFS: Kind = Kind {
     name: "btrfs",
     len_mib: 128,
     make: &["-q", "-K", "-M"],
     options: "",
+    untorn: (64 << 10)..(68 << 10),
 };
 
 /// A room with an empty file system that has the directories of the job; `None`, with a word about it, where this
 /// machine does not know the file system.
-fn prepared(kind: Kind) -> Option<(Room, Image)> {
+fn prepared(kind: &Kind) -> Option<(Room, Image)> {
     if let Some(why) = mounting_refused() {
         println!("  SKIPPED {}: {why}", kind.name);
         return None;
@@ -136,7 +144,7 @@ impl std::fmt::Display for Script {
 }
 
 /// Two runs of the job on a recorded disk.
-fn recorded(kind: Kind, made: &Image, room: &Path, script: &Script) -> Recording {
+fn recorded(kind: &Kind, made: &Image, room: &Path, script: &Script) -> Recording {
     let dir = |name: &str| room.join(name);
     for name in ["fuse", "root"] {
         let _ = std::fs::remove_dir_all(dir(name));
@@ -182,12 +190,17 @@ fn recorded(kind: Kind, made: &Image, room: &Path, script: &Script) -> Recording
     let told_bytes = len(&ledger);
     mounted.unmount().unwrap();
     drop(disk);
-    Recording::read(made.clone(), &dir("log.job"), told_bytes)
+    Recording::read(
+        made.clone(),
+        &dir("log.job"),
+        told_bytes,
+        kind.untorn.clone(),
+    )
 }
 
 /// Mounts one image and brings the job up on it.
 fn judge(
-    kind: Kind,
+    kind: &Kind,
     script: &Script,
     image: &Image,
     told: &[u8],
@@ -222,7 +235,7 @@ fn judge(
 
 /// Judges `count` images of a recording.
 fn judged(
-    kind: Kind,
+    kind: &Kind,
     script: &Script,
     recording: &Recording,
     cuts: &[Cut],
@@ -262,7 +275,7 @@ fn keep(image: &Image, told: &[u8], name: &str) {
 
 /// Every image that a power cut leaves holds what was acknowledged before, and the job goes on from it.
 // Breaks if: a sync of a container, of a record or of a directory is left out, see the next test; or prune pins nothing.
-pub fn comes_back(kind: Kind, images: usize) -> bool {
+pub fn comes_back(kind: &Kind, images: usize) -> bool {
     let Some((room, made)) = prepared(kind) else {
         return false;
     };
@@ -317,7 +330,7 @@ pub fn comes_back(kind: Kind, images: usize) -> bool {
 
 /// The twin: with one kind of sync left out, the same images show losses.
 // Breaks if: an image holds more than the disk had to have at its flush.
-pub fn left_out_syncs_are_noticed(kind: Kind) -> bool {
+pub fn left_out_syncs_are_noticed(kind: &Kind) -> bool {
     let Some((room, made)) = prepared(kind) else {
         return false;
     };

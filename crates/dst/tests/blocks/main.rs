@@ -33,16 +33,18 @@ mod trial;
 use std::process::ExitCode;
 
 const TESTS: &[harness::Test] = &[
-    ("ext4_after_a_power_cut", || cut::comes_back(cut::EXT4, 240)),
-    ("xfs_after_a_power_cut", || cut::comes_back(cut::XFS, 240)),
+    ("ext4_after_a_power_cut", || {
+        cut::comes_back(&cut::EXT4, 240)
+    }),
+    ("xfs_after_a_power_cut", || cut::comes_back(&cut::XFS, 240)),
     ("btrfs_after_a_power_cut", || {
-        cut::comes_back(cut::BTRFS, 24)
+        cut::comes_back(&cut::BTRFS, 24)
     }),
     ("ext4_without_a_sync", || {
-        cut::left_out_syncs_are_noticed(cut::EXT4)
+        cut::left_out_syncs_are_noticed(&cut::EXT4)
     }),
     ("xfs_without_a_sync", || {
-        cut::left_out_syncs_are_noticed(cut::XFS)
+        cut::left_out_syncs_are_noticed(&cut::XFS)
     }),
 ];
 

@@ -5,7 +5,8 @@
 //! that was written up to a flush, and some of what was written after it and before the next one, whole or torn.
 //!
 //! What a disk may do: lose, keep or tear (at 512 bytes or 4 KiB) every write that came after the last completed
-//! flush, in any combination. What it may not: lose anything before. A write that was handed in while a flush was
+//! flush, in any combination. What it may not: lose anything before, or tear what the file system could not live
+//! without (`untorn`): that would be the file system's loss, whoever uses it. A write that was handed in while a flush was
 //! waiting counts as after it only if the disk took it after it.
 //!
 //! What was acknowledged when: whatever the ledger held when flush n + 1 came in can only rest on flushes up to n.
@@ -16,6 +17,7 @@ use crate::trial::Random;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Result, Write as _};
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -113,13 +115,15 @@ pub struct Recording {
     /// Each ends with a flush, the last one with the end of the recording.
     spans: Vec<Span>,
     told_bytes: u64,
+    untorn: Range<u64>,
     pub flushes: usize,
     pub writes: usize,
 }
 
 impl Recording {
     /// Reads a log; `base` is the image that the recorder began with, `told_bytes` the ledger's length at the end.
-    pub fn read(base: Image, log: &Path, told_bytes: u64) -> Self {
+    /// Bytes in `untorn` are written whole or not at all.
+    pub fn read(base: Image, log: &Path, told_bytes: u64, untorn: Range<u64>) -> Self {
         let log = std::fs::read(log).unwrap();
         let (mut spans, mut span) = (Vec::new(), Span::default());
         let (mut flushes, mut writes) = (0, 0);
@@ -151,6 +155,7 @@ impl Recording {
             base,
             spans,
             told_bytes,
+            untorn,
             flushes,
             writes,
         }
@@ -250,8 +255,17 @@ impl Walk {
                 } else {
                     n < whole
                 };
+                // Whatever becomes of the piece in which it begins becomes of all of it.
+                let within = |at: u64| recording.untorn.start < at && at < recording.untorn.end;
+                if within(change.at + n * unit) {
+                    continue;
+                }
+                let mut end = (n + 1) * unit;
+                while within(change.at + end) {
+                    end += unit;
+                }
                 if stays {
-                    image.apply(change, n * unit..((n + 1) * unit).min(change.len));
+                    image.apply(change, n * unit..end.min(change.len));
                 }
             }
         }
