@@ -1,4 +1,5 @@
 //! The survival of a job, held against the document and against counting.
+#![allow(clippy::unwrap_used)]
 
 use orcheck_plan::survival;
 

@@ -1,4 +1,5 @@
 //! Who holds whose replicas.
+#![allow(clippy::unwrap_used)]
 
 use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
 use orcheck_redundancy::{Domains, Draw};
