@@ -36,6 +36,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Start a command and restart it after a failure
     Run(RunArgs),
+    /// Run the engine of one node in a process of its own, for the ranks that a job starts there
+    Agent(AgentArgs),
     /// Examine this machine and the directories given, and say what to do
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -53,6 +55,7 @@ impl Command {
             Command::Verify(_) => "verify",
             Command::Restore(_) => "restore",
             Command::Run(_) => "run",
+            Command::Agent(_) => "agent",
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
@@ -170,6 +173,36 @@ pub struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ranks with agent = \"start\" or \"join\" (ORCHECK_AGENT) hand their node's engine to the agent of the same user, job, node \
+and first directory. When ranks die, what they had taken is still made safe. The agent ends when the job ended in \
+order, else --linger seconds after its last session; SIGTERM and SIGINT end it, with what is still being written. It \
+has no files: its address is an abstract socket.")]
+pub struct AgentArgs {
+    /// Name of the job
+    #[arg(long, value_name = "NAME")]
+    pub job: String,
+    /// The first placed directory of the job, as its ranks name it. Default: that of ORCHECK_GLOBAL
+    #[arg(long = "dir", value_name = "ROOT")]
+    pub dir: Option<PathBuf>,
+    /// Directory of its nodes, where the job has no placed ones. Default: ORCHECK_NODE_DIR
+    #[arg(long = "node-dir", value_name = "ROOT")]
+    pub node_dir: Option<PathBuf>,
+    /// Name of this node. Default: ORCHECK_NODE, or the name of the host
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Seconds to stay after the last session
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub linger: f64,
+    /// Go to the background once it can be reached
+    #[arg(long)]
+    pub detach: bool,
+    /// In the background already
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
 }
 
 #[derive(Debug, Args)]

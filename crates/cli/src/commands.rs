@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod agent;
 mod completions;
 mod doctor;
 mod ls;
@@ -19,6 +20,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Show(args) => show::run(&args),
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
+        Command::Agent(args) => agent::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),

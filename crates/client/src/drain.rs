@@ -3,21 +3,18 @@
 //! Invariants:
 //! 1. `close` returns an error that names what is not safe, or everything is committed.
 //! 2. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
-//! 3. No thread is waited for longer than `JOIN_TIMEOUT`: one that hangs in a dead file system is
-//!    left to the end of the process, and said.
+//! 3. No thread is waited for longer than 10 s: one that hangs in a dead file system is left to the end of the process,
+//!    and said.
 //!
 //! Not here: draining itself, which goes on by itself all the time.
 
 use crate::agree::agree;
 use crate::session::{Route, Session};
+use orcheck_engine::host::join;
 use orcheck_engine::index::Index;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::Result;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Longest wait for a thread at the end.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Session {
     /// Waits until the last checkpoint is committed at every configured level, at most `timeout`,
@@ -28,14 +25,14 @@ impl Session {
     pub fn close(mut self, timeout: Duration) -> Result<()> {
         let drained = self.drain(timeout);
         let agreed = agree(self.collective.as_mut(), drained);
-        let ended = self.end();
+        let ended = self.end(true);
         agreed.and(ended)
     }
 
     /// Ends the session without waiting; what is not committed yet may be lost. Local.
     pub fn abandon(mut self) {
         // An error path: there is nobody to tell, and `Drop` would do the same.
-        let _ = self.end();
+        let _ = self.end(false);
     }
 
     fn drain(&self, timeout: Duration) -> Result<()> {
@@ -54,7 +51,8 @@ impl Session {
         all
     }
 
-    fn end(&mut self) -> Result<()> {
+    /// `in_order`: all ranks end now, and everything is decided.
+    fn end(&mut self, in_order: bool) -> Result<()> {
         let Some(mut threads) = self.threads.take() else {
             return Ok(());
         };
@@ -82,7 +80,14 @@ impl Session {
             waker.wake();
             result = result.and(join(thread, &*self.environment.clock));
         }
+        let agent = threads.agent.take();
         drop(threads);
+        if let Some(agent) = agent.filter(|_| in_order) {
+            match agent.leave(&*self.environment.clock) {
+                Ok(notes) => self.warnings.extend(notes),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
         if let Some(Route { parent, dir, child }) = self.route.take() {
             let removed = dir
                 .list()
@@ -98,23 +103,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // As abandon: an error has nowhere to go.
-        let _ = self.end();
+        let _ = self.end(false);
     }
-}
-
-fn join(thread: JoinHandle<Result<()>>, clock: &dyn orcheck_io::clock::Clock) -> Result<()> {
-    let until = clock.now() + JOIN_TIMEOUT;
-    while !thread.is_finished() {
-        if clock.now() >= until {
-            return Err(Error::unavailable(format!(
-                "thread {} still hangs in a directory after {:.0} s and is left behind",
-                thread.thread().name().unwrap_or("of the session"),
-                JOIN_TIMEOUT.as_secs_f64()
-            )));
-        }
-        clock.sleep(Duration::from_millis(1));
-    }
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
 }

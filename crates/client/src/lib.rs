@@ -15,7 +15,8 @@
 //!
 //! Not here: the C functions (crate `capi`), the engine (crate `engine`).
 
-pub mod agree;
+mod agent;
+mod agree;
 pub mod array;
 mod checkpoint;
 pub mod collective;

@@ -17,18 +17,19 @@
 //!
 //! Not here: the session afterwards (`session.rs`).
 
+use crate::agent::Agent;
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::connect::{NodeSide, connect, node_address};
 use crate::facts::exchange_facts;
-use crate::options::{Numa, Options};
+use crate::options::{AgentKind, Numa, Options};
 use crate::peers::Peers;
 use crate::session::Environment;
 use crate::start::{Start, prepare_start, server_names};
 use crate::threads::Threads;
 use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
-use orcheck_engine::control::ControlShared;
+use orcheck_engine::control::{ControlShared, Links};
 use orcheck_engine::encoding::{Recipe, fingerprint};
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
 use orcheck_engine::host::{Host, HostPlan};
@@ -47,6 +48,7 @@ use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
 use orcheck_io::secret::Secret;
+use orcheck_plan::Placement;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +109,15 @@ pub(crate) fn open(
     )?;
     let mut places = agree(collective, made.map_or_else(|| open_places(false), Ok))?;
     let mut notes = places.notes.clone();
+
+    // Before it is asked who holds the job: an agent may still be flushing what an older run left with it.
+    let found = if leads_node {
+        let name = &layout.nodes[node as usize].name;
+        Agent::find(&job, name, &options, &environment.steps)
+    } else {
+        Ok(None)
+    };
+    let agent = agree(collective, found)?;
 
     let claimed_in: Vec<Arc<dyn Dir>> = claim_dirs(&places, leads_node, leads_job);
     let clock = environment.clock.as_ref();
@@ -221,8 +232,20 @@ pub(crate) fn open(
         shared: Arc::clone(&shared),
         clock: Arc::clone(&environment.clock),
         steps: environment.steps.clone(),
+        outlives: false,
     };
-    let threads = Threads::start(&host, rank, own, links, doors, start.placement);
+    let threads = match (options.agent, side.as_mut().zip(links)) {
+        (AgentKind::Off, side) => {
+            let links = side.map(|(_, links)| links);
+            Threads::start(&host, rank, own, links, doors, start.placement)
+        }
+        (_, None) => Ok(Threads::elsewhere(&host, own, None)),
+        (_, Some((side, links))) => {
+            let placement = start.placement.as_ref();
+            hand_over(agent, &host, side, links, doors, placement, &mut notes)
+                .map(|agent| Threads::elsewhere(&host, own, Some(agent)))
+        }
+    };
     let rest = threads.and_then(|threads| {
         let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
         Ok((threads, trigger))
@@ -251,6 +274,25 @@ pub(crate) fn open(
         host,
     };
     Ok((opened, options))
+}
+
+/// Hands the node's engine to its agent.
+fn hand_over(
+    agent: Option<Agent>,
+    host: &Host,
+    side: &mut NodeSide,
+    links: Links,
+    doors: Vec<Listener>,
+    placement: Option<&Placement>,
+    notes: &mut Vec<String>,
+) -> Result<Agent> {
+    let mut agent = agent.ok_or_else(|| Error::internal("no agent was found"))?;
+    if let Some(placement) = placement {
+        // Before any rank can ask: the agent's threads may start later.
+        host.first_lanes(placement);
+    }
+    agent.hand_over(host, side, links, doors, placement, notes)?;
+    Ok(agent)
 }
 
 /// What the user should know when huge pages were asked for from the machine's reserve and are not there.

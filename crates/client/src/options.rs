@@ -6,6 +6,8 @@
 //!
 //! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
 
+mod raw;
+
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_format::encoding::Compression;
@@ -13,6 +15,10 @@ use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
 use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
+use raw::{
+    CompressName, EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size,
+    nearest,
+};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -51,30 +57,6 @@ pub enum Balance {
     Weighted,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ModeName {
-    Traditional,
-    Vertical,
-    Orchestrated,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum SchemeName {
-    Node,
-    Socket,
-    Core,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum HugePagesName {
-    Off,
-    Transparent,
-    Reserved,
-}
-
 /// Whether memory nodes are taken into account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -83,22 +65,6 @@ pub enum Numa {
     Auto,
     /// Nothing is asked for and nothing is pinned.
     Off,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum CompressName {
-    None,
-    Zstd,
-    Lz4,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-enum EncryptName {
-    #[serde(rename = "none")]
-    None,
-    #[serde(rename = "aes-256-gcm")]
-    Aes256Gcm,
 }
 
 /// How nodes talk to the lead.
@@ -121,157 +87,17 @@ pub enum IncrementalKind {
     Auto,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
+/// Whether the node's engine runs in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentKind {
+    /// It runs in the ranks, and ends with them.
+    Off,
+    /// In the agent that is there, else in one that is started.
+    Start,
+    /// In the agent that is there; without one the session does not open.
+    Join,
 }
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged)]
-enum Size {
-    Bytes(u64),
-    Text(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Raw {
-    global: Option<OneOrMany>,
-    node_dir: Option<PathBuf>,
-    node_name: Option<String>,
-    pool: Option<Size>,
-    chunk: Option<Size>,
-    mode: ModeName,
-    scheme: SchemeName,
-    marshal: Marshal,
-    overrun: Overrun,
-    held_steps: u32,
-    placement: Balance,
-    mapping: Option<PathBuf>,
-    lanes_per_node: u32,
-    direct: bool,
-    pin: bool,
-    keep: u32,
-    strict: bool,
-    fresh: bool,
-    take_over: bool,
-    take_over_wait_s: f64,
-    copy_threads: u32,
-    incremental: IncrementalKind,
-    incremental_chain: u32,
-    huge_pages: HugePagesName,
-    numa: Numa,
-    timeout_s: f64,
-    net: NetKind,
-    every_steps: u64,
-    every_s: f64,
-    overhead_percent: f64,
-    end_time_unix_s: Option<f64>,
-    end_margin_s: f64,
-    signal: Option<String>,
-    compress: CompressName,
-    compress_level: i32,
-    encrypt: EncryptName,
-    encrypt_key: Option<String>,
-    peers: u32,
-    replicas: Option<u32>,
-    topology: Option<PathBuf>,
-    replica_budget: Option<Size>,
-}
-
-impl Default for Raw {
-    fn default() -> Self {
-        Self {
-            global: None,
-            node_dir: None,
-            node_name: None,
-            pool: None,
-            chunk: None,
-            mode: ModeName::Orchestrated,
-            scheme: SchemeName::Node,
-            marshal: Marshal::Auto,
-            overrun: Overrun::Wait,
-            held_steps: 1,
-            placement: Balance::Balanced,
-            mapping: None,
-            lanes_per_node: 0,
-            direct: true,
-            pin: true,
-            keep: 2,
-            strict: false,
-            fresh: false,
-            take_over: false,
-            take_over_wait_s: 10.0,
-            copy_threads: 1,
-            incremental: IncrementalKind::Off,
-            incremental_chain: 8,
-            huge_pages: HugePagesName::Off,
-            numa: Numa::Auto,
-            timeout_s: 600.0,
-            net: NetKind::Auto,
-            every_steps: 0,
-            every_s: 0.0,
-            overhead_percent: 0.0,
-            end_time_unix_s: None,
-            end_margin_s: 120.0,
-            signal: None,
-            compress: CompressName::None,
-            compress_level: 1,
-            encrypt: EncryptName::None,
-            encrypt_key: None,
-            peers: 0,
-            replicas: None,
-            topology: None,
-            replica_budget: None,
-        }
-    }
-}
-
-const NAMES: [&str; 41] = [
-    "global",
-    "node_dir",
-    "node_name",
-    "pool",
-    "chunk",
-    "mode",
-    "scheme",
-    "marshal",
-    "overrun",
-    "held_steps",
-    "placement",
-    "mapping",
-    "lanes_per_node",
-    "direct",
-    "pin",
-    "keep",
-    "strict",
-    "fresh",
-    "take_over",
-    "take_over_wait_s",
-    "copy_threads",
-    "incremental",
-    "incremental_chain",
-    "huge_pages",
-    "numa",
-    "timeout_s",
-    "net",
-    "every_steps",
-    "every_s",
-    "overhead_percent",
-    "end_time_unix_s",
-    "end_margin_s",
-    "signal",
-    "compress",
-    "compress_level",
-    "encrypt",
-    "encrypt_key",
-    "peers",
-    "replicas",
-    "topology",
-    "replica_budget",
-];
 
 /// The options of one rank, merged and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -346,6 +172,12 @@ pub struct Options {
     pub topology: Option<PathBuf>,
     /// Room for replicas of other nodes; `None`: what the file system has.
     pub replica_budget_bytes: Option<u64>,
+    /// Whether the node's engine runs in a process of its own.
+    pub agent: AgentKind,
+    /// The program `orcheck`, to start agents with.
+    pub agent_program: PathBuf,
+    /// How long an agent that was started stays after its last session.
+    pub agent_linger_s: f64,
     /// Trigger: this signal.
     pub signal: Option<i32>,
     /// How containers are made smaller.
@@ -414,6 +246,7 @@ impl Options {
             "overhead_percent",
             "end_time_unix_s",
             "end_margin_s",
+            "agent_linger_s",
         ] {
             if let Some(value) = table.get_mut(name)
                 && let toml::Value::Integer(integer) = *value
@@ -462,6 +295,7 @@ impl Options {
         range("every_s", raw.every_s, 0.0, 1e9)?;
         range("overhead_percent", raw.overhead_percent, 0.0, 100.0)?;
         range("end_margin_s", raw.end_margin_s, 0.0, 1e9)?;
+        range("agent_linger_s", raw.agent_linger_s, 0.0, 1e6)?;
         range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
         range("compress_level", f64::from(raw.compress_level), 1.0, 19.0)?;
         Ok(Self {
@@ -528,6 +362,9 @@ impl Options {
             replica_budget_bytes: (raw.replica_budget)
                 .map(|size| size.bytes("replica_budget"))
                 .transpose()?,
+            agent: raw.agent,
+            agent_program: raw.agent_program,
+            agent_linger_s: raw.agent_linger_s,
             given: table,
         })
     }
@@ -656,40 +493,6 @@ fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
     }
 }
 
-impl Size {
-    fn bytes(&self, name: &str) -> Result<u64> {
-        let text = match self {
-            Self::Bytes(bytes) => return Ok(*bytes),
-            Self::Text(text) => text.trim(),
-        };
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let unit = match text[digits..].trim() {
-            "" | "B" => 1,
-            "KiB" => 1 << 10,
-            "MiB" => 1 << 20,
-            "GiB" => 1 << 30,
-            "TiB" => 1 << 40,
-            "kB" | "KB" => 1_000,
-            "MB" => 1_000_000,
-            "GB" => 1_000_000_000,
-            "TB" => 1_000_000_000_000,
-            _ => 0,
-        };
-        text[..digits]
-            .parse::<u64>()
-            .ok()
-            .and_then(|number| number.checked_mul(unit))
-            .filter(|_| unit > 0)
-            .ok_or_else(|| {
-                Error::invalid(format!(
-                    "{name} = '{text}' is not a size; write 64 MiB, 2 GiB or a number of bytes"
-                ))
-            })
-    }
-}
-
 fn signal_number(name: &str) -> Result<i32> {
     // Numbers of Linux on x86-64 and Arm.
     match name.trim_start_matches("SIG") {
@@ -702,33 +505,6 @@ fn signal_number(name: &str) -> Result<i32> {
             "signal = '{name}'; allowed are USR1, USR2, TERM, HUP and XCPU"
         ))),
     }
-}
-
-/// The option whose name is closest, if it is close.
-fn nearest(name: &str) -> Option<&'static str> {
-    NAMES
-        .iter()
-        .map(|&known| (distance(name, known), known))
-        .min()
-        .filter(|&(distance, known)| distance <= known.len() / 2)
-        .map(|(_, known)| known)
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let next = (row[j + 1] + 1)
-                .min(row[j] + 1)
-                .min(diagonal + usize::from(x != y));
-            diagonal = row[j + 1];
-            row[j + 1] = next;
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

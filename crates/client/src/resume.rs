@@ -494,7 +494,17 @@ impl Session {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner) =
             from.map(|(step, epoch)| (step, epoch.counter));
-        agree_min(self.collective.as_mut(), recorded, &mut [])?;
+        let agent = self
+            .threads
+            .as_mut()
+            .and_then(|threads| threads.agent.as_mut());
+        let told = match (agent, from) {
+            (Some(agent), Some((step, epoch))) => {
+                agent.resumed_from((step, epoch.counter), &mut self.warnings)
+            }
+            _ => Ok(()),
+        };
+        agree_min(self.collective.as_mut(), recorded.and(told), &mut [])?;
         self.resume.state = Past::Settled;
         Ok(())
     }

@@ -553,6 +553,14 @@ impl Session {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         self.warnings.append(&mut notes);
         drop(notes);
+        let noted = self.index().notes();
+        if let Some(agent) = self
+            .threads
+            .as_mut()
+            .and_then(|threads| threads.agent.as_mut())
+        {
+            agent.take_notes(noted, &mut self.warnings);
+        }
         if let Some(baseline) = &self.baseline {
             self.warnings.extend(baseline.take_notes());
         }

@@ -4,6 +4,7 @@
 //!
 //! Not here: how they are made (`engine::host`), waiting for them (`drain.rs`).
 
+use crate::agent::Agent;
 use orcheck_engine::control::{ControlShared, Links};
 use orcheck_engine::host::Host;
 use orcheck_format::error::Result;
@@ -30,8 +31,10 @@ pub(crate) struct Threads {
     pub mender: Option<JoinHandle<()>>,
     /// Tells the CP-thread to end.
     pub flush_stop: Arc<AtomicBool>,
-    /// The connection of a rank without a writer; its end tells that the node's lead is gone.
+    /// The connection of a rank without a writer; its end tells that the rank is gone.
     pub idle: Option<Conn>,
+    /// On a node's lowest rank: the agent that has the node's threads.
+    pub agent: Option<Agent>,
     shared: Arc<ControlShared>,
 }
 
@@ -47,6 +50,21 @@ impl Drop for Threads {
 }
 
 impl Threads {
+    /// None in this process: those of the node are in its agent.
+    pub(crate) fn elsewhere(host: &Host, own: Conn, agent: Option<Agent>) -> Self {
+        Threads {
+            control: None,
+            flusher: None,
+            keeper: None,
+            keeper_stop: Arc::default(),
+            mender: None,
+            flush_stop: Arc::default(),
+            idle: Some(own),
+            agent,
+            shared: Arc::clone(&host.shared),
+        }
+    }
+
     /// Starts the threads of this rank: on a node's lowest one (`links`) those of the node, with `doors` for the keeper.
     pub(crate) fn start(
         host: &Host,
@@ -70,6 +88,7 @@ impl Threads {
             flusher: None,
             flush_stop,
             idle: None,
+            agent: None,
             shared: Arc::clone(&host.shared),
         };
         match host.plan.layout.hosted_writer(rank) {

@@ -35,8 +35,8 @@ use orcheck_io::steps::Steps;
 use orcheck_plan::Placement;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time one message may take to leave.
@@ -53,6 +53,13 @@ pub struct ControlShared {
     pub resumed: Mutex<Option<(u64, u64)>>,
     /// What the user should know, oldest first; bounded.
     pub notes: Mutex<Vec<String>>,
+    /// How many there were so far.
+    pub noted: AtomicU64,
+    /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
+    /// each snapshot in the pool.
+    pub reports: Mutex<VecDeque<Message>>,
+    /// CP-threads of this process that may still leave reports there.
+    pub reporters: AtomicU32,
 }
 
 impl ControlShared {
@@ -64,6 +71,7 @@ impl ControlShared {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if notes.len() < 64 {
             notes.push(text);
+            self.noted.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -92,6 +100,9 @@ pub struct ControlContext {
     pub placement: Option<Placement>,
     /// Whether this node is the lead.
     pub is_lead: bool,
+    /// Whether this thread outlives the ranks: it then ends by itself, when none is left and all that they handed over
+    /// is decided.
+    pub outlives: bool,
     /// Clock for records.
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
@@ -130,6 +141,8 @@ pub struct Control {
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,
+    /// The lead knows that no rank is left here.
+    left: bool,
 }
 
 impl Control {
@@ -151,6 +164,7 @@ impl Control {
             committed: BTreeMap::new(),
             referred: BTreeMap::new(),
             inactive: BTreeSet::new(),
+            left: false,
         };
         if let Some(placement) = this.context.placement.clone() {
             this.take_placement(&placement, false);
@@ -169,7 +183,7 @@ impl Control {
     }
 
     fn serve(&mut self) -> Result<()> {
-        while !self.context.shared.stop.load(Ordering::Acquire) {
+        while !self.context.shared.stop.load(Ordering::Acquire) && !self.is_over() {
             let fds: Vec<_> = self
                 .links
                 .ranks
@@ -181,6 +195,7 @@ impl Control {
             self.poller.wait(&fds, SLICE)?;
             drop(fds);
             self.receive();
+            self.say_goodbye();
             while let Some(work) = self.work.pop_front() {
                 match work {
                     Work::Node(event) => {
@@ -199,6 +214,39 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// Whether everything that the ranks, all gone, handed over is decided.
+    fn is_over(&self) -> bool {
+        let others = !self.links.nodes.is_empty();
+        let leads_on = self
+            .lead
+            .as_ref()
+            .is_some_and(|lead| others || !lead.is_idle());
+        self.left && self.work.is_empty() && self.node.is_idle() && !leads_on
+    }
+
+    /// Tells the lead when no rank is left and all CP-threads have reported what there was.
+    fn say_goodbye(&mut self) {
+        let shared = &self.context.shared;
+        // The count first: what the last one reported is then seen below, or was already.
+        let over = self.links.ranks.is_empty() && shared.reporters.load(Ordering::Acquire) == 0;
+        let reported = self.take_reports();
+        if self.context.outlives && over && !reported && !self.left {
+            self.left = true;
+            self.work.push_back(Work::Node(NodeEvent::RanksGone));
+        }
+    }
+
+    /// Takes what CP-threads of this process reported; whether there was anything.
+    fn take_reports(&mut self) -> bool {
+        let reports = self.context.shared.reports.lock();
+        let mut reports = reports.unwrap_or_else(PoisonError::into_inner);
+        let any = !reports.is_empty();
+        let reports = reports.drain(..);
+        self.work
+            .extend(reports.map(|message| Work::Node(NodeEvent::FromRank(message))));
+        any
     }
 
     /// Moves every message that has arrived into the queue; drops connections that are gone.
@@ -269,6 +317,8 @@ impl Control {
             NodeAction::Publish(step, level, outcome) => {
                 self.context.steps.at("control.publish", "")?;
                 let index = Index::new(&self.context.pool, self.context.shape);
+                // First: who learns of the outcome and asks for notes at once gets those that explain it.
+                index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
                 index.publish(step, level, &outcome);
                 if outcome == Outcome::Committed {
                     self.after_commit(step, level);

@@ -24,7 +24,7 @@ use orcheck_format::record::{Claim, Resumed};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::{Create, Dir};
-use orcheck_io::file::{File, read_small, write_small};
+use orcheck_io::file::{File, Lock, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +66,12 @@ impl Held {
     /// The session is open: the claim stays when it ends.
     pub fn confirm(&mut self) {
         self.confirmed = true;
+    }
+
+    /// Gives the locks away: the epoch is held until whoever gets them lets go.
+    pub fn give_locks(&mut self) -> Vec<Lock> {
+        let locks = self.locks.iter();
+        locks.filter_map(|(_, file)| file.give_lock()).collect()
     }
 }
 

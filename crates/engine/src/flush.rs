@@ -170,7 +170,7 @@ impl Flusher {
         })
     }
 
-    /// Runs until the session ends. An error is a defect or the loss of the control thread.
+    /// Runs until the session ends, or no rank is left. An error is a defect or the loss of the control thread.
     ///
     /// # Errors
     /// Corrupt for a descriptor out of order; Unavailable when reports cannot be sent.
@@ -203,6 +203,12 @@ impl Flusher {
     ) -> Result<Option<(usize, Option<Begin>)>> {
         loop {
             let news = self.index().writer_news(self.context.writer);
+            // Before its ring is looked at: nothing can come later.
+            // Breaks if: it is asked after that; what a rank sent last, before it ended, is then overlooked.
+            let is_gone = |which: &usize| {
+                self.index().is_rank_gone(self.context.ranks[*which].0) && !off(Switch::RankGone)
+            };
+            let gone: Vec<usize> = waiting.iter().copied().filter(is_gone).collect();
             for &which in waiting {
                 self.look_for_begin(which)?;
             }
@@ -219,16 +225,12 @@ impl Flusher {
                 // All that have begun are past this step; the others may still come.
                 return Ok(Some((which, None)));
             }
-            let gone = |which: &&usize| {
-                self.index().is_rank_gone(self.context.ranks[**which].0) && !off(Switch::RankGone)
-            };
             if step.is_some()
-                && let Some(&which) = waiting.iter().find(gone)
+                && let Some(&which) = gone.first()
             {
-                // What its process had sent has been looked at above: nothing more will come.
                 return Ok(Some((which, None)));
             }
-            if self.stopping() {
+            if self.stopping() || gone.len() == waiting.len() {
                 return Ok(None);
             }
             if !self.populate_a_chunk() {

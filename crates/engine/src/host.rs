@@ -21,7 +21,7 @@ use crate::layout::{Layout, Mode, Node};
 use crate::places::Places;
 use crate::protocol::JobFacts;
 use crate::replicas::{Replicas, ReplicasContext};
-use orcheck_format::error::Result;
+use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_io::clock::Clock;
 use orcheck_io::gate::Gates;
@@ -37,6 +37,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Longest wait for a thread at the end.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread that waits for descriptors, and what ends its wait.
 pub type Running = (JoinHandle<Result<()>>, Waker);
@@ -108,11 +111,20 @@ pub struct Host {
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
     pub steps: Steps,
+    /// Whether the threads outlive the ranks: they are in an agent.
+    pub outlives: bool,
 }
 
 impl Host {
     fn node(&self) -> &Node {
         &self.plan.layout.nodes[self.plan.node as usize]
+    }
+
+    /// Says where the node's lanes lead at first.
+    pub fn first_lanes(&self, placement: &Placement) {
+        if let Some(lanes) = placement.lanes.get(self.plan.node as usize) {
+            Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
+        }
     }
 
     /// The control thread; with `placement` the lanes lead there at first.
@@ -121,11 +133,9 @@ impl Host {
     /// Lack of threads or descriptors; another one that lives.
     pub fn control(&self, links: Links, placement: Option<Placement>) -> Result<Running> {
         let plan = &self.plan;
-        if let Some(placement) = &placement
-            && let Some(lanes) = placement.lanes.get(plan.node as usize)
-        {
+        if let Some(placement) = &placement {
             // Before any rank can ask: the control thread starts later.
-            Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
+            self.first_lanes(placement);
         }
         let writers = &self.node().writers;
         let context = ControlContext {
@@ -141,8 +151,8 @@ impl Host {
                 node_root: plan.node_root.clone(),
             },
             ranks: self.node().ranks.clone(),
-            writer_hosts: writers
-                .iter()
+            writer_hosts: (writers.iter())
+                .filter(|_| !self.outlives)
                 .filter_map(|ranks| ranks.first().copied())
                 .collect(),
             writers: writers.len() as u32,
@@ -150,6 +160,7 @@ impl Host {
             keep: plan.keep,
             placement,
             is_lead: plan.node == 0,
+            outlives: self.outlives,
             clock: Arc::clone(&self.clock),
             steps: self.steps.clone(),
             shared: Arc::clone(&self.shared),
@@ -272,4 +283,25 @@ impl Host {
             result
         })
     }
+}
+
+/// Waits for a thread that was told to end, at most 10 s.
+///
+/// # Errors
+/// Its own; Unavailable when it hangs, Internal when it panicked.
+pub fn join(thread: JoinHandle<Result<()>>, clock: &dyn Clock) -> Result<()> {
+    let until = clock.now() + JOIN_TIMEOUT;
+    while !thread.is_finished() {
+        if clock.now() >= until {
+            return Err(Error::unavailable(format!(
+                "thread {} still hangs in a directory after {:.0} s and is left behind",
+                thread.thread().name().unwrap_or("of the session"),
+                JOIN_TIMEOUT.as_secs_f64()
+            )));
+        }
+        clock.sleep(Duration::from_millis(1));
+    }
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
 }

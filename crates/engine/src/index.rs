@@ -11,6 +11,7 @@
 //!       5 … 12       server of lane 0 … 7, plus one
 //!       13           chunks that ranks of this node took with `alloc`
 //!       14           returns from checkpoint calls, of all ranks of the node together
+//!       15           notes for the user so far, of an engine in another process
 //!       16 … 31      one bit per placed directory: out of use
 //!       32 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
@@ -45,6 +46,7 @@ const LANES: u32 = 5;
 pub const MAX_LANES: u32 = 8;
 const ALLOCATED: u32 = 13;
 const RETURNS: u32 = 14;
+const NOTES: u32 = 15;
 const INACTIVE: u32 = 16;
 /// Placed directories of which the index can say that they are out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
@@ -316,6 +318,17 @@ impl<'p> Index<'p> {
     }
 
     // ---- control thread to all ---------------------------------------------------------------
+
+    /// Says how many notes for the user there are so far.
+    pub fn set_notes(&self, count: u64) {
+        self.set(NOTES, count);
+    }
+
+    /// How many notes for the user there are so far.
+    #[must_use]
+    pub fn notes(&self) -> u64 {
+        self.get(NOTES)
+    }
 
     /// The process of a rank ended; its CP-thread gets nothing more from it.
     pub fn set_rank_gone(&self, local: u32) {

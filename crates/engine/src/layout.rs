@@ -139,6 +139,18 @@ impl Layout {
         Ok(Self { nodes, node_of })
     }
 
+    /// Of nodes that have all ranks, each once.
+    #[must_use]
+    pub fn of_nodes(nodes: Vec<Node>) -> Self {
+        let mut node_of = vec![0; nodes.iter().map(|node| node.ranks.len()).sum()];
+        for (at, node) in nodes.iter().enumerate() {
+            for &rank in &node.ranks {
+                node_of[rank as usize] = at as u32;
+            }
+        }
+        Self { nodes, node_of }
+    }
+
     /// Ranks in the job.
     #[must_use]
     pub fn world_size(&self) -> u32 {

@@ -19,6 +19,8 @@
 //! Not here: the program's view (crate `client`), where bytes physically go (crate `io`), the
 //! bytes themselves (crate `format`).
 
+pub mod adoption;
+pub mod agent;
 pub mod baseline;
 pub mod budget;
 pub mod catalog;

@@ -43,6 +43,8 @@ pub enum NodeEvent {
     FromLead(Message),
     /// The rank that hosts a writer is gone.
     WriterGone(Error),
+    /// No rank of this node is left, and all that they handed over was reported.
+    RanksGone,
     /// The connection to the lead is gone.
     LeadGone(Error),
     /// This node's copy of the record of a step at a level is durable, or will never be.
@@ -89,9 +91,16 @@ impl NodeState {
         }
     }
 
+    /// Whether nothing that was reported here waits for a decision.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.collected.is_empty()
+    }
+
     /// Takes one event in.
     pub fn step(&mut self, event: NodeEvent) -> Vec<NodeAction> {
         match event {
+            NodeEvent::RanksGone => vec![NodeAction::ToLead(Message::Goodbye { node: self.node })],
             NodeEvent::FromRank(Message::Durable {
                 step,
                 level,
@@ -178,13 +187,15 @@ impl NodeState {
             NodeEvent::LeadGone(_) if off(Switch::LeadGone) => Vec::new(),
             NodeEvent::LeadGone(error) => {
                 let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
-                let mut actions: Vec<NodeAction> = waiting
-                    .into_iter()
-                    .map(|(step, level)| {
-                        NodeAction::Publish(step, level, Outcome::Lost(error.clone()))
-                    })
-                    .collect();
-                actions.push(NodeAction::Gone(error));
+                let mut actions = Vec::new();
+                for (step, level) in waiting {
+                    self.decide(step, level);
+                    let lost = Outcome::Lost(error.clone());
+                    actions.push(NodeAction::Publish(step, level, lost));
+                }
+                actions.push(NodeAction::Gone(error.clone()));
+                // What is reported later must not wait for a decision that cannot come.
+                self.broken.get_or_insert(error);
                 actions
             }
             NodeEvent::FromRank(_) | NodeEvent::FromLead(_) => Vec::new(),
@@ -284,6 +295,8 @@ pub struct LeadState {
     ballots: BTreeMap<(u64, Level), Ballot>,
     decided: BTreeSet<(u64, Level)>,
     gone: BTreeMap<u32, Error>,
+    /// Nodes whose ranks ended: they vote no more.
+    left: BTreeSet<u32>,
     /// Directories that failed, other than by being full: what lies there may be gone.
     lost_servers: BTreeSet<u32>,
     /// Directories of the last steps of level `global`, for those that refer to them.
@@ -300,6 +313,7 @@ impl LeadState {
             ballots: BTreeMap::new(),
             decided: BTreeSet::new(),
             gone: BTreeMap::new(),
+            left: BTreeSet::new(),
             lost_servers: BTreeSet::new(),
             placed: BTreeMap::new(),
         }
@@ -361,6 +375,18 @@ impl LeadState {
                 }
                 self.commit(step, level)
             }
+            LeadEvent::FromNode(node, Message::Goodbye { .. }) => {
+                self.left.insert(node);
+                let waiting: Vec<(u64, Level)> = (self.ballots.iter())
+                    .filter(|(_, ballot)| !ballot.votes.contains_key(&node))
+                    .map(|(&key, _)| key)
+                    .collect();
+                let error = self.ended(node);
+                waiting
+                    .into_iter()
+                    .filter_map(|(step, level)| self.abort(step, level, &error))
+                    .collect()
+            }
             LeadEvent::FromNode(..) => Vec::new(),
             LeadEvent::RecordWritten(step, Ok(())) => self.commit(step, Level::Global),
             LeadEvent::RecordWritten(step, Err((server, error))) => {
@@ -372,6 +398,24 @@ impl LeadState {
             LeadEvent::NodeGone(..) if off(Switch::NodeGone) => Vec::new(),
             LeadEvent::NodeGone(node, error) => self.lose_node(node, &error, "is gone"),
         }
+    }
+
+    /// Whether nothing waits for a decision.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.ballots.is_empty()
+    }
+
+    /// Why a checkpoint without a vote of this node is lost.
+    fn ended(&self, node: u32) -> Error {
+        let name = self
+            .facts
+            .nodes
+            .get(node as usize)
+            .map_or("", String::as_str);
+        Error::unavailable(format!(
+            "the ranks of node {name} ended without a snapshot of this step"
+        ))
     }
 
     /// Nothing that still waits for this node can be committed, nor anything later.
@@ -427,6 +471,11 @@ impl LeadState {
         }
         let ballot = self.ballots.entry((step, level)).or_default();
         ballot.votes.insert(node, containers);
+        let missing = |node: &&u32| !ballot.votes.contains_key(node);
+        if let Some(&node) = self.left.iter().find(missing) {
+            let error = self.ended(node);
+            return self.abort(step, level, &error).into_iter().collect();
+        }
         let all = ballot.votes.len() >= self.facts.nodes.len() || off(Switch::AllVotes);
         if !all || ballot.writing {
             return Vec::new();

@@ -17,6 +17,7 @@
 //!
 //! Not here: who writes when (`orcheck-engine`), how bytes reach a disk or a socket (`orcheck-io`).
 
+pub mod agent;
 mod cbor;
 pub mod container;
 pub mod crc;
@@ -29,6 +30,7 @@ pub mod record;
 pub mod sabotage;
 pub mod wire;
 
+pub use agent::{Adoption, AgentMessage, ConnState};
 pub use container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix,
     RankHeader, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,

@@ -12,6 +12,7 @@
 //! Not here: connections, authentication, sequence checks (`orcheck-io`); who sends what when
 //! (the engine).
 
+use crate::agent::AgentMessage;
 use crate::cbor::{Reader, Writer};
 use crate::container::{Get, Put, exactly};
 use crate::error::{Error, ErrorKind, Result};
@@ -263,6 +264,8 @@ pub enum Message {
         /// How many, at most [`MAX_DATA_BYTES`].
         len_bytes: u64,
     },
+    /// Between a rank and the agent of its node.
+    Agent(AgentMessage),
 }
 
 impl Message {
@@ -288,6 +291,7 @@ impl Message {
             Message::LetGo { .. } => 17,
             Message::Data { .. } => 18,
             Message::Fetch { .. } => 19,
+            Message::Agent(message) => message.kind(),
         }
     }
 
@@ -427,6 +431,7 @@ impl Message {
                 w.uint(2u8).uint(kind.code() as u64);
                 w.uint(3u8).text(cut(text, MAX_TEXT_BYTES));
             }
+            Message::Agent(message) => message.write(&mut w),
         }
         w.finish()
     }
@@ -459,6 +464,9 @@ impl Message {
                 }
             }
             11..=19 => read_about_replica(kind, r)?,
+            _ if AgentMessage::KINDS.contains(&kind) => {
+                Message::Agent(AgentMessage::read(kind, r)?)
+            }
             _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
         };
         r.end()?;
@@ -633,13 +641,13 @@ fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     })
 }
 
-fn read_kind(r: &mut Reader<'_>) -> Result<ErrorKind> {
+pub(crate) fn read_kind(r: &mut Reader<'_>) -> Result<ErrorKind> {
     let code: u16 = r.uint()?;
     ErrorKind::from_code(i32::from(code))
         .ok_or_else(|| r.unsupported(format_args!("error kind {code} is unknown")))
 }
 
 /// The longest prefix of at most `max_bytes` that ends between two characters.
-fn cut(text: &str, max_bytes: usize) -> &str {
+pub(crate) fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }

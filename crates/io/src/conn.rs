@@ -22,7 +22,7 @@ use crate::net::{Address, Key};
 use crate::poll::poll_one;
 use crate::steps::{Outcome, Steps};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, FrameHeader, Message, Result, wire};
+use orcheck_format::{ConnState, Error, FrameHeader, Message, Result, wire};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
@@ -87,6 +87,32 @@ impl Conn {
     /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
     pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
         crate::net::connect(at, key, steps, timeout)
+    }
+
+    /// What another process needs to go on with this connection, which is at an end here.
+    #[must_use]
+    pub fn detach(self) -> (OwnedFd, ConnState) {
+        let state = ConnState {
+            unix: self.unix,
+            peer: self.peer,
+            send_key: self.send_key,
+            receive_key: self.receive_key,
+            sent: self.sent,
+            received: self.received,
+            inbox: self.inbox,
+        };
+        (self.socket, state)
+    }
+
+    /// Goes on with a connection that another process detached. Descriptors that had come and were not received are lost.
+    #[must_use]
+    pub fn attach(socket: OwnedFd, state: ConnState, steps: &Steps) -> Conn {
+        let (send, receive) = (state.send_key, state.receive_key);
+        let mut conn = Conn::new(socket, state.unix, state.peer, send, receive, steps);
+        conn.sent = state.sent;
+        conn.received = state.received;
+        conn.inbox = state.inbox;
+        conn
     }
 
     /// Sends a message; all of it is with the kernel when this returns.

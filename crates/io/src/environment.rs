@@ -12,12 +12,18 @@ use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The value of an environment variable; `None` when it is not set or not UTF-8.
 #[must_use]
 pub fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// Where relative paths begin; the root where that is not known any more.
+#[must_use]
+pub fn working_dir() -> PathBuf {
+    std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
 }
 
 /// Opens a regular file that the user named, without waiting for whatever else it may be.

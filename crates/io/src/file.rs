@@ -67,6 +67,10 @@ pub trait File: Send + Sync {
     /// Tries to lock the file against every other holder, in this process too; held until the file is dropped
     /// or its holder dies. `false`: somebody else holds it. Needs permission to write the file.
     fn try_lock(&self) -> Result<bool>;
+    /// Gives the lock away, for another process to hold; `None` where there is none.
+    fn give_lock(&self) -> Option<Lock> {
+        None
+    }
     /// Closes the file and reports what only the closing reveals on network file systems.
     fn close(self: Box<Self>) -> Result<()>;
     /// The full path, for messages.
@@ -145,16 +149,32 @@ pub(crate) struct OsFile {
     lost: AtomicBool,
     length_changed: AtomicBool,
     known_len: AtomicU64,
-    lock: Mutex<Option<LockHolder>>,
+    lock: Mutex<Option<Lock>>,
 }
 
-/// A second open file description that carries the lock.
-struct LockHolder(OwnedFd);
+/// A file's lock: a second open file description of it that carries the lock. It opens when this is dropped.
+pub struct Lock(Option<OwnedFd>);
 
-impl Drop for LockHolder {
+impl Lock {
+    /// The description, which keeps the lock as long as anybody has it.
+    #[must_use]
+    pub fn detach(mut self) -> Option<OwnedFd> {
+        self.0.take()
+    }
+
+    /// Holds on to a lock that another process gave away.
+    #[must_use]
+    pub fn attach(holder: OwnedFd) -> Lock {
+        Lock(Some(holder))
+    }
+}
+
+impl Drop for Lock {
     fn drop(&mut self) {
         // Closing alone would not do: a child that was forked meanwhile shares the description.
-        let _ = ofd_unlock_all(&self.0);
+        if let Some(holder) = &self.0 {
+            let _ = ofd_unlock_all(holder);
+        }
     }
 }
 
@@ -515,10 +535,17 @@ impl File for OsFile {
         }
         let holder = reopen(&self.handle).map_err(|errno| rustix_error(errno, what()))?;
         if ofd_lock(&holder, 0).map_err(|errno| os_error(errno, what()))? {
-            *held = Some(LockHolder(holder));
+            *held = Some(Lock(Some(holder)));
             return Ok(true);
         }
         Ok(false)
+    }
+
+    fn give_lock(&self) -> Option<Lock> {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     fn close(self: Box<Self>) -> Result<()> {

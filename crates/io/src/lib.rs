@@ -48,6 +48,7 @@ mod pages;
 pub mod poll;
 pub mod pool;
 pub mod probe;
+pub mod process;
 pub mod ring;
 pub mod rng;
 pub mod secret;

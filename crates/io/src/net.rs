@@ -266,6 +266,12 @@ impl Listener {
                 Address::Tcp(SocketAddr::try_from(bound).map_err(what)?)
             }
         };
+        Listener::attach(socket, at)
+    }
+
+    /// Goes on listening at the address for another process, which sent the descriptor.
+    pub fn attach(socket: OwnedFd, at: Address) -> Result<Listener> {
+        let what = |errno| rustix_error(errno, format_args!("listen at {at}"));
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(what)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&watched, &socket, data, epoll::EventFlags::IN).map_err(what)?;
@@ -275,6 +281,12 @@ impl Listener {
             at,
             pending: Mutex::new((0, Vec::new())),
         })
+    }
+
+    /// What another process needs to go on listening. Peers that were shaking hands here are dropped.
+    #[must_use]
+    pub fn detach(self) -> (OwnedFd, Address) {
+        (self.socket, self.at)
     }
 
     /// The address, with the port that was chosen.

@@ -39,6 +39,19 @@ impl Domains {
         }
     }
 
+    /// With the numbers of each node's domains.
+    #[must_use]
+    pub fn of(mut of: Vec<Vec<u32>>) -> Self {
+        of.iter_mut().for_each(|numbers| numbers.sort_unstable());
+        Self { of }
+    }
+
+    /// For each node the numbers of its domains, ascending.
+    #[must_use]
+    pub fn of_each(&self) -> &[Vec<u32>] {
+        &self.of
+    }
+
     /// Takes a topology file; `nodes` are the job's, in the order of their numbers.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
     clippy::type_complexity
 )]
 
+mod agents;
 mod alone;
 mod anatomy;
 mod damage;
@@ -40,6 +41,8 @@ mod zombie;
 use std::process::ExitCode;
 
 const TESTS: &[harness::Test] = tests![
+    agents::ranks_and_agents_are_killed_at_each_of_their_steps,
+    agents::all_ranks_are_killed_at_random_moments,
     alone::the_program_never_calls_in_again,
     alone::a_rank_that_fails_in_the_middle_of_staging,
     alone::nothing_is_left_behind,

@@ -1,14 +1,20 @@
 //! Whole jobs inside one process: ranks are threads, nodes are names, payloads say who they are.
 
 use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_engine::agent::{Agent, Stop};
 use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Dtype;
+use orcheck_format::ids::{Dtype, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
 use orcheck_io::steps::Steps;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Whether the engine of each node runs in an agent: in the test program of that name, which has the same tests.
+const AGENTS: bool = matches!(module_path!().as_bytes(), b"agent::support");
 
 /// Longest wait for the other ranks: a test that would hang fails instead.
 const MEETING: Duration = Duration::from_secs(60);
@@ -206,8 +212,49 @@ impl Job {
         self
     }
 
+    fn node_of(&self, rank: u32) -> String {
+        match &self.placed {
+            Some(nodes) => nodes[rank as usize].to_owned(),
+            None => format!("n{}", rank / self.ranks_per_node),
+        }
+    }
+
+    /// An agent for each node, where the tests want them.
+    fn agents(&self) -> Vec<(Stop, JoinHandle<Result<()>>)> {
+        let nodes: BTreeSet<String> = (0..self.ranks).map(|rank| self.node_of(rank)).collect();
+        let options = Options::from_text(&self.options);
+        let (Ok(options), true) = (options, AGENTS) else {
+            return Vec::new();
+        };
+        let root = options
+            .global
+            .first()
+            .or(options.node_dir.as_ref())
+            .unwrap();
+        let job = JobName::new("job").unwrap();
+        let start = |node: &String| {
+            let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
+            // Another run of the job may have one there.
+            let agent = Agent::bind(&job, node, root, clock, steps).ok()?;
+            let stop = agent.stopper();
+            let thread = std::thread::spawn(|| agent.run(Duration::from_secs(60)));
+            Some((stop, thread))
+        };
+        nodes.iter().filter_map(start).collect()
+    }
+
     /// Runs `work` on every rank; results in rank order. A panic in a rank is a panic here.
     pub fn run<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
+        let agents = self.agents();
+        let results = self.run_ranks(work);
+        for (stop, agent) in agents {
+            stop.stop();
+            agent.join().unwrap().unwrap();
+        }
+        results
+    }
+
+    fn run_ranks<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
         let worlds = Threads::world(self.ranks);
         std::thread::scope(|scope| {
             let handles: Vec<_> = worlds
@@ -216,12 +263,12 @@ impl Job {
                     let work = &work;
                     scope.spawn(move || {
                         let rank = collective.rank;
-                        let node = match &self.placed {
-                            Some(nodes) => nodes[rank as usize].to_owned(),
-                            None => format!("n{}", rank / self.ranks_per_node),
-                        };
-                        let options =
-                            Options::from_text(&format!("{}node_name = '{node}'\n", self.options));
+                        let node = self.node_of(rank);
+                        let agent = if AGENTS { "agent = 'join'\n" } else { "" };
+                        let options = Options::from_text(&format!(
+                            "{}{agent}node_name = '{node}'\n",
+                            self.options
+                        ));
                         let environment = Environment {
                             steps: self.steps.clone(),
                             clock: Arc::clone(&self.clock),

@@ -1,0 +1,106 @@
+//! `orcheck agent`: the engine of one node in a process of its own.
+//!
+//! How: with `--detach` the program starts itself again and waits until that one listens, so that whoever started it
+//! knows that ranks can come. The one that stays leaves terminal, process group, descriptors and processor binding of
+//! its starter.
+//!
+//! Invariants:
+//! 1. It never outlives its stated time: the end of a job in order, `--linger`, or a signal.
+//! 2. Nothing of it is left in any directory.
+//!
+//! Not here: what an agent does (`orcheck_engine::agent`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orcheck_engine::agent::Agent;
+use orcheck_format::{Error, JobName, Result};
+use orcheck_io::process::{close_inherited, leave_starter, silence, start_self};
+use orcheck_io::{Clock, Steps, SystemClock};
+use serde_json::json;
+
+use crate::args::AgentArgs;
+use crate::exit;
+use crate::job::roots;
+use crate::output::{Failure, Outcome};
+use crate::stop;
+
+/// What an agent says first when it can be reached.
+const READY: &str = "agent of job";
+/// How often signals are looked at.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Runs the agent, or sees to it that one runs.
+pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
+    close_inherited();
+    let job = JobName::new(&args.job)?;
+    let linger = Duration::try_from_secs_f64(args.linger)
+        .map_err(|_| Error::invalid(format!("--linger {}: expected seconds from 0", args.linger)))?;
+    let node = args
+        .node
+        .clone()
+        .or_else(|| orcheck_io::env_var("ORCHECK_NODE").filter(|name| !name.is_empty()))
+        .unwrap_or_else(orcheck_io::host_name);
+    let root = root(args)?;
+    let told = format!("{READY} {} on node {node}: ready", job.as_str());
+    if args.detach {
+        start_self(&again(args, &node, &root), READY)?;
+        return Ok(outcome(told, &job, &node));
+    }
+    if args.detached {
+        leave_starter();
+    }
+    stop::install()?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let agent = Agent::bind(&job, &node, &root, Arc::clone(&clock), Steps::none())?;
+    let stopper = agent.stopper();
+    println!("{told}");
+    if args.detached {
+        silence();
+    }
+    let thread = orcheck_io::thread::spawn("orcheck-agent", move || agent.run(linger))?;
+    while !thread.is_finished() {
+        if stop::requested().is_some() {
+            stopper.stop();
+        }
+        clock.sleep(POLL);
+    }
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::internal("the agent panicked")))?;
+    Ok(Outcome {
+        code: stop::requested().unwrap_or(exit::OK),
+        ..outcome(String::new(), &job, &node)
+    })
+}
+
+fn outcome(text: String, job: &JobName, node: &str) -> Outcome {
+    Outcome {
+        code: exit::OK,
+        text: if text.is_empty() { text } else { text + "\n" },
+        document: json!({ "job": job.as_str(), "node": node }),
+        warnings: Vec::new(),
+    }
+}
+
+/// The directory that tells jobs of one name apart.
+fn root(args: &AgentArgs) -> Result<PathBuf> {
+    let given = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
+    let (placed, per_node) = roots(&given(&args.dir), &given(&args.node_dir));
+    placed.into_iter().chain(per_node).next().ok_or_else(|| {
+        Error::invalid("no directory given").next(
+            "give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL or ORCHECK_NODE_DIR, as for the ranks",
+        )
+    })
+}
+
+/// The arguments of the one that stays.
+fn again(args: &AgentArgs, node: &str, root: &std::path::Path) -> Vec<String> {
+    let linger = args.linger.to_string();
+    let root = root.display().to_string();
+    let arguments = [
+        "agent", "--detached", "--job", &args.job, "--node", node, "--dir", &root, "--linger", &linger,
+    ];
+    arguments.map(str::to_owned).to_vec()
+}

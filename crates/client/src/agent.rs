@@ -1,0 +1,196 @@
+//! The agent of this rank's node: found or started, asked to finish with older runs, and handed the node's engine.
+//!
+//! Invariants:
+//! 1. Without an agent that takes the engine over, the session does not open: nothing weaker is used instead.
+//! 2. What was handed over before an error goes with the conversation: the agent lets go of it.
+//! 3. A program that starts an agent leaves it no descriptor, and need not wait for its end.
+//!
+//! Not here: what the agent does (`engine::agent`).
+
+use crate::connect::NodeSide;
+use crate::options::{AgentKind, Options};
+use orcheck_engine::adoption::pack;
+use orcheck_engine::agent::{KEY, address, ask};
+use orcheck_engine::control::Links;
+use orcheck_engine::host::Host;
+use orcheck_format::agent::{AgentMessage, Link};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::JobName;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::conn::Conn;
+use orcheck_io::net::Listener;
+use orcheck_io::process::start_detached;
+use orcheck_io::steps::Steps;
+use orcheck_plan::Placement;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait for an agent to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for an agent that was started to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for the agent to let go of a session.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The conversation of a node's lowest rank with the agent.
+pub(crate) struct Agent {
+    conn: Conn,
+    /// Notes that there were when it was asked last.
+    noted: u64,
+}
+
+impl Agent {
+    /// The agent of this node, which has finished with older runs of the job; `None` where none is wanted.
+    pub(crate) fn find(
+        job: &JobName,
+        node: &str,
+        options: &Options,
+        steps: &Steps,
+    ) -> Result<Option<Self>> {
+        if options.agent == AgentKind::Off {
+            return Ok(None);
+        }
+        let root = options.global.first().or(options.node_dir.as_ref());
+        let root = root.map_or(Path::new(""), PathBuf::as_path);
+        let at = address(job, node, root);
+        let connect = || Conn::connect(&at, &KEY, steps, ANSWER_TIMEOUT);
+        let conn = match connect() {
+            Ok(conn) => conn,
+            Err(error) if options.agent == AgentKind::Join => {
+                return Err(error
+                    .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
+                    .next(format!(
+                        "start it with `orcheck agent --job {} --node {node}`, or set agent = \"start\"",
+                        job.as_str()
+                    )));
+            }
+            Err(_) => {
+                let linger = options.agent_linger_s.to_string();
+                let root = root.display().to_string();
+                let arguments = [
+                    "agent", "--detach", "--job", job.as_str(), "--node", node, "--dir", &root, "--linger", &linger,
+                ];
+                let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
+                // It listens before its starter ends. Where another rank of this host was first, that one's does.
+                connect().map_err(|error| {
+                    started.err().unwrap_or(error).at(format!("starting the agent of node '{node}'")).next(
+                        "set agent_program to the path of the program orcheck, or agent = \"off\"",
+                    )
+                })?
+            }
+        };
+        let mut agent = Self { conn, noted: 0 };
+        let patience = Duration::from_secs_f64(options.timeout_s);
+        let wanted = AgentMessage::Yield {
+            force: options.take_over,
+            patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        ask(
+            &mut agent.conn,
+            wanted,
+            None,
+            patience + ANSWER_TIMEOUT,
+            |_| (),
+        )?;
+        Ok(Some(agent))
+    }
+
+    /// Hands the node's engine over.
+    pub(crate) fn hand_over(
+        &mut self,
+        host: &Host,
+        side: &mut NodeSide,
+        links: Links,
+        doors: Vec<Listener>,
+        placement: Option<&Placement>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let adoption = pack(&host.plan, host.places.losses, placement);
+        let job = adoption.encode();
+        self.give(AgentMessage::Adopt { job }, side.pool.fd(), notes)?;
+        for lock in side.held.give_locks() {
+            let holder = lock
+                .detach()
+                .ok_or_else(|| Error::internal("a lock without a holder"))?;
+            self.give(AgentMessage::Lock, holder.as_fd(), notes)?;
+        }
+        for door in doors {
+            let (fd, address) = door.detach();
+            let address = address.to_string();
+            self.give(AgentMessage::Door { address }, fd.as_fd(), notes)?;
+        }
+        let ranks = links
+            .ranks
+            .into_iter()
+            .map(|(rank, conn)| (Link::Rank(rank), conn));
+        let nodes = links
+            .nodes
+            .into_iter()
+            .map(|(node, conn)| (Link::Node(node), conn));
+        let lead = links.lead.into_iter().map(|conn| (Link::Lead, conn));
+        for (to, link) in ranks.chain(nodes).chain(lead) {
+            let (fd, state) = link.detach();
+            self.give(AgentMessage::Link { to, state }, fd.as_fd(), notes)?;
+        }
+        let note = |note| notes.push(note);
+        ask(
+            &mut self.conn,
+            AgentMessage::Begin,
+            None,
+            ANSWER_TIMEOUT,
+            note,
+        )
+    }
+
+    fn give(
+        &mut self,
+        message: AgentMessage,
+        fd: BorrowedFd<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let note = |note| notes.push(note);
+        ask(&mut self.conn, message, Some(fd), ANSWER_TIMEOUT, note)
+    }
+
+    /// Tells what the run resumed from.
+    pub(crate) fn resumed_from(&mut self, from: (u64, u64), notes: &mut Vec<String>) -> Result<()> {
+        let (step, epoch) = from;
+        let message = AgentMessage::ResumedFrom { step, epoch };
+        ask(&mut self.conn, message, None, ANSWER_TIMEOUT, |note| {
+            notes.push(note)
+        })
+    }
+
+    /// What the user should know since the last look; `noted`: how much there was so far.
+    pub(crate) fn take_notes(&mut self, noted: u64, notes: &mut Vec<String>) {
+        if noted == self.noted {
+            return;
+        }
+        self.noted = noted;
+        let note = |note| notes.push(note);
+        // The end of the conversation is noticed by whoever waits for the engine.
+        let _ = ask(&mut self.conn, AgentMessage::Ask, None, ANSWER_TIMEOUT, note);
+    }
+
+    /// Takes leave, and waits until the agent has let go of the session; what it had to say last.
+    pub(crate) fn leave(mut self, clock: &dyn Clock) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        self.conn
+            .send(&Message::Agent(AgentMessage::Leave), ANSWER_TIMEOUT)?;
+        let until = clock.now() + LEAVE_TIMEOUT;
+        loop {
+            let left = until.saturating_sub(clock.now());
+            match self.conn.receive(left) {
+                Ok(Message::Agent(AgentMessage::Note { text })) => notes.push(text),
+                Ok(_) => {}
+                Err(_) if self.conn.is_closed() => return Ok(notes),
+                Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {}
+                Err(error) => {
+                    return Err(error.at("the agent did not let go of the session"));
+                }
+            }
+        }
+    }
+}

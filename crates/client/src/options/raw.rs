@@ -1,0 +1,270 @@
+//! Options as TOML has them: names, forms and defaults.
+//!
+//! Not here: what they mean together (`options.rs`).
+
+use super::{AgentKind, Balance, IncrementalKind, Marshal, NetKind, Numa, Overrun};
+use orcheck_format::error::{Error, Result};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ModeName {
+    Traditional,
+    Vertical,
+    Orchestrated,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SchemeName {
+    Node,
+    Socket,
+    Core,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum HugePagesName {
+    Off,
+    Transparent,
+    Reserved,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum CompressName {
+    None,
+    Zstd,
+    Lz4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(super) enum EncryptName {
+    #[serde(rename = "none")]
+    None,
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Raw {
+    pub(super) global: Option<OneOrMany>,
+    pub(super) node_dir: Option<PathBuf>,
+    pub(super) node_name: Option<String>,
+    pub(super) pool: Option<Size>,
+    pub(super) chunk: Option<Size>,
+    pub(super) mode: ModeName,
+    pub(super) scheme: SchemeName,
+    pub(super) marshal: Marshal,
+    pub(super) overrun: Overrun,
+    pub(super) held_steps: u32,
+    pub(super) placement: Balance,
+    pub(super) mapping: Option<PathBuf>,
+    pub(super) lanes_per_node: u32,
+    pub(super) direct: bool,
+    pub(super) pin: bool,
+    pub(super) keep: u32,
+    pub(super) strict: bool,
+    pub(super) fresh: bool,
+    pub(super) take_over: bool,
+    pub(super) take_over_wait_s: f64,
+    pub(super) copy_threads: u32,
+    pub(super) incremental: IncrementalKind,
+    pub(super) incremental_chain: u32,
+    pub(super) huge_pages: HugePagesName,
+    pub(super) numa: Numa,
+    pub(super) timeout_s: f64,
+    pub(super) net: NetKind,
+    pub(super) every_steps: u64,
+    pub(super) every_s: f64,
+    pub(super) overhead_percent: f64,
+    pub(super) end_time_unix_s: Option<f64>,
+    pub(super) end_margin_s: f64,
+    pub(super) signal: Option<String>,
+    pub(super) compress: CompressName,
+    pub(super) compress_level: i32,
+    pub(super) encrypt: EncryptName,
+    pub(super) encrypt_key: Option<String>,
+    pub(super) peers: u32,
+    pub(super) replicas: Option<u32>,
+    pub(super) topology: Option<PathBuf>,
+    pub(super) replica_budget: Option<Size>,
+    pub(super) agent: AgentKind,
+    pub(super) agent_program: PathBuf,
+    pub(super) agent_linger_s: f64,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            global: None,
+            node_dir: None,
+            node_name: None,
+            pool: None,
+            chunk: None,
+            mode: ModeName::Orchestrated,
+            scheme: SchemeName::Node,
+            marshal: Marshal::Auto,
+            overrun: Overrun::Wait,
+            held_steps: 1,
+            placement: Balance::Balanced,
+            mapping: None,
+            lanes_per_node: 0,
+            direct: true,
+            pin: true,
+            keep: 2,
+            strict: false,
+            fresh: false,
+            take_over: false,
+            take_over_wait_s: 10.0,
+            copy_threads: 1,
+            incremental: IncrementalKind::Off,
+            incremental_chain: 8,
+            huge_pages: HugePagesName::Off,
+            numa: Numa::Auto,
+            timeout_s: 600.0,
+            net: NetKind::Auto,
+            every_steps: 0,
+            every_s: 0.0,
+            overhead_percent: 0.0,
+            end_time_unix_s: None,
+            end_margin_s: 120.0,
+            signal: None,
+            compress: CompressName::None,
+            compress_level: 1,
+            encrypt: EncryptName::None,
+            encrypt_key: None,
+            peers: 0,
+            replicas: None,
+            topology: None,
+            replica_budget: None,
+            agent: AgentKind::Off,
+            agent_program: PathBuf::from("orcheck"),
+            agent_linger_s: 600.0,
+        }
+    }
+}
+
+pub(super) const NAMES: [&str; 44] = [
+    "global",
+    "node_dir",
+    "node_name",
+    "pool",
+    "chunk",
+    "mode",
+    "scheme",
+    "marshal",
+    "overrun",
+    "held_steps",
+    "placement",
+    "mapping",
+    "lanes_per_node",
+    "direct",
+    "pin",
+    "keep",
+    "strict",
+    "fresh",
+    "take_over",
+    "take_over_wait_s",
+    "copy_threads",
+    "incremental",
+    "incremental_chain",
+    "huge_pages",
+    "numa",
+    "timeout_s",
+    "net",
+    "every_steps",
+    "every_s",
+    "overhead_percent",
+    "end_time_unix_s",
+    "end_margin_s",
+    "signal",
+    "compress",
+    "compress_level",
+    "encrypt",
+    "encrypt_key",
+    "peers",
+    "replicas",
+    "topology",
+    "replica_budget",
+    "agent",
+    "agent_program",
+    "agent_linger_s",
+];
+
+impl Size {
+    pub(super) fn bytes(&self, name: &str) -> Result<u64> {
+        let text = match self {
+            Self::Bytes(bytes) => return Ok(*bytes),
+            Self::Text(text) => text.trim(),
+        };
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let unit = match text[digits..].trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
+            _ => 0,
+        };
+        text[..digits]
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit))
+            .filter(|_| unit > 0)
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{name} = '{text}' is not a size; write 64 MiB, 2 GiB or a number of bytes"
+                ))
+            })
+    }
+}
+
+/// The option whose name is closest, if it is close.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    NAMES
+        .iter()
+        .map(|&known| (distance(name, known), known))
+        .min()
+        .filter(|&(distance, known)| distance <= known.len() / 2)
+        .map(|(_, known)| known)
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let next = (row[j + 1] + 1)
+                .min(row[j] + 1)
+                .min(diagonal + usize::from(x != y));
+            diagonal = row[j + 1];
+            row[j + 1] = next;
+        }
+    }
+    row[b.len()]
+}

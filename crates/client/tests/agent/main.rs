@@ -1,0 +1,37 @@
+//! The same programs as in `../session`, with the engine of each node in an agent.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../session/directories.rs"]
+mod directories;
+#[path = "../session/disk.rs"]
+mod disk;
+#[path = "../session/encoding.rs"]
+mod encoding;
+#[path = "../session/hooks.rs"]
+mod hooks;
+#[path = "../session/incremental.rs"]
+mod incremental;
+#[path = "../session/lending.rs"]
+mod lending;
+#[path = "../session/memory.rs"]
+mod memory;
+#[path = "../session/mistakes.rs"]
+mod mistakes;
+#[path = "../session/overrun.rs"]
+mod overrun;
+#[path = "../session/peers.rs"]
+mod peers;
+#[path = "../session/regions.rs"]
+mod regions;
+#[path = "../session/resume.rs"]
+mod resume;
+#[path = "../session/runs.rs"]
+mod runs;
+#[path = "../session/save.rs"]
+mod save;
+#[path = "../session/support.rs"]
+mod support;
+#[path = "../session/tracked.rs"]
+mod tracked;
+#[path = "../session/triggers.rs"]
+mod triggers;

@@ -1,0 +1,282 @@
+//! The engine in agents: ranks die and what they took is made safe all the same; agents die and nothing safe is lost.
+
+use crate::hooks::{Key, Named};
+use crate::ledger::Story;
+use crate::life::{Life, Workload};
+use crate::processes::{CORES, HOSTS, Hub};
+use crate::trial::{
+    Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
+};
+use orcheck_engine::agent::Agent;
+use orcheck_format::ids::JobName;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::steps::{Steps, Verdict as Do};
+use orcheck_io::testing::{Child, Ended, Scratch};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an agent stays without a session: longer than a trial takes between two runs.
+const LINGER: Duration = Duration::from_secs(60);
+/// Longest time from the last rank's end to the end of what the agents do.
+const PROMPTLY: Duration = Duration::from_secs(6);
+
+/// Each rank its own CP-thread, as [`CORES`].
+const AGENT_CORES: Workload = Workload {
+    name: "3 processes, an agent, a CP-thread each",
+    options: "scheme = 'core'\npool = '256 KiB'\nagent = 'join'",
+    ..CORES
+};
+
+/// Two nodes, both levels, as [`HOSTS`].
+const AGENT_HOSTS: Workload = Workload {
+    name: "4 processes on 2 nodes, agents, node + global",
+    options: "agent = 'join'",
+    ..HOSTS
+};
+
+/// Two nodes, each of which holds the other's replicas.
+const AGENT_PEERS: Workload = Workload {
+    name: "4 processes on 2 nodes, agents, peers(1)",
+    losses: 1,
+    dirs: 0,
+    ..AGENT_HOSTS
+};
+
+const CHECKPOINTS: u64 = 3;
+/// Where a victim writes the names of its steps.
+const KEYS: &str = "keys";
+
+/// Who is hit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Rank(u32),
+    Agent(u32),
+}
+
+/// The agent of a node, in a process of its own.
+fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &Path)>) -> Child {
+    let place = if workload.dirs > 0 { "ost0" } else { "local" };
+    let child = Child::run(|| {
+        let steps = hook.as_ref().map_or_else(Steps::none, |(hook, _)| {
+            hook.arm();
+            hook.steps()
+        });
+        let job = JobName::new("job").unwrap();
+        let name = format!("n{node}");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let agent = Agent::bind(&job, &name, &root.join(place), clock, steps).unwrap();
+        std::fs::write(root.join(format!("agent-{node}")), "").unwrap();
+        agent.run(LINGER).unwrap();
+        if let Some((hook, keys)) = &hook {
+            write_keys(hook, keys);
+        }
+        0
+    });
+    let clock = SystemClock;
+    let until = clock.now() + PATIENCE;
+    while !root.join(format!("agent-{node}")).exists() && !child.has_ended() && clock.now() < until {
+        clock.sleep(Duration::from_millis(1));
+    }
+    std::fs::remove_file(root.join(format!("agent-{node}"))).unwrap();
+    child
+}
+
+fn write_keys(hook: &Named, path: &Path) {
+    let lines: Vec<String> = hook.seen().iter().map(ToString::to_string).collect();
+    std::fs::write(path, lines.join("\n")).unwrap();
+}
+
+/// Runs the job once, its agents among the processes; how the ranks ended, and the agents, which may serve the next run.
+fn run(
+    workload: Workload,
+    root: &Path,
+    victim: Victim,
+    hook: &Arc<Named>,
+    keys: &Path,
+) -> (Vec<Ended>, Vec<Child>) {
+    let make_dirs = workload.job(root, Steps::none());
+    drop(make_dirs);
+    let agents: Vec<Child> = (0..workload.nodes)
+        .map(|node| {
+            let hit = victim == Victim::Agent(node);
+            agent(workload, root, node, hit.then(|| (Arc::clone(hook), keys)))
+        })
+        .collect();
+    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
+    let mut children = Vec::new();
+    for rank in 0..workload.ranks {
+        children.push(Child::run(|| {
+            let mine = world[rank as usize].take();
+            world.iter_mut().for_each(|hub| drop(hub.take()));
+            let life = Life::new(workload, root, 1, CHECKPOINTS);
+            let hit = victim == Victim::Rank(rank);
+            let life = if hit { life.steps(hook.steps()) } else { life };
+            let arm = |number| {
+                if hit && number == 2 {
+                    hook.arm();
+                }
+            };
+            life.live_one(Box::new(mine.unwrap()), &arm);
+            if hit {
+                write_keys(hook, keys);
+            }
+            0
+        }));
+        world[rank as usize] = None;
+    }
+    (children.into_iter().map(|child| child.wait(PATIENCE)).collect(), agents)
+}
+
+fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
+    let mut known = BTreeSet::new();
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let scratch = Scratch::in_memory("agents");
+        let path = scratch.path().join(KEYS);
+        let hook = Named::recorder(scratch.path());
+        let (ended, agents) = run(workload, scratch.path(), victim, &hook, &path);
+        let story = Story::read(scratch.path());
+        assert!(
+            ended.iter().all(|end| *end == Ended::Exited(0)) && story.run(1).closed,
+            "{ended:?} {}",
+            told(&story)
+        );
+        for agent in agents {
+            assert_eq!(agent.wait(PROMPTLY), Ended::Exited(0), "an agent stays after the end in order");
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let fresh = text.lines().map(Key::parse).filter(|key| known.insert(key.clone()));
+        keys.extend(fresh);
+    }
+    keys
+}
+
+fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
+    let scratch = Scratch::in_memory("agents");
+    let root = scratch.path();
+    let hook = Named::at(root, key.clone(), Do::Kill);
+    let keys = root.join(KEYS);
+    let (ended, mut agents) = run(workload, root, victim, &hook, &keys);
+    let struck = match victim {
+        Victim::Rank(rank) => ended[rank as usize] == Ended::Signaled(9),
+        Victim::Agent(node) => {
+            let gone = agents[node as usize].has_ended();
+            if gone {
+                agents[node as usize] = agent(workload, root, node, None);
+            }
+            gone
+        }
+    };
+    let result = judge(&workload, root, victim, &ended);
+    let result = result.and_then(|()| {
+        // The next run closed the job in order: nothing of an agent may be left.
+        for agent in agents {
+            match agent.wait(PROMPTLY) {
+                Ended::Exited(0) => {}
+                ended => return Err((Verdict::Leak, format!("an agent ended with {ended:?}"))),
+            }
+        }
+        Ok(Verdict::Pass)
+    });
+    Outcome::of(struck, result)
+}
+
+fn judge(
+    workload: &Workload,
+    root: &Path,
+    victim: Victim,
+    ended: &[Ended],
+) -> Result<(), Failure> {
+    let story = Story::read(root);
+    for (rank, ended) in (0u32..).zip(ended) {
+        let verdict = match ended {
+            Ended::Exited(0) => continue,
+            Ended::Signaled(9) if victim == Victim::Rank(rank) => continue,
+            Ended::Hung => Verdict::Hang,
+            _ => Verdict::HardFail,
+        };
+        return Err((verdict, format!("rank {rank} ended with {ended:?}; {}", told(&story))));
+    }
+    heal(workload, root, 2).map(|_| ())
+}
+
+// Breaks if: an agent does not give the locks of a killed run back, or its threads wait for a rank that is gone.
+pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
+    let mut table = Table::default();
+    let part = if trials(0) > 0 { 1 } else { 6 };
+    for (workload, victim, every) in [
+        (AGENT_CORES, Victim::Rank(0), 1),
+        (AGENT_CORES, Victim::Agent(0), part),
+        (AGENT_HOSTS, Victim::Rank(2), 1),
+        (AGENT_HOSTS, Victim::Rank(0), part),
+        (AGENT_HOSTS, Victim::Agent(0), part),
+        (AGENT_HOSTS, Victim::Agent(1), part),
+        (AGENT_PEERS, Victim::Agent(1), part),
+    ] {
+        let keys = keys_of(workload, victim);
+        let from = seed() as usize % every;
+        let keys: Vec<&Key> = keys.iter().skip(from).step_by(every).collect();
+        let outcomes = share_among(4, keys.len(), &|n| trial(workload, victim, keys[n]));
+        let names = keys.iter().map(|key| key.to_string().replace('\t', " "));
+        let who = match victim {
+            Victim::Rank(rank) => format!("rank {rank}"),
+            Victim::Agent(node) => format!("agent {node}"),
+        };
+        let names: Vec<String> = names.collect();
+        let row = format!("{}: {who}", workload.name);
+        table.add(&row, &names, &outcomes, &[Verdict::Pass]);
+    }
+    table.finish("a rank or an agent is killed at each of its steps");
+}
+
+/// All ranks are killed at once at a random moment; what all of them had staged must be committed by the agents.
+fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, Failure> {
+    let scratch = Scratch::in_memory("agents");
+    let root = scratch.path();
+    drop(workload.job(root, Steps::none()));
+    let agents: Vec<Child> = (0..workload.nodes).map(|node| agent(workload, root, node, None)).collect();
+    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
+    let mut children = Vec::new();
+    for rank in 0..workload.ranks {
+        children.push(Child::run(|| {
+            let mine = world[rank as usize].take();
+            world.iter_mut().for_each(|hub| drop(hub.take()));
+            let life = Life::new(workload, root, 1, 200);
+            life.live_one(Box::new(mine.unwrap()), &|number| {
+                // All that this rank took before is staged: lent memory apart.
+                std::fs::write(root.join(format!("staged-{rank}")), number.to_string()).unwrap();
+            });
+            0
+        }));
+        world[rank as usize] = None;
+    }
+    SystemClock.sleep(Duration::from_micros(20_000 + random.below(150_000)));
+    children.iter().for_each(Child::kill);
+    for child in children {
+        let _ = child.wait(PATIENCE);
+    }
+    heal(&workload, root, 2)?;
+    for agent in agents {
+        if agent.wait(PROMPTLY) != Ended::Exited(0) {
+            return Err((Verdict::Leak, "an agent stays".to_owned()));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+pub fn all_ranks_are_killed_at_random_moments() {
+    let mut table = Table::default();
+    let seed = seed();
+    for workload in [AGENT_CORES, AGENT_HOSTS, AGENT_PEERS] {
+        let count = trials(20);
+        let outcomes = share_among(4, count, &|n| {
+            let mut random = Random::new(seed ^ n as u64);
+            Outcome::of(true, killed_together(workload, &mut random))
+        });
+        let names: Vec<String> = (0..count).map(|n| format!("seed {seed}, trial {n}")).collect();
+        table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
+    }
+    table.finish("all ranks are killed at once, their agents live on");
+}

@@ -1,0 +1,313 @@
+//! The agent of a node: a process of its own in which the node's engine outlives the ranks.
+//!
+//! How: the lowest rank of a node opens the session as always: it claims the epoch, makes the pool, takes the node's
+//! connections in. Then it hands all of that to the agent ([`Adoption`](orcheck_format::agent::Adoption) and
+//! descriptors), and the node's threads run there. The ranks stage into the same pool, and wait at the same board. When
+//! ranks end, whether in order or not, what they had sealed is still flushed, replicated and committed; then the agent
+//! lets go of claims and pool.
+//!
+//! ```text
+//! rank ── Yield ─▶ agent: older runs of the job finished?        ◀── Done
+//!      ── Adopt + pool, Lock…, Door…, Link… (each ◀── Done), Begin ─▶ threads started ◀── Done
+//!      ── ResumedFrom ─▶        ◀── Note
+//!      ── Leave, or its end ─▶ drained, everything let go of         ◀── hangs up
+//! ```
+//!
+//! Invariants:
+//! 1. Only processes of the same user are let in: the kernel says who is at the other end.
+//! 2. A session ends when no rank is left and all that was handed over is decided, at the latest the session's timeout
+//!    after its last rank.
+//! 3. The agent ends when a job was ended in order, else a stated time after its last session.
+//! 4. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
+//!    everything of it.
+//!
+//! Faults survived: ranks that are killed at any moment, half-way through handing over too; strangers.
+//!
+//! Not here: how a rank finds or starts an agent (crate `client`), the process (crate `cli`).
+
+mod session;
+
+use orcheck_format::agent::AgentMessage;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::JobName;
+use orcheck_format::wire::Message;
+use orcheck_format::{crc64, names};
+use orcheck_io::clock::Clock;
+use orcheck_io::conn::Conn;
+use orcheck_io::environment::working_dir;
+use orcheck_io::net::{Address, Key, Listener, effective_uid};
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_io::steps::Steps;
+use session::{Adopting, Session};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The key of conversations with an agent. It is no secret: who may come in is checked by user.
+pub const KEY: Key = Key(*b"orcheck agent of one's own user\0");
+/// Longest wait for the rest of something that a rank began to say.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest sleep before sessions are looked at.
+const SLICE: Duration = Duration::from_millis(200);
+/// Most conversations besides those of sessions; the oldest goes first.
+const CALLERS_LIMIT: usize = 64;
+
+/// Where the agent of this user for a job on a node is reached; `root` is the first placed directory of the job as
+/// configured, or else that of its nodes: two jobs of one name do not meet.
+#[must_use]
+pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
+    let root = working_dir().join(root);
+    let whose = format!("{}\0{node}\0{}", job.as_str(), root.display());
+    let (uid, hash) = (effective_uid(), crc64(whose.as_bytes()));
+    Address::Abstract(format!("orcheck-agent-{uid}-{hash:016x}"))
+}
+
+/// An agent that listens.
+pub struct Agent {
+    listener: Listener,
+    poller: Poller,
+    clock: Arc<dyn Clock>,
+    steps: Steps,
+    stop: Arc<AtomicBool>,
+    sessions: Vec<Session>,
+    callers: Vec<Caller>,
+}
+
+/// Somebody who came in and has no session yet.
+struct Caller {
+    conn: Conn,
+    /// It waits for older runs to finish, until then.
+    yields_until: Option<Duration>,
+    adopting: Option<Adopting>,
+}
+
+/// Ends an agent from another thread.
+#[derive(Clone)]
+pub struct Stop {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Stop {
+    /// Ends it, with the sessions that it has.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl Agent {
+    /// Begins to listen for ranks of this user and job on this node.
+    ///
+    /// # Errors
+    /// Unavailable when there is one already; Invalid for a name that no node can have.
+    pub fn bind(
+        job: &JobName,
+        node: &str,
+        root: &Path,
+        clock: Arc<dyn Clock>,
+        steps: Steps,
+    ) -> Result<Self> {
+        if node.is_empty() || node.len() > names::MAX_FILE_NAME_BYTES {
+            return Err(Error::invalid(format!("'{node}' is no name of a node")));
+        }
+        let listener = Listener::bind(&address(job, node, root)).map_err(|error| {
+            error
+                .at(format!("agent of job '{}' on node '{node}'", job.as_str()))
+                .next("use the agent that is there, or end it")
+        })?;
+        Ok(Self {
+            listener,
+            poller: Poller::new()?,
+            clock,
+            steps,
+            stop: Arc::default(),
+            sessions: Vec::new(),
+            callers: Vec::new(),
+        })
+    }
+
+    /// What ends it.
+    #[must_use]
+    pub fn stopper(&self) -> Stop {
+        Stop {
+            stop: Arc::clone(&self.stop),
+            waker: self.poller.waker(),
+        }
+    }
+
+    /// Serves until a job was ended in order, or nobody came for `linger`, or it is stopped.
+    ///
+    /// # Errors
+    /// Lack of descriptors.
+    pub fn run(mut self, linger: Duration) -> Result<()> {
+        let mut idle_since = self.clock.now();
+        loop {
+            let fds: Vec<_> = std::iter::once(self.listener.as_fd())
+                .chain(self.callers.iter().map(|caller| caller.conn.as_fd()))
+                .collect();
+            let ready = self.poller.wait(&fds, SLICE)?;
+            drop(fds);
+            for caller in std::mem::take(&mut self.callers) {
+                let stays = self.hear(caller);
+                self.callers.extend(stays);
+            }
+            if ready.first() == Some(&0)
+                && let Some(conn) = self.listener.accept(&KEY, &self.steps, Duration::ZERO)?
+            {
+                if self.callers.len() >= CALLERS_LIMIT {
+                    self.callers.remove(0);
+                }
+                self.callers.push(Caller {
+                    conn,
+                    yields_until: None,
+                    adopting: None,
+                });
+            }
+            let mut ended_in_order = false;
+            self.sessions.retain_mut(|session| {
+                let over = session.is_over();
+                ended_in_order |= over && session.ended_in_order();
+                !over
+            });
+            let now = self.clock.now();
+            if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
+                idle_since = now;
+            }
+            let stop = self.stop.load(Ordering::Acquire);
+            if stop {
+                self.sessions.iter().for_each(Session::stop);
+            }
+            let alone = self.sessions.is_empty() && !self.callers.iter().any(Caller::is_busy);
+            if alone && (stop || ended_in_order || now.saturating_sub(idle_since) >= linger) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what a caller says; `None` when it is done with, or has a session now.
+    fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
+        loop {
+            if let Some(until) = caller.yields_until {
+                let busy = self.sessions.iter().any(Session::is_finishing);
+                if busy && self.clock.now() < until {
+                    return (!caller.conn.is_closed()).then_some(caller);
+                }
+                caller.yields_until = None;
+                let answer = if busy {
+                    Err(
+                        Error::unavailable("an older run of the job is still being flushed")
+                            .next("start again when it is done, or end the agent"),
+                    )
+                } else {
+                    Ok(())
+                };
+                reply(&mut caller.conn, answer).ok()?;
+            }
+            let message = match caller.conn.try_receive() {
+                Ok(Some(Message::Agent(message))) => message,
+                Ok(None) => return (!caller.conn.is_closed()).then_some(caller),
+                Ok(Some(_)) | Err(_) => return None,
+            };
+            let done = match message {
+                AgentMessage::Yield { force, patience_ms } => {
+                    if force {
+                        self.sessions.iter().for_each(Session::stop);
+                    }
+                    let patience = Duration::from_millis(patience_ms);
+                    caller.yields_until = Some(self.clock.now() + patience);
+                    continue;
+                }
+                AgentMessage::Begin => match caller.adopting.take() {
+                    Some(adopting) => {
+                        // The session's own thread goes on with the conversation, and answers this.
+                        let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
+                        let waker = self.poller.waker();
+                        let session = Session::start(adopting, caller.conn, clock, steps, waker);
+                        self.sessions.extend(session.ok());
+                        return None;
+                    }
+                    None => Err(Error::invalid("nothing was handed over")),
+                },
+                message => take(&mut caller.adopting, &mut caller.conn, message, &self.steps),
+            };
+            reply(&mut caller.conn, done).ok()?;
+        }
+    }
+}
+
+impl Caller {
+    fn is_busy(&self) -> bool {
+        self.adopting.is_some() || self.yields_until.is_some()
+    }
+}
+
+/// Takes one thing that a rank hands over.
+fn take(
+    adopting: &mut Option<Adopting>,
+    conn: &mut Conn,
+    message: AgentMessage,
+    steps: &Steps,
+) -> Result<()> {
+    match message {
+        AgentMessage::Adopt { job } => {
+            *adopting = Some(Adopting::new(&job, conn.receive_fd(PATIENCE)?)?);
+            Ok(())
+        }
+        other => {
+            let Some(adopting) = adopting else {
+                return Err(Error::invalid(format!("{other:?} came before a job")));
+            };
+            adopting.take(other, conn.receive_fd(PATIENCE)?, steps)
+        }
+    }
+}
+
+/// Says what became of something.
+pub(crate) fn reply(conn: &mut Conn, done: Result<()>) -> Result<()> {
+    let answer = match done {
+        Ok(()) => AgentMessage::Done,
+        Err(error) => AgentMessage::Refused {
+            kind: error.kind(),
+            text: error.message().to_owned(),
+        },
+    };
+    conn.send(&Message::Agent(answer), PATIENCE)
+}
+
+/// Says something to the agent and waits until it is done; what it has to tell the user meanwhile goes to `note`.
+///
+/// # Errors
+/// What the agent answers; Unavailable when it does not within `timeout`, or is gone.
+pub fn ask(
+    conn: &mut Conn,
+    message: AgentMessage,
+    fd: Option<std::os::fd::BorrowedFd<'_>>,
+    timeout: Duration,
+    mut note: impl FnMut(String),
+) -> Result<()> {
+    conn.send(&Message::Agent(message), timeout)?;
+    if let Some(fd) = fd {
+        conn.send_fd(fd, timeout)?;
+    }
+    loop {
+        match conn
+            .receive(timeout)
+            .map_err(|error| error.at("the agent of this node"))?
+        {
+            Message::Agent(AgentMessage::Done) => return Ok(()),
+            Message::Agent(AgentMessage::Refused { kind, text }) => {
+                return Err(Error::new(kind, text).at("the agent of this node"));
+            }
+            Message::Agent(AgentMessage::Note { text }) => note(text),
+            other => {
+                return Err(Error::new(
+                    ErrorKind::Internal,
+                    format!("the agent of this node answered {other:?}"),
+                ));
+            }
+        }
+    }
+}

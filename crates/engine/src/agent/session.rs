@@ -1,0 +1,397 @@
+//! One job's session in the agent: what was handed over, the threads, and their end.
+//!
+//! Invariants:
+//! 1. Threads are joined before claims, doors and pool are let go of; only then does the agent hang up.
+//! 2. What the ranks sealed is decided first, unless the session is stopped or its timeout passes.
+//!
+//! Not here: who calls (`agent.rs`), what the threads do (`host.rs`).
+
+use super::{PATIENCE, reply};
+use crate::adoption::{Unpacked, unpack};
+use crate::control::{ControlShared, Links};
+use crate::host::{Host, Running, join};
+use crate::index::{Index, IndexShape};
+use crate::places::Places;
+use orcheck_format::agent::{Adoption, AgentMessage, Link};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::conn::Conn;
+use orcheck_io::file::Lock;
+use orcheck_io::gate::Gates;
+use orcheck_io::net::Listener;
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_io::pool::Pool;
+use orcheck_io::steps::Steps;
+use orcheck_io::thread::spawn;
+use orcheck_plan::Placement;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest sleep before threads and ranks are looked at.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What a rank has handed over so far.
+pub(super) struct Adopting {
+    what: Unpacked,
+    pool: Pool,
+    locks: Vec<Lock>,
+    doors: Vec<Listener>,
+    links: Links,
+}
+
+impl Adopting {
+    pub(super) fn new(job: &[u8], pool: OwnedFd) -> Result<Self> {
+        let adoption = Adoption::decode(job, env!("CARGO_PKG_VERSION"))?;
+        Ok(Self {
+            what: unpack(adoption)?,
+            pool: Pool::attach(pool)?,
+            locks: Vec::new(),
+            doors: Vec::new(),
+            links: Links {
+                ranks: Vec::new(),
+                lead: None,
+                nodes: Vec::new(),
+            },
+        })
+    }
+
+    pub(super) fn take(&mut self, what: AgentMessage, fd: OwnedFd, steps: &Steps) -> Result<()> {
+        match what {
+            AgentMessage::Lock => self.locks.push(Lock::attach(fd)),
+            AgentMessage::Door { address } => {
+                self.doors.push(Listener::attach(fd, address.parse()?)?);
+            }
+            AgentMessage::Link { to, state } => {
+                let conn = Conn::attach(fd, state, steps);
+                match to {
+                    Link::Rank(rank) => self.links.ranks.push((rank, conn)),
+                    Link::Node(node) => self.links.nodes.push((node, conn)),
+                    Link::Lead => self.links.lead = Some(conn),
+                }
+            }
+            other => return Err(Error::invalid(format!("{other:?} is nothing to hand over"))),
+        }
+        Ok(())
+    }
+}
+
+/// What the session's thread tells the agent, and the other way round.
+#[derive(Default)]
+struct State {
+    stop: AtomicBool,
+    /// No rank is left.
+    finishing: AtomicBool,
+    /// The lowest rank took its leave.
+    in_order: AtomicBool,
+    over: AtomicBool,
+}
+
+/// A session as the agent sees it.
+pub(super) struct Session {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Starts the session's thread, which goes on with the conversation.
+    pub(super) fn start(
+        adopting: Adopting,
+        conn: Conn,
+        clock: Arc<dyn Clock>,
+        steps: Steps,
+        agent: Waker,
+    ) -> Result<Self> {
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let thread = spawn("orcheck-session", move || {
+            serve(adopting, conn, clock, &steps, &shared);
+            shared.over.store(true, Ordering::Release);
+            agent.wake();
+        })?;
+        Ok(Self {
+            state,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it without waiting for anything to be decided.
+    pub(super) fn stop(&self) {
+        self.state.stop.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_finishing(&self) -> bool {
+        let state = &self.state;
+        state.finishing.load(Ordering::Acquire) || state.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn ended_in_order(&self) -> bool {
+        self.state.in_order.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing of it is left.
+    pub(super) fn is_over(&mut self) -> bool {
+        if !self.state.over.load(Ordering::Acquire) {
+            return false;
+        }
+        if let Some(thread) = self.thread.take() {
+            // It has said that it is over; a panic in it is not the agent's.
+            let _ = thread.join();
+        }
+        true
+    }
+}
+
+/// The threads of the node.
+struct Threads {
+    control: Option<Running>,
+    keeper: Option<Running>,
+    flushers: Vec<JoinHandle<Result<()>>>,
+    stop: Arc<AtomicBool>,
+    keeper_stop: Arc<AtomicBool>,
+}
+
+/// Tells the control thread when a CP-thread's reports are complete.
+struct Reporter {
+    shared: Arc<ControlShared>,
+    waker: Waker,
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.shared.reporters.fetch_sub(1, Ordering::AcqRel);
+        self.waker.wake();
+    }
+}
+
+fn serve(
+    adopting: Adopting,
+    mut conn: Conn,
+    clock: Arc<dyn Clock>,
+    steps: &Steps,
+    state: &Arc<State>,
+) {
+    let Adopting {
+        mut what,
+        pool,
+        locks,
+        doors,
+        links,
+    } = adopting;
+    let placement = what.placement.take();
+    let host = make_host(what, pool, &clock, steps);
+    let started = host.and_then(|host| {
+        let threads = start(&host, links, doors, placement)?;
+        Ok((host, threads))
+    });
+    let (host, threads) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            // Before the answer: the rank's next claim must not find these.
+            drop(locks);
+            let _ = reply(&mut conn, Err(error));
+            return;
+        }
+    };
+    if reply(&mut conn, Ok(())).is_ok() {
+        watch(&host, &threads, &mut conn, state);
+    } else {
+        state.stop.store(true, Ordering::Release);
+    }
+    finish(&host, threads, &mut conn);
+    // Breaks if: these go after the connection; the next run would find the job held.
+    drop(locks);
+    drop(host);
+}
+
+fn make_host(what: Unpacked, pool: Pool, clock: &Arc<dyn Clock>, steps: &Steps) -> Result<Host> {
+    let plan = what.plan;
+    let node = &plan.layout.nodes[plan.node as usize];
+    let shape = IndexShape {
+        ranks: node.ranks.len() as u32,
+        writers: node.writers.len() as u32,
+    };
+    let root = (!plan.node_root.is_empty()).then(|| what.working_dir.join(&plan.node_root));
+    let servers: Vec<PathBuf> = (plan.servers.iter())
+        .map(|server| what.working_dir.join(server))
+        .collect();
+    let mut places = Places::open(&plan.job, &node.name, root.as_ref(), &servers, steps, false)?;
+    places.losses = what.losses;
+    let pool = Arc::new(pool);
+    Ok(Host {
+        gates: Arc::new(Gates::open(&pool)?),
+        plan,
+        pool,
+        shape,
+        places,
+        shared: Arc::default(),
+        clock: Arc::clone(clock),
+        steps: steps.clone(),
+        outlives: true,
+    })
+}
+
+fn start(
+    host: &Host,
+    links: Links,
+    doors: Vec<Listener>,
+    placement: Option<Placement>,
+) -> Result<Threads> {
+    let mut threads = Threads {
+        control: None,
+        keeper: None,
+        flushers: Vec::new(),
+        stop: Arc::default(),
+        keeper_stop: Arc::default(),
+    };
+    let started = start_into(&mut threads, host, links, doors, placement);
+    if let Err(error) = started {
+        stop(host, &threads);
+        end(host, threads);
+        return Err(error);
+    }
+    Ok(threads)
+}
+
+fn start_into(
+    threads: &mut Threads,
+    host: &Host,
+    links: Links,
+    doors: Vec<Listener>,
+    placement: Option<Placement>,
+) -> Result<()> {
+    let writers = host.shape.writers;
+    host.shared.reporters.store(writers, Ordering::Release);
+    threads.keeper = host.keeper(doors, &threads.keeper_stop)?;
+    let control = host.control(links, placement)?;
+    let waker = control.1.clone();
+    threads.control = Some(control);
+    let node = &host.plan.layout.nodes[host.plan.node as usize];
+    for (writer, ranks) in node.writers.iter().enumerate() {
+        let reporter = Reporter {
+            shared: Arc::clone(&host.shared),
+            waker: waker.clone(),
+        };
+        let report = Box::new(move |message: Message| {
+            let mut reports = reporter
+                .shared
+                .reports
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            reports.push_back(message);
+            drop(reports);
+            reporter.waker.wake();
+            Ok(())
+        });
+        let rank = ranks.first().copied().unwrap_or_default();
+        let flusher = host.flusher(writer as u32, rank, report, &threads.stop)?;
+        threads.flushers.push(flusher);
+    }
+    Ok(())
+}
+
+/// Goes on with the conversation until the node's part is decided, or is given up.
+fn watch(host: &Host, threads: &Threads, conn: &mut Conn, state: &State) {
+    let Ok(poller) = Poller::new() else {
+        return host
+            .shared
+            .note("the agent has no descriptor left".to_owned());
+    };
+    let index = Index::new(&host.pool, host.shape);
+    let mut alone_since = None;
+    let mut talks = true;
+    loop {
+        let over = (threads.control.as_ref()).is_none_or(|(thread, _)| thread.is_finished());
+        if over || state.stop.load(Ordering::Acquire) {
+            return;
+        }
+        if (0..host.shape.ranks).all(|local| index.is_rank_gone(local)) {
+            state.finishing.store(true, Ordering::Release);
+            let now = host.clock.now();
+            let since = *alone_since.get_or_insert(now);
+            if now.saturating_sub(since) > host.plan.timeout {
+                return;
+            }
+        }
+        index.set_notes(host.shared.noted.load(Ordering::Acquire));
+        if !talks {
+            host.clock.sleep(SLICE);
+            continue;
+        }
+        talks = poller.wait(&[conn.as_fd()], SLICE).is_ok()
+            && talk(host, conn, state).is_ok()
+            && !conn.is_closed();
+    }
+}
+
+/// Hears what the lowest rank says.
+fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
+    while let Some(message) = conn.try_receive()? {
+        match message {
+            Message::Agent(AgentMessage::ResumedFrom { step, epoch }) => {
+                let resumed = host.shared.resumed.lock();
+                *resumed.unwrap_or_else(PoisonError::into_inner) = Some((step, epoch));
+                reply(conn, Ok(()))?;
+            }
+            Message::Agent(AgentMessage::Ask) => {
+                tell_notes(host, conn)?;
+                reply(conn, Ok(()))?;
+            }
+            Message::Agent(AgentMessage::Leave) => state.in_order.store(true, Ordering::Release),
+            other => reply(
+                conn,
+                Err(Error::invalid(format!("{other:?} means nothing now"))),
+            )?,
+        }
+    }
+    Ok(())
+}
+
+fn tell_notes(host: &Host, conn: &mut Conn) -> Result<()> {
+    let mut notes = host
+        .shared
+        .notes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let notes = std::mem::take(&mut *notes);
+    for text in notes {
+        conn.send(&Message::Agent(AgentMessage::Note { text }), PATIENCE)?;
+    }
+    Ok(())
+}
+
+fn stop(host: &Host, threads: &Threads) {
+    threads.stop.store(true, Ordering::Release);
+    threads.keeper_stop.store(true, Ordering::Release);
+    host.shared.stop.store(true, Ordering::Release);
+    for (_, waker) in threads.control.iter().chain(&threads.keeper) {
+        waker.wake();
+    }
+    let index = Index::new(&host.pool, host.shape);
+    for writer in 0..host.shape.writers {
+        index.nudge(writer);
+    }
+}
+
+fn finish(host: &Host, threads: Threads, conn: &mut Conn) {
+    stop(host, &threads);
+    end(host, threads);
+    // Nobody may be there any more to be told.
+    let _ = tell_notes(host, conn);
+}
+
+/// Waits for the threads; one that hangs in a dead directory is left to the end of the agent, and said.
+fn end(host: &Host, threads: Threads) {
+    let clock = host.clock.as_ref();
+    let others = threads.control.into_iter().chain(threads.keeper);
+    let others = others.map(|(thread, _)| thread);
+    for thread in threads.flushers.into_iter().chain(others) {
+        if let Err(error) = join(thread, clock) {
+            host.shared.note(error.message().to_owned());
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! What ranks and the agent of their node say to each other: first of all the job as the engine's threads must know it,
+//! and connections that are open already.
+//!
+//! How: [`AgentMessage`] travels in frames like every other message ([`crate::wire`]); descriptors travel behind the
+//! messages that say so.
+//!
+//! Invariants
+//! 1. Both sides run the same version; the version is the first thing in an adoption, and another one is refused by name.
+//! 2. What is decoded is consistent: every rank on one node, with one writer, in ascending order.
+//!
+//! Faults survived: arbitrary bytes give Corrupt or Unsupported.
+//!
+//! Not here: who sends what when (`engine::agent`).
+
+use crate::cbor::{Reader, Writer};
+use crate::encoding::Compression;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{Epoch, JobName};
+use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
+
+/// Most ranks, nodes, servers, domains and bytes of an unread frame that are taken in.
+const MAX_ITEMS: usize = 1 << 20;
+const MAX_NAME_BYTES: usize = 255;
+const MAX_PATH_BYTES: usize = 4096;
+const MAX_BLOB_BYTES: usize = 32 << 20;
+
+/// One node of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePart {
+    /// Failure domain's name.
+    pub name: String,
+    /// Host it lives on.
+    pub host: String,
+    /// Ranks of each writer, ascending.
+    pub writers: Vec<Vec<u32>>,
+    /// Where its keeper is reached; none without replicas.
+    pub addresses: Vec<String>,
+}
+
+/// What replicas take.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ReplicaPart {
+    /// Replicas of each container.
+    pub replicas: u32,
+    /// Losses of nodes that checkpoints survive.
+    pub losses: u8,
+    /// Room for those of other nodes, in bytes.
+    pub budget_bytes: u64,
+    /// By node: the domains that it fails with.
+    pub domains: Vec<Vec<u32>>,
+    /// The job's key.
+    pub key: [u8; 32],
+}
+
+/// How containers are encoded.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RecipePart {
+    /// How pieces are made smaller.
+    pub compression: Compression,
+    /// The compressor's level, plus 2^31.
+    pub level: i32,
+    /// The user's key, if containers are encrypted.
+    pub secret: Option<[u8; 32]>,
+}
+
+/// The job as an agent must know it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Adoption {
+    /// Version of the program that says it.
+    pub version: String,
+    /// The job.
+    pub job: JobName,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// All nodes.
+    pub nodes: Vec<NodePart>,
+    /// The agent's node.
+    pub node: u32,
+    /// Placed directories as configured.
+    pub servers: Vec<String>,
+    /// Directory of the nodes as configured, or empty.
+    pub node_root: String,
+    /// Checkpoints to keep.
+    pub keep: u64,
+    /// How streams travel: 0 traditional, 1 vertical, 2 orchestrated.
+    pub mode: u8,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// CP-threads run on the SMT sibling where there is one.
+    pub pin: bool,
+    /// Snapshots may refer to older containers.
+    pub incremental: bool,
+    /// Longest wait inside the engine, in milliseconds.
+    pub timeout_ms: u64,
+    /// How containers are encoded.
+    pub recipe: RecipePart,
+    /// Replicas on other nodes, where they are asked for.
+    pub replication: Option<ReplicaPart>,
+    /// Where the lanes lead at first, as TOML; empty without placed directories.
+    pub placement: String,
+    /// Where relative paths begin.
+    pub working_dir: String,
+}
+
+/// Whom a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// A rank of the node, by its number.
+    Rank(u32),
+    /// The lead of the job.
+    Lead,
+    /// Another node, on the lead, by its index.
+    Node(u32),
+}
+
+/// A message between a rank and the agent of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentMessage {
+    /// A new run of the job asks the agent to finish with older ones; answered by `Done` or `Refused`.
+    Yield {
+        /// Also with one whose ranks live.
+        force: bool,
+        /// Longest wait, in milliseconds.
+        patience_ms: u64,
+    },
+    /// Takes a job over; the descriptor of its pool follows. Answered by `Done` or `Refused`, like each of the next
+    /// three.
+    Adopt {
+        /// An encoded [`Adoption`].
+        job: Vec<u8>,
+    },
+    /// The lock of a claim, which outlives its rank; its descriptor follows.
+    Lock,
+    /// A door of the keeper changes its process; its descriptor follows.
+    Door {
+        /// Where it is reached.
+        address: String,
+    },
+    /// A connection changes its process; its descriptor follows.
+    Link {
+        /// Whom it leads to.
+        to: Link,
+        /// What goes on with it.
+        state: ConnState,
+    },
+    /// Everything was handed over: begin. Answered by `Done` or `Refused`.
+    Begin,
+    /// The run resumed from this checkpoint; answered by `Done`.
+    ResumedFrom {
+        /// Its step.
+        step: u64,
+        /// Counter of its epoch.
+        epoch: u64,
+    },
+    /// What should the user know? Answered by notes, then `Done`.
+    Ask,
+    /// The session ends in order. The agent hangs up when nothing of it is left.
+    Leave,
+    /// What was asked for is done.
+    Done,
+    /// What was asked for is refused.
+    Refused {
+        /// Kind of the error.
+        kind: ErrorKind,
+        /// Text of the error.
+        text: String,
+    },
+    /// What the user should know.
+    Note {
+        /// The text.
+        text: String,
+    },
+}
+
+/// Kind of the first of these messages in a frame header; the others follow.
+const FIRST_KIND: u8 = 20;
+
+impl AgentMessage {
+    /// The kinds of these messages in a frame header.
+    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 11;
+
+    pub(crate) fn kind(&self) -> u8 {
+        FIRST_KIND
+            + match self {
+                AgentMessage::Yield { .. } => 0,
+                AgentMessage::Adopt { .. } => 1,
+                AgentMessage::Lock => 2,
+                AgentMessage::Door { .. } => 3,
+                AgentMessage::Link { .. } => 4,
+                AgentMessage::Begin => 5,
+                AgentMessage::ResumedFrom { .. } => 6,
+                AgentMessage::Leave => 7,
+                AgentMessage::Done => 8,
+                AgentMessage::Refused { .. } => 9,
+                AgentMessage::Note { .. } => 10,
+                AgentMessage::Ask => 11,
+            }
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        match self {
+            AgentMessage::Yield { force, patience_ms } => {
+                w.map(2).uint(1u8).uint(u8::from(*force));
+                w.uint(2u8).uint(*patience_ms);
+            }
+            AgentMessage::Adopt { job } => {
+                w.map(1).uint(1u8).bytes(job);
+            }
+            AgentMessage::Lock
+            | AgentMessage::Begin
+            | AgentMessage::Ask
+            | AgentMessage::Leave
+            | AgentMessage::Done => {
+                w.map(0);
+            }
+            AgentMessage::Door { address: text } | AgentMessage::Note { text } => {
+                w.map(1).uint(1u8).text(cut(text, MAX_TEXT_BYTES));
+            }
+            AgentMessage::Link { to, state } => {
+                let (whom, index) = match *to {
+                    Link::Rank(rank) => (0u8, rank),
+                    Link::Lead => (1, 0),
+                    Link::Node(node) => (2, node),
+                };
+                w.map(3).uint(1u8).uint(whom).uint(2u8).uint(index);
+                state.write(w.uint(3u8));
+            }
+            AgentMessage::ResumedFrom { step, epoch } => {
+                w.map(2).uint(1u8).uint(*step).uint(2u8).uint(*epoch);
+            }
+            AgentMessage::Refused { kind, text } => {
+                w.map(2).uint(1u8).uint(kind.code() as u64);
+                w.uint(2u8).text(cut(text, MAX_TEXT_BYTES));
+            }
+        }
+    }
+
+    pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
+        let (mut first, mut second, mut state) = (None, None, None);
+        let (mut text, mut job, mut error) = (None, None, None);
+        let message = kind - FIRST_KIND;
+        r.map(|r, key| {
+            match (message, key) {
+                (0 | 4 | 6, 1) => first = Some(r.u64()?),
+                (0 | 4 | 6, 2) => second = Some(r.u64()?),
+                (1, 1) => job = Some(r.bytes(MAX_BLOB_BYTES)?.to_vec()),
+                (4, 3) => state = Some(ConnState::read(r)?),
+                (9, 1) => error = Some(read_kind(r)?),
+                (3 | 10, 1) | (9, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        Ok(match message {
+            0 => match r.need(first, "force (key 1)")? {
+                force @ 0..=1 => AgentMessage::Yield {
+                    force: force == 1,
+                    patience_ms: r.need(second, "patience (key 2)")?,
+                },
+                other => return Err(r.corrupt(format_args!("expected 0 or 1, found {other}"))),
+            },
+            1 => AgentMessage::Adopt {
+                job: r.need(job, "job (key 1)")?,
+            },
+            2 => AgentMessage::Lock,
+            3 => AgentMessage::Door {
+                address: r.need(text, "address (key 1)")?,
+            },
+            4 => {
+                let index = r.need(second, "index (key 2)")?;
+                let index = u32::try_from(index)
+                    .map_err(|_| r.corrupt(format_args!("{index} is no rank and no node")))?;
+                let to = match r.need(first, "whom (key 1)")? {
+                    0 => Link::Rank(index),
+                    1 if index == 0 => Link::Lead,
+                    2 => Link::Node(index),
+                    other => return Err(r.corrupt(format_args!("link {other} is unknown"))),
+                };
+                let state = r.need(state, "state (key 3)")?;
+                AgentMessage::Link { to, state }
+            }
+            5 => AgentMessage::Begin,
+            6 => AgentMessage::ResumedFrom {
+                step: r.need(first, "step (key 1)")?,
+                epoch: r.need(second, "epoch (key 2)")?,
+            },
+            7 => AgentMessage::Leave,
+            8 => AgentMessage::Done,
+            9 => AgentMessage::Refused {
+                kind: r.need(error, "error kind (key 1)")?,
+                text: r.need(text, "error text (key 2)")?,
+            },
+            11 => AgentMessage::Ask,
+            _ => AgentMessage::Note {
+                text: r.need(text, "text (key 1)")?,
+            },
+        })
+    }
+}
+
+/// An authenticated connection that changes its process.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConnState {
+    /// Whether descriptors can travel over it.
+    pub unix: bool,
+    /// Who is at the other end, for messages.
+    pub peer: String,
+    /// Key of the frames that are sent.
+    pub send_key: [u8; 32],
+    /// Key of the frames that are received.
+    pub receive_key: [u8; 32],
+    /// Frames sent so far.
+    pub sent: u64,
+    /// Frames received so far.
+    pub received: u64,
+    /// Bytes received that were not taken yet.
+    pub inbox: Vec<u8>,
+}
+
+impl Adoption {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(16 + u64::from(self.replication.is_some()));
+        w.uint(1u8).text(&self.version);
+        w.uint(2u8).text(self.job.as_str());
+        w.uint(3u8).epoch(&self.epoch);
+        w.uint(4u8).array(self.nodes.len());
+        for node in &self.nodes {
+            w.array(4).text(&node.name).text(&node.host);
+            w.array(node.writers.len());
+            for ranks in &node.writers {
+                numbers(&mut w, ranks);
+            }
+            w.texts(&node.addresses);
+        }
+        w.uint(5u8).uint(self.node);
+        w.uint(6u8).texts(&self.servers);
+        w.uint(7u8).text(&self.node_root);
+        w.uint(8u8).uint(self.keep);
+        w.uint(9u8).uint(self.mode);
+        w.uint(10u8).uint(u8::from(self.direct));
+        w.uint(11u8).uint(u8::from(self.pin));
+        w.uint(12u8).uint(u8::from(self.incremental));
+        w.uint(13u8).uint(self.timeout_ms);
+        w.uint(14u8).array(3);
+        w.uint(compression_code(self.recipe.compression));
+        w.uint((i64::from(self.recipe.level) + (1 << 31)) as u64);
+        w.bytes(self.recipe.secret.as_ref().map_or(&[][..], |key| key));
+        if let Some(replication) = &self.replication {
+            w.uint(15u8).array(5);
+            w.uint(replication.replicas).uint(replication.losses);
+            w.uint(replication.budget_bytes);
+            w.array(replication.domains.len());
+            for domains in &replication.domains {
+                numbers(&mut w, domains);
+            }
+            w.bytes(&replication.key);
+        }
+        w.uint(16u8).text(&self.placement);
+        w.uint(17u8).text(&self.working_dir);
+        w.finish()
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// Corrupt; Unsupported for another version than `version`.
+    pub fn decode(bytes: &[u8], version: &str) -> Result<Self> {
+        let r = &mut Reader::new("adoption", bytes);
+        let (mut said, mut job, mut epoch, mut nodes) = (None, None, None, None);
+        let (mut node, mut servers, mut node_root, mut keep) = (None, None, None, None);
+        let (mut mode, mut direct, mut pin, mut incremental) = (None, None, None, None);
+        let (mut timeout_ms, mut recipe, mut replication, mut placement) = (None, None, None, None);
+        let mut working_dir = None;
+        r.map(|r, key| {
+            match key {
+                1 => {
+                    let text = r.text(MAX_NAME_BYTES)?;
+                    if text != version {
+                        return Err(r
+                            .unsupported(format_args!(
+                                "expected version {version}, found {text}"
+                            ))
+                            .next("run the same version of Orcheck in programs and agents; end the old agent"));
+                    }
+                    said = Some(text.to_owned());
+                }
+                2 => job = Some(r.job()?),
+                3 => epoch = Some(r.epoch()?),
+                4 => nodes = Some(r.items(MAX_ITEMS, read_node)?),
+                5 => node = Some(r.uint::<u32>()?),
+                6 => servers = Some(r.items(MAX_ITEMS, |r| path(r))?),
+                7 => node_root = Some(path(r)?),
+                8 => keep = Some(r.u64()?),
+                9 => mode = Some(r.uint::<u8>()?),
+                10 => direct = Some(flag(r)?),
+                11 => pin = Some(flag(r)?),
+                12 => incremental = Some(flag(r)?),
+                13 => timeout_ms = Some(r.u64()?),
+                14 => recipe = Some(read_recipe(r)?),
+                15 => replication = Some(read_replication(r)?),
+                17 => working_dir = Some(path(r)?),
+                16 => placement = Some(r.text(MAX_BLOB_BYTES)?.to_owned()),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        r.end()?;
+        let adoption = Self {
+            version: r.need(said, "version (key 1)")?,
+            job: r.need(job, "job (key 2)")?,
+            epoch: r.need(epoch, "epoch (key 3)")?,
+            nodes: r.need(nodes, "nodes (key 4)")?,
+            node: r.need(node, "node (key 5)")?,
+            servers: r.need(servers, "servers (key 6)")?,
+            node_root: r.need(node_root, "node directory (key 7)")?,
+            keep: r.need(keep, "keep (key 8)")?,
+            mode: r.need(mode, "mode (key 9)")?,
+            direct: r.need(direct, "direct (key 10)")?,
+            pin: r.need(pin, "pin (key 11)")?,
+            incremental: r.need(incremental, "incremental (key 12)")?,
+            timeout_ms: r.need(timeout_ms, "timeout (key 13)")?,
+            recipe: r.need(recipe, "recipe (key 14)")?,
+            replication,
+            placement: r.need(placement, "placement (key 16)")?,
+            working_dir: r.need(working_dir, "working directory (key 17)")?,
+        };
+        adoption.check().map_err(|error| r.corrupt(error))?;
+        Ok(adoption)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut ranks: Vec<u32> = Vec::new();
+        for node in &self.nodes {
+            for writer in &node.writers {
+                if writer.is_empty() || !writer.is_sorted() {
+                    return Err(Error::corrupt(format!(
+                        "node '{}' has a writer whose ranks do not ascend",
+                        node.name
+                    )));
+                }
+                ranks.extend(writer);
+            }
+        }
+        ranks.sort_unstable();
+        if ranks.is_empty() || ranks.iter().zip(0..).any(|(&rank, at)| rank != at) {
+            return Err(Error::corrupt("its ranks are not 0, 1, 2, …, each once"));
+        }
+        if self.node as usize >= self.nodes.len() {
+            return Err(Error::corrupt(format!(
+                "it has {} nodes, so no node {}",
+                self.nodes.len(),
+                self.node
+            )));
+        }
+        let domains = self.replication.as_ref().map(|r| r.domains.len());
+        if domains.is_some_and(|len| len != self.nodes.len()) {
+            return Err(Error::corrupt(
+                "its nodes and their domains are not as many",
+            ));
+        }
+        if self.mode > 2 {
+            return Err(Error::corrupt(format!("mode {} is unknown", self.mode)));
+        }
+        Ok(())
+    }
+}
+
+impl ConnState {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.array(7).uint(u8::from(self.unix)).text(&self.peer);
+        w.bytes(&self.send_key).bytes(&self.receive_key);
+        w.uint(self.sent).uint(self.received).bytes(&self.inbox);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
+        r.tuple(7)?;
+        Ok(Self {
+            unix: flag(r)?,
+            peer: r.text(MAX_PATH_BYTES)?.to_owned(),
+            send_key: r.exact()?,
+            receive_key: r.exact()?,
+            sent: r.u64()?,
+            received: r.u64()?,
+            inbox: r.bytes(MAX_BLOB_BYTES)?.to_vec(),
+        })
+    }
+}
+
+// Keys are not for logs.
+impl std::fmt::Debug for ConnState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ConnState(to {})", self.peer)
+    }
+}
+
+impl std::fmt::Debug for Adoption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.nodes.get(self.node as usize).map(|node| &node.name);
+        write!(
+            f,
+            "Adoption({}, {}, {name:?})",
+            self.job.as_str(),
+            self.epoch
+        )
+    }
+}
+
+fn numbers(w: &mut Writer, values: &[u32]) {
+    w.array(values.len());
+    for value in values {
+        w.uint(*value);
+    }
+}
+
+fn path(r: &mut Reader<'_>) -> Result<String> {
+    r.text(MAX_PATH_BYTES).map(str::to_owned)
+}
+
+fn flag(r: &mut Reader<'_>) -> Result<bool> {
+    match r.uint::<u8>()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(r.corrupt(format_args!("expected 0 or 1, found {other}"))),
+    }
+}
+
+fn read_node(r: &mut Reader<'_>) -> Result<NodePart> {
+    r.tuple(4)?;
+    Ok(NodePart {
+        name: r.name(MAX_NAME_BYTES)?,
+        host: r.name(MAX_NAME_BYTES)?,
+        writers: r.items(MAX_ITEMS, |r| r.items(MAX_ITEMS, Reader::uint))?,
+        addresses: r.items(MAX_ITEMS, |r| r.name(MAX_NAME_BYTES))?,
+    })
+}
+
+fn compression_code(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Zstd => 1,
+        Compression::Lz4 => 2,
+    }
+}
+
+fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
+    r.tuple(3)?;
+    let compression = match r.uint::<u8>()? {
+        0 => Compression::None,
+        1 => Compression::Zstd,
+        2 => Compression::Lz4,
+        other => return Err(r.unsupported(format_args!("compression {other} is unknown"))),
+    };
+    let level = i64::from(r.uint::<u32>()?) - (1 << 31);
+    let secret = match r.bytes(32)? {
+        [] => None,
+        bytes => Some(bytes.try_into().map_err(|_| {
+            r.corrupt(format_args!(
+                "expected a key of 32 bytes, found {}",
+                bytes.len()
+            ))
+        })?),
+    };
+    Ok(RecipePart {
+        compression,
+        level: level as i32,
+        secret,
+    })
+}
+
+fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
+    r.tuple(5)?;
+    Ok(ReplicaPart {
+        replicas: r.uint()?,
+        losses: r.uint()?,
+        budget_bytes: r.u64()?,
+        domains: r.items(MAX_ITEMS, |r| r.items(MAX_NAME_BYTES, Reader::uint))?,
+        key: r.exact()?,
+    })
+}
