@@ -70,7 +70,16 @@ impl Agent {
                 let linger = options.agent_linger_s.to_string();
                 let root = root.display().to_string();
                 let arguments = [
-                    "agent", "--detach", "--job", job.as_str(), "--node", node, "--dir", &root, "--linger", &linger,
+                    "agent",
+                    "--detach",
+                    "--job",
+                    job.as_str(),
+                    "--node",
+                    node,
+                    "--dir",
+                    &root,
+                    "--linger",
+                    &linger,
                 ];
                 let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
                 // It listens before its starter ends. Where another rank of this host was first, that one's does.
@@ -171,7 +180,13 @@ impl Agent {
         self.noted = noted;
         let note = |note| notes.push(note);
         // The end of the conversation is noticed by whoever waits for the engine.
-        let _ = ask(&mut self.conn, AgentMessage::Ask, None, ANSWER_TIMEOUT, note);
+        let _ = ask(
+            &mut self.conn,
+            AgentMessage::Ask,
+            None,
+            ANSWER_TIMEOUT,
+            note,
+        );
     }
 
     /// Takes leave, and waits until the agent has let go of the session; what it had to say last.

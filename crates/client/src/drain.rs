@@ -25,7 +25,8 @@ impl Session {
     pub fn close(mut self, timeout: Duration) -> Result<()> {
         let drained = self.drain(timeout);
         let agreed = agree(self.collective.as_mut(), drained);
-        let ended = self.end(true);
+        // Who could not agree may not be alone: the agent stays for the next run.
+        let ended = self.end(agreed.is_ok());
         agreed.and(ended)
     }
 

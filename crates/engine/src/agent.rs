@@ -49,6 +49,8 @@ use std::time::Duration;
 pub const KEY: Key = Key(*b"orcheck agent of one's own user\0");
 /// Longest wait for the rest of something that a rank began to say.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The end of a rank is noticed by then.
+const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
 const SLICE: Duration = Duration::from_millis(200);
 /// Most conversations besides those of sessions; the oldest goes first.
@@ -78,8 +80,8 @@ pub struct Agent {
 /// Somebody who came in and has no session yet.
 struct Caller {
     conn: Conn,
-    /// It waits for older runs to finish, until then.
-    yields_until: Option<Duration>,
+    /// It waits for older runs to finish: from when, and until when.
+    yields: Option<(Duration, Duration)>,
     adopting: Option<Adopting>,
 }
 
@@ -162,7 +164,7 @@ impl Agent {
                 }
                 self.callers.push(Caller {
                     conn,
-                    yields_until: None,
+                    yields: None,
                     adopting: None,
                 });
             }
@@ -190,12 +192,15 @@ impl Agent {
     /// Takes what a caller says; `None` when it is done with, or has a session now.
     fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
         loop {
-            if let Some(until) = caller.yields_until {
+            if let Some((since, until)) = caller.yields {
+                let now = self.clock.now();
                 let busy = self.sessions.iter().any(Session::is_finishing);
-                if busy && self.clock.now() < until {
+                // Ranks that were killed a moment ago may not have been missed yet.
+                let fresh = !self.sessions.is_empty() && now < since + NOTICED;
+                if (busy || fresh) && now < until {
                     return (!caller.conn.is_closed()).then_some(caller);
                 }
-                caller.yields_until = None;
+                caller.yields = None;
                 let answer = if busy {
                     Err(
                         Error::unavailable("an older run of the job is still being flushed")
@@ -217,7 +222,8 @@ impl Agent {
                         self.sessions.iter().for_each(Session::stop);
                     }
                     let patience = Duration::from_millis(patience_ms);
-                    caller.yields_until = Some(self.clock.now() + patience);
+                    let now = self.clock.now();
+                    caller.yields = Some((now, now + patience));
                     continue;
                 }
                 AgentMessage::Begin => match caller.adopting.take() {
@@ -240,7 +246,7 @@ impl Agent {
 
 impl Caller {
     fn is_busy(&self) -> bool {
-        self.adopting.is_some() || self.yields_until.is_some()
+        self.adopting.is_some() || self.yields.is_some()
     }
 }
 

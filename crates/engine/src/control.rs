@@ -44,6 +44,14 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest sleep before the stop flag is looked at.
 const SLICE: Duration = Duration::from_millis(500);
 
+/// What a CP-thread of the same process tells the control thread.
+pub enum Reported {
+    /// What it would send from another process.
+    Message(Message),
+    /// This writer has no ranks any more, and reports nothing.
+    Done(u32),
+}
+
 /// What the session and the control thread of a node share.
 #[derive(Default)]
 pub struct ControlShared {
@@ -57,7 +65,7 @@ pub struct ControlShared {
     pub noted: AtomicU64,
     /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
     /// each snapshot in the pool.
-    pub reports: Mutex<VecDeque<Message>>,
+    pub reports: Mutex<VecDeque<Reported>>,
     /// CP-threads of this process that may still leave reports there.
     pub reporters: AtomicU32,
 }
@@ -244,8 +252,12 @@ impl Control {
         let mut reports = reports.unwrap_or_else(PoisonError::into_inner);
         let any = !reports.is_empty();
         let reports = reports.drain(..);
-        self.work
-            .extend(reports.map(|message| Work::Node(NodeEvent::FromRank(message))));
+        self.work.extend(reports.map(|reported| {
+            Work::Node(match reported {
+                Reported::Message(message) => NodeEvent::FromRank(message),
+                Reported::Done(writer) => NodeEvent::WriterDone(writer),
+            })
+        }));
         any
     }
 

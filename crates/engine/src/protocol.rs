@@ -43,6 +43,8 @@ pub enum NodeEvent {
     FromLead(Message),
     /// The rank that hosts a writer is gone.
     WriterGone(Error),
+    /// A writer reports no more: no rank is left whose snapshots it could write.
+    WriterDone(u32),
     /// No rank of this node is left, and all that they handed over was reported.
     RanksGone,
     /// The connection to the lead is gone.
@@ -75,6 +77,8 @@ pub struct NodeState {
     collected: BTreeMap<(u64, Level), BTreeMap<u32, ContainerRef>>,
     decided: BTreeSet<(u64, Level)>,
     broken: Option<Error>,
+    /// Writers that report no more.
+    done: BTreeSet<u32>,
 }
 
 impl NodeState {
@@ -88,6 +92,7 @@ impl NodeState {
             collected: BTreeMap::new(),
             decided: BTreeSet::new(),
             broken: None,
+            done: BTreeSet::new(),
         }
     }
 
@@ -100,6 +105,18 @@ impl NodeState {
     /// Takes one event in.
     pub fn step(&mut self, event: NodeEvent) -> Vec<NodeAction> {
         match event {
+            NodeEvent::WriterDone(writer) => {
+                self.done.insert(writer);
+                let waiting: Vec<(u64, Level)> = (self.collected.iter())
+                    .filter(|(_, containers)| !containers.contains_key(&writer))
+                    .map(|(&key, _)| key)
+                    .collect();
+                let error = self.missing();
+                waiting
+                    .into_iter()
+                    .map(|(step, level)| self.refuse(step, level, &error))
+                    .collect()
+            }
             NodeEvent::RanksGone => vec![NodeAction::ToLead(Message::Goodbye { node: self.node })],
             NodeEvent::FromRank(Message::Durable {
                 step,
@@ -208,6 +225,14 @@ impl NodeState {
         remember(&mut self.decided, (step, level))
     }
 
+    /// Why a step without the containers of all writers is lost.
+    fn missing(&self) -> Error {
+        Error::unavailable(format!(
+            "ranks of node {} ended without a snapshot of this step",
+            self.node
+        ))
+    }
+
     fn refuse(&mut self, step: u64, level: Level, error: &Error) -> NodeAction {
         self.decide(step, level);
         NodeAction::ToLead(Message::NotDurable {
@@ -228,6 +253,14 @@ impl NodeState {
         }
         let containers = self.collected.entry((step, level)).or_default();
         containers.insert(container.writer, container);
+        if self
+            .done
+            .iter()
+            .any(|writer| !containers.contains_key(writer))
+        {
+            let error = self.missing();
+            return vec![self.refuse(step, level, &error)];
+        }
         if containers.len() < self.writers as usize && !off(Switch::AllWriters) {
             return Vec::new();
         }

@@ -78,7 +78,9 @@ pub fn close_inherited() {
     let Ok(listed) = std::fs::read_dir("/proc/self/fd") else {
         return;
     };
-    let numbers = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let numbers = listed
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     for number in numbers.collect::<Vec<i32>>() {
         if number > 2 {
             // SAFETY: as above; the descriptor of the listing itself is closed already.
@@ -98,7 +100,11 @@ pub fn leave_starter() {
 
 /// Sends what is said from now on nowhere.
 pub fn silence() {
-    let Ok(nowhere) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else {
+    let Ok(nowhere) = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+    else {
         return;
     };
     for stream in 0..=2 {
@@ -112,7 +118,8 @@ pub fn silence() {
 /// # Errors
 /// Unavailable, with what it said, when it ends before.
 pub fn start_self(arguments: &[String], ready: &str) -> Result<()> {
-    let failed = |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
+    let failed =
+        |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
@@ -120,7 +127,9 @@ pub fn start_self(arguments: &[String], ready: &str) -> Result<()> {
     let mut child = command.spawn().map_err(failed)?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .map_err(failed)?;
     }
     if line.starts_with(ready) {
         return Ok(());
@@ -130,5 +139,7 @@ pub fn start_self(arguments: &[String], ready: &str) -> Result<()> {
         let _ = stderr.take(SAID_BYTES).read_to_end(&mut said);
     }
     let _ = child.wait();
-    Err(Error::unavailable(String::from_utf8_lossy(&said).trim().to_owned()))
+    Err(Error::unavailable(
+        String::from_utf8_lossy(&said).trim().to_owned(),
+    ))
 }

@@ -35,8 +35,9 @@ const POLL: Duration = Duration::from_millis(50);
 pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     close_inherited();
     let job = JobName::new(&args.job)?;
-    let linger = Duration::try_from_secs_f64(args.linger)
-        .map_err(|_| Error::invalid(format!("--linger {}: expected seconds from 0", args.linger)))?;
+    let linger = Duration::try_from_secs_f64(args.linger).map_err(|_| {
+        Error::invalid(format!("--linger {}: expected seconds from 0", args.linger))
+    })?;
     let node = args
         .node
         .clone()
@@ -100,7 +101,16 @@ fn again(args: &AgentArgs, node: &str, root: &std::path::Path) -> Vec<String> {
     let linger = args.linger.to_string();
     let root = root.display().to_string();
     let arguments = [
-        "agent", "--detached", "--job", &args.job, "--node", node, "--dir", &root, "--linger", &linger,
+        "agent",
+        "--detached",
+        "--job",
+        &args.job,
+        "--node",
+        node,
+        "--dir",
+        &root,
+        "--linger",
+        &linger,
     ];
     arguments.map(str::to_owned).to_vec()
 }

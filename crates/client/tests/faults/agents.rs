@@ -76,7 +76,8 @@ fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &
     });
     let clock = SystemClock;
     let until = clock.now() + PATIENCE;
-    while !root.join(format!("agent-{node}")).exists() && !child.has_ended() && clock.now() < until {
+    while !root.join(format!("agent-{node}")).exists() && !child.has_ended() && clock.now() < until
+    {
         clock.sleep(Duration::from_millis(1));
     }
     std::fs::remove_file(root.join(format!("agent-{node}"))).unwrap();
@@ -126,7 +127,13 @@ fn run(
         }));
         world[rank as usize] = None;
     }
-    (children.into_iter().map(|child| child.wait(PATIENCE)).collect(), agents)
+    (
+        children
+            .into_iter()
+            .map(|child| child.wait(PATIENCE))
+            .collect(),
+        agents,
+    )
 }
 
 fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
@@ -144,10 +151,17 @@ fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
             told(&story)
         );
         for agent in agents {
-            assert_eq!(agent.wait(PROMPTLY), Ended::Exited(0), "an agent stays after the end in order");
+            assert_eq!(
+                agent.wait(PROMPTLY),
+                Ended::Exited(0),
+                "an agent stays after the end in order"
+            );
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        let fresh = text.lines().map(Key::parse).filter(|key| known.insert(key.clone()));
+        let fresh = text
+            .lines()
+            .map(Key::parse)
+            .filter(|key| known.insert(key.clone()));
         keys.extend(fresh);
     }
     keys
@@ -159,16 +173,25 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     let hook = Named::at(root, key.clone(), Do::Kill);
     let keys = root.join(KEYS);
     let (ended, mut agents) = run(workload, root, victim, &hook, &keys);
-    let struck = match victim {
-        Victim::Rank(rank) => ended[rank as usize] == Ended::Signaled(9),
-        Victim::Agent(node) => {
-            let gone = agents[node as usize].has_ended();
-            if gone {
-                agents[node as usize] = agent(workload, root, node, None);
-            }
-            gone
+    let mut struck =
+        matches!(victim, Victim::Rank(rank) if ended[rank as usize] == Ended::Signaled(9));
+    let story = Story::read(root);
+    let closed = story.run(1).closed;
+    // The last one was safe: some may have closed in order, whatever became of the others.
+    let closing = !closed && story.newest_acked(u64::MAX, None) == Some(CHECKPOINTS);
+    if closing {
+        SystemClock.sleep(Duration::from_secs(1));
+    }
+    for node in 0..workload.nodes {
+        let hit = victim == Victim::Agent(node);
+        // A job that was ended in order needs no agent any more; the next run gets new ones.
+        if !closed && !hit && !agents[node as usize].has_ended() {
+            continue;
         }
-    };
+        let was = agents.remove(node as usize).wait(PROMPTLY);
+        struck |= hit && was == Ended::Signaled(9);
+        agents.insert(node as usize, agent(workload, root, node, None));
+    }
     let result = judge(&workload, root, victim, &ended);
     let result = result.and_then(|()| {
         // The next run closed the job in order: nothing of an agent may be left.
@@ -183,12 +206,7 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     Outcome::of(struck, result)
 }
 
-fn judge(
-    workload: &Workload,
-    root: &Path,
-    victim: Victim,
-    ended: &[Ended],
-) -> Result<(), Failure> {
+fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> Result<(), Failure> {
     let story = Story::read(root);
     for (rank, ended) in (0u32..).zip(ended) {
         let verdict = match ended {
@@ -197,7 +215,10 @@ fn judge(
             Ended::Hung => Verdict::Hang,
             _ => Verdict::HardFail,
         };
-        return Err((verdict, format!("rank {rank} ended with {ended:?}; {}", told(&story))));
+        return Err((
+            verdict,
+            format!("rank {rank} ended with {ended:?}; {}", told(&story)),
+        ));
     }
     heal(workload, root, 2).map(|_| ())
 }
@@ -236,7 +257,9 @@ fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, F
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
     drop(workload.job(root, Steps::none()));
-    let agents: Vec<Child> = (0..workload.nodes).map(|node| agent(workload, root, node, None)).collect();
+    let agents: Vec<Child> = (0..workload.nodes)
+        .map(|node| agent(workload, root, node, None))
+        .collect();
     let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
     let mut children = Vec::new();
     for rank in 0..workload.ranks {
@@ -275,7 +298,9 @@ pub fn all_ranks_are_killed_at_random_moments() {
             let mut random = Random::new(seed ^ n as u64);
             Outcome::of(true, killed_together(workload, &mut random))
         });
-        let names: Vec<String> = (0..count).map(|n| format!("seed {seed}, trial {n}")).collect();
+        let names: Vec<String> = (0..count)
+            .map(|n| format!("seed {seed}, trial {n}"))
+            .collect();
         table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
     }
     table.finish("all ranks are killed at once, their agents live on");

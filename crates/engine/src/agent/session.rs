@@ -8,7 +8,7 @@
 
 use super::{PATIENCE, reply};
 use crate::adoption::{Unpacked, unpack};
-use crate::control::{ControlShared, Links};
+use crate::control::{ControlShared, Links, Reported};
 use crate::host::{Host, Running, join};
 use crate::index::{Index, IndexShape};
 use crate::places::Places;
@@ -155,14 +155,26 @@ struct Threads {
     keeper_stop: Arc<AtomicBool>,
 }
 
-/// Tells the control thread when a CP-thread's reports are complete.
+/// The way of a CP-thread's reports to the control thread; its end tells that they are complete.
 struct Reporter {
+    writer: u32,
     shared: Arc<ControlShared>,
     waker: Waker,
 }
 
+impl Reporter {
+    fn tell(&self, reported: Reported) {
+        let reports = self.shared.reports.lock();
+        reports
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(reported);
+        self.waker.wake();
+    }
+}
+
 impl Drop for Reporter {
     fn drop(&mut self) {
+        self.tell(Reported::Done(self.writer));
         self.shared.reporters.fetch_sub(1, Ordering::AcqRel);
         self.waker.wake();
     }
@@ -273,18 +285,12 @@ fn start_into(
     let node = &host.plan.layout.nodes[host.plan.node as usize];
     for (writer, ranks) in node.writers.iter().enumerate() {
         let reporter = Reporter {
+            writer: writer as u32,
             shared: Arc::clone(&host.shared),
             waker: waker.clone(),
         };
         let report = Box::new(move |message: Message| {
-            let mut reports = reporter
-                .shared
-                .reports
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            reports.push_back(message);
-            drop(reports);
-            reporter.waker.wake();
+            reporter.tell(Reported::Message(message));
             Ok(())
         });
         let rank = ranks.first().copied().unwrap_or_default();
