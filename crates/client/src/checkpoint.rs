@@ -360,6 +360,10 @@ impl Session {
             timeout,
             patience: self.patience.clone(),
             steps: self.environment.steps.clone(),
+            sealed: self
+                .threads
+                .as_ref()
+                .and_then(|threads| threads.sealed.clone()),
         };
         let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
         let (slot, refused) = match slot {

@@ -239,11 +239,11 @@ pub(crate) fn open(
             let links = side.map(|(_, links)| links);
             Threads::start(&host, rank, own, links, doors, start.placement)
         }
-        (_, None) => Ok(Threads::elsewhere(&host, own, None)),
+        (_, None) => Ok(Threads::elsewhere(&host, rank, own, None)),
         (_, Some((side, links))) => {
             let placement = start.placement.as_ref();
             hand_over(agent, &host, side, links, doors, placement, &mut notes)
-                .map(|agent| Threads::elsewhere(&host, own, Some(agent)))
+                .map(|agent| Threads::elsewhere(&host, rank, own, Some(agent)))
         }
     };
     let rest = threads.and_then(|threads| {

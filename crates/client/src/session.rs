@@ -14,7 +14,7 @@ use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
 use crate::lend::Lent;
 use crate::open::{Opened, open};
-use crate::options::Options;
+use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
 use crate::regions::{Codec, Region, Regions, SAME, Target};
 use crate::resume::Resume;
@@ -476,11 +476,16 @@ impl Session {
     /// # Errors
     /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
-        let enough: Vec<Level> = self.places.levels();
+        let mut enough: Vec<Level> = self.places.levels();
+        if self.options.agent != AgentKind::Off {
+            enough.push(Level::Process);
+        }
         let enough: Vec<Level> = enough.into_iter().filter(|&l| l >= level).collect();
         let Some(&weakest) = enough.first() else {
-            return Err(Error::unsupported(format!("level {level} is not configured"))
-                .next("set `global` for level global; level peers needs node agents, which this version has not"));
+            return Err(
+                Error::unsupported(format!("level {level} is not configured"))
+                    .next("set `global` for level global, `node_dir` and `peers` for level peers"),
+            );
         };
         self.check_taken(step, weakest)?;
         Ok(self.waiter_for(step, enough))

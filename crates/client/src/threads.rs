@@ -7,14 +7,16 @@
 use crate::agent::Agent;
 use orcheck_engine::control::{ControlShared, Links};
 use orcheck_engine::host::Host;
+use orcheck_engine::stage::Sealed;
+use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::Result;
 use orcheck_format::wire::Message;
 use orcheck_io::conn::Conn;
 use orcheck_io::net::Listener;
 use orcheck_io::poll::Waker;
 use orcheck_plan::Placement;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The threads of this rank. Dropping it tells them to end, without waiting for them.
@@ -33,6 +35,9 @@ pub(crate) struct Threads {
     pub flush_stop: Arc<AtomicBool>,
     /// The connection of a rank without a writer; its end tells that the rank is gone.
     pub idle: Option<Conn>,
+    /// Where the node's threads are in its agent: tells them of a snapshot that is whole. It holds this rank's connection,
+    /// whose end tells that the rank is gone.
+    pub sealed: Option<Sealed>,
     /// On a node's lowest rank: the agent that has the node's threads.
     pub agent: Option<Agent>,
     shared: Arc<ControlShared>,
@@ -51,15 +56,23 @@ impl Drop for Threads {
 
 impl Threads {
     /// None in this process: those of the node are in its agent.
-    pub(crate) fn elsewhere(host: &Host, own: Conn, agent: Option<Agent>) -> Self {
+    pub(crate) fn elsewhere(host: &Host, rank: u32, own: Conn, agent: Option<Agent>) -> Self {
+        let (own, timeout) = (Mutex::new(own), host.plan.timeout);
+        let sealed = move |step| {
+            let message = Message::Agent(AgentMessage::Sealed { rank, step });
+            let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+            // An agent that is gone is noticed by whoever waits for it.
+            let _ = own.send(&message, timeout);
+        };
         Threads {
+            sealed: Some(Arc::new(sealed)),
             control: None,
             flusher: None,
             keeper: None,
             keeper_stop: Arc::default(),
             mender: None,
             flush_stop: Arc::default(),
-            idle: Some(own),
+            idle: None,
             agent,
             shared: Arc::clone(&host.shared),
         }
@@ -88,6 +101,7 @@ impl Threads {
             flusher: None,
             flush_stop,
             idle: None,
+            sealed: None,
             agent: None,
             shared: Arc::clone(&host.shared),
         };

@@ -52,7 +52,9 @@ impl Waiter {
                     Outcome::Pending => pending = pending.or(Some(level)),
                 }
             }
-            let Some(pending) = pending else {
+            // What no directory takes stays in memory only until the engine gives it up.
+            let never = pending == Some(Level::Process) && lost.is_some();
+            let Some(pending) = pending.filter(|_| !never) else {
                 return Err(lost.unwrap_or_else(|| Error::internal("no level to wait for")));
             };
             if let Err(error) = self.patience.check() {

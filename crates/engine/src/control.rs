@@ -158,7 +158,12 @@ impl Control {
     #[must_use]
     pub fn new(context: ControlContext, links: Links, poller: Poller) -> Self {
         let levels = context.places.levels();
-        let node = NodeState::new(context.node, context.writers, levels);
+        let outlived = if context.outlives {
+            context.ranks.len()
+        } else {
+            0
+        };
+        let node = NodeState::new(context.node, context.writers, levels).outliving(outlived as u32);
         let lead = context
             .is_lead
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
@@ -440,6 +445,7 @@ impl Control {
     /// Keeps count, and prunes the level.
     fn after_commit(&mut self, step: u64, level: Level) {
         let dirs = match level {
+            Level::Process => return,
             Level::Global if self.lead.is_none() => return,
             Level::Global => self.active_servers().1,
             _ => self.context.places.of_level(level),

@@ -13,7 +13,8 @@
 //!       14           returns from checkpoint calls, of all ranks of the node together
 //!       15           notes for the user so far, of an engine in another process
 //!       16 … 31      one bit per placed directory: out of use
-//!       32 …         per writer: news (bumped when one of its rings gets an entry)
+//!       32           newest step committed at level process, plus one
+//!       33 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
@@ -50,13 +51,14 @@ const NOTES: u32 = 15;
 const INACTIVE: u32 = 16;
 /// Placed directories of which the index can say that they are out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
-const WRITERS: u32 = INACTIVE + MAX_INACTIVE / 64;
+const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
+const WRITERS: u32 = COMMITTED_PROCESS + 1;
 const RANK_WORDS: u32 = 10;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
-const BOARD_WORDS: u32 = 5 + LEVELS * TEXT_WORDS;
-const LEVELS: u32 = 2;
+const BOARD_WORDS: u32 = 1 + LEVELS * (2 + TEXT_WORDS);
+const LEVELS: u32 = 3;
 /// Largest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
@@ -441,8 +443,9 @@ impl<'p> Index<'p> {
             .min_by_key(|&base| self.get(base))
             .filter(|&base| self.get(base) <= step)?;
         self.set(base, 0);
-        self.set(base + 1, 0);
-        self.set(base + 2, 0);
+        for slot in 0..LEVELS {
+            self.set(base + 1 + slot, 0);
+        }
         self.set(base, step + 1);
         Some(base)
     }
@@ -450,7 +453,7 @@ impl<'p> Index<'p> {
     /// Publishes what became of `step` at `level`.
     pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
         if *outcome == Outcome::Committed {
-            let committed = COMMITTED + level_slot(level);
+            let committed = committed_word(level);
             self.set(committed, self.get(committed).max(step + 1));
         }
         if let Some(base) = self.board_place_for(step) {
@@ -474,7 +477,7 @@ impl<'p> Index<'p> {
                     packed[..part.len()].copy_from_slice(part);
                     self.set(word, u64::from_le_bytes(packed));
                 }
-                self.set(base + 3 + slot, text.len() as u64);
+                self.set(base + 1 + LEVELS + slot, text.len() as u64);
                 self.set(at, 2 + ((error.kind().code() as u64) << 8));
             }
             Outcome::Lost(_) => {}
@@ -493,7 +496,7 @@ impl<'p> Index<'p> {
             1 => Outcome::Committed,
             2 => {
                 let kind = ErrorKind::from_code((state >> 8) as i32).unwrap_or(ErrorKind::Internal);
-                let len = (self.get(base + 3 + slot) as usize).min(MAX_TEXT_BYTES);
+                let len = (self.get(base + 1 + LEVELS + slot) as usize).min(MAX_TEXT_BYTES);
                 let text = text_base(base, slot);
                 let bytes: Vec<u8> = (text..text + TEXT_WORDS)
                     .flat_map(|word| self.get(word).to_le_bytes())
@@ -516,7 +519,7 @@ impl<'p> Index<'p> {
     /// Newest step committed at `level` in this session.
     #[must_use]
     pub fn committed_step(&self, level: Level) -> Option<u64> {
-        self.get(COMMITTED + level_slot(level)).checked_sub(1)
+        self.get(committed_word(level)).checked_sub(1)
     }
 
     /// Value for [`Self::wait_news`].
@@ -533,12 +536,20 @@ impl<'p> Index<'p> {
 
 /// First word of the text of a level at a place of the board.
 fn text_base(base: u32, slot: u32) -> u32 {
-    base + 5 + slot * TEXT_WORDS
+    base + 1 + 2 * LEVELS + slot * TEXT_WORDS
 }
 
-/// Levels with containers have a slot; `process` and `peers` have none in this version.
+/// A job has one of the levels `node` and `peers`, so they share a slot.
 fn level_slot(level: Level) -> u32 {
-    u32::from(level == Level::Global)
+    match level {
+        Level::Node | Level::Peers(_) => 0,
+        Level::Global => 1,
+        Level::Process => 2,
+    }
+}
+
+fn committed_word(level: Level) -> u32 {
+    [COMMITTED, COMMITTED + 1, COMMITTED_PROCESS][level_slot(level) as usize]
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! ```text
 //! writer ──Durable──▶ node ──Vote──▶ lead      all nodes voted?
 //!                                     ├─ level global: write the record into every directory
-//!                                     └─ level node, peers: Record ▶ every node writes its copy ▶ Recorded
+//!                                     ├─ level node, peers: Record ▶ every node writes its copy ▶ Recorded
+//!                                     └─ level process (engines that outlive their ranks): nothing to write
 //! ranks ◀──board── node ◀──Committed / Aborted── lead
 //! ```
 //!
@@ -20,6 +21,7 @@
 
 use crate::index::Outcome;
 use crate::places::is_directory_loss;
+use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::record::{CommitRecord, ContainerRef};
@@ -30,6 +32,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Decisions that are remembered, to recognise late messages.
 const REMEMBERED: usize = 4096;
+
+/// Steps of which it is remembered who sealed them.
+const SEALED: usize = 64;
 
 /// Committed steps of level `global` of which it is known in which directories they lie.
 const PLACED: usize = 128;
@@ -79,6 +84,9 @@ pub struct NodeState {
     broken: Option<Error>,
     /// Writers that report no more.
     done: BTreeSet<u32>,
+    /// Where the engine outlives its ranks: how many there are, and which have sealed a step.
+    ranks: u32,
+    sealed: BTreeMap<u64, BTreeSet<u32>>,
 }
 
 impl NodeState {
@@ -93,7 +101,16 @@ impl NodeState {
             decided: BTreeSet::new(),
             broken: None,
             done: BTreeSet::new(),
+            ranks: 0,
+            sealed: BTreeMap::new(),
         }
+    }
+
+    /// The same with an engine that outlives its `ranks` ranks: what all of them sealed survives them (level `process`).
+    #[must_use]
+    pub fn outliving(mut self, ranks: u32) -> Self {
+        self.ranks = ranks;
+        self
     }
 
     /// Whether nothing that was reported here waits for a decision.
@@ -144,6 +161,23 @@ impl NodeState {
                             text,
                         })
                     })
+                    .collect()
+            }
+            NodeEvent::FromRank(Message::Agent(AgentMessage::Sealed { rank, step })) => {
+                let sealed = self.sealed.entry(step).or_default();
+                let whole = sealed.insert(rank) && sealed.len() == self.ranks as usize;
+                while self.sealed.len() > SEALED {
+                    self.sealed.pop_first();
+                }
+                let vote = Message::Vote {
+                    step,
+                    level: Level::Process,
+                    node: self.node,
+                    containers: Vec::new(),
+                };
+                whole
+                    .then_some(NodeAction::ToLead(vote))
+                    .into_iter()
                     .collect()
             }
             NodeEvent::FromLead(Message::Record { step, level, bytes }) => {
@@ -512,6 +546,10 @@ impl LeadState {
         let all = ballot.votes.len() >= self.facts.nodes.len() || off(Switch::AllVotes);
         if !all || ballot.writing {
             return Vec::new();
+        }
+        if level == Level::Process {
+            // It is in the memory of all nodes: there is nothing to record.
+            return self.commit(step, level);
         }
         ballot.writing = true;
         let record = CommitRecord {

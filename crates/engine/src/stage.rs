@@ -82,7 +82,12 @@ pub struct StageContext {
     pub patience: Patience,
     /// Numbered steps, for tests.
     pub steps: Steps,
+    /// Told when the snapshot is whole in the pool, where the engine outlives this rank.
+    pub sealed: Option<Sealed>,
 }
+
+/// Is told of the step of a snapshot that is whole in the pool.
+pub type Sealed = Arc<dyn Fn(u64) + Send + Sync>;
 
 impl StageContext {
     /// The node's snapshot index.
@@ -362,6 +367,9 @@ impl Staging {
         self.context.steps.at("stage.seal", "")?;
         self.push(Descriptor::Seal)?;
         self.open = false;
+        if let Some(sealed) = &self.context.sealed {
+            sealed(self.step);
+        }
         if let Some(capture) = self.capture.take() {
             capture.finish();
         }

@@ -152,6 +152,13 @@ pub enum AgentMessage {
         /// Counter of its epoch.
         epoch: u64,
     },
+    /// On the rank's own connection: its snapshot of this step is whole in the pool.
+    Sealed {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u64,
+    },
     /// What should the user know? Answered by notes, then `Done`.
     Ask,
     /// The session ends in order. The agent hangs up when nothing of it is left.
@@ -177,7 +184,7 @@ const FIRST_KIND: u8 = 20;
 
 impl AgentMessage {
     /// The kinds of these messages in a frame header.
-    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 11;
+    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 12;
 
     pub(crate) fn kind(&self) -> u8 {
         FIRST_KIND
@@ -194,6 +201,7 @@ impl AgentMessage {
                 AgentMessage::Refused { .. } => 9,
                 AgentMessage::Note { .. } => 10,
                 AgentMessage::Ask => 11,
+                AgentMessage::Sealed { .. } => 12,
             }
     }
 
@@ -225,6 +233,9 @@ impl AgentMessage {
                 w.map(3).uint(1u8).uint(whom).uint(2u8).uint(index);
                 state.write(w.uint(3u8));
             }
+            AgentMessage::Sealed { rank, step } => {
+                w.map(2).uint(1u8).uint(*rank).uint(2u8).uint(*step);
+            }
             AgentMessage::ResumedFrom { step, epoch } => {
                 w.map(2).uint(1u8).uint(*step).uint(2u8).uint(*epoch);
             }
@@ -241,8 +252,8 @@ impl AgentMessage {
         let message = kind - FIRST_KIND;
         r.map(|r, key| {
             match (message, key) {
-                (0 | 4 | 6, 1) => first = Some(r.u64()?),
-                (0 | 4 | 6, 2) => second = Some(r.u64()?),
+                (0 | 4 | 6 | 12, 1) => first = Some(r.u64()?),
+                (0 | 4 | 6 | 12, 2) => second = Some(r.u64()?),
                 (1, 1) => job = Some(r.bytes(MAX_BLOB_BYTES)?.to_vec()),
                 (4, 3) => state = Some(ConnState::read(r)?),
                 (9, 1) => error = Some(read_kind(r)?),
@@ -291,6 +302,14 @@ impl AgentMessage {
                 text: r.need(text, "error text (key 2)")?,
             },
             11 => AgentMessage::Ask,
+            12 => {
+                let rank = r.need(first, "rank (key 1)")?;
+                AgentMessage::Sealed {
+                    rank: u32::try_from(rank)
+                        .map_err(|_| r.corrupt(format_args!("{rank} is no rank")))?,
+                    step: r.need(second, "step (key 2)")?,
+                }
+            }
             _ => AgentMessage::Note {
                 text: r.need(text, "text (key 1)")?,
             },

@@ -547,6 +547,8 @@ pub struct Life {
     pub more: String,
     pub steps: Steps,
     pub clock: Arc<dyn Clock>,
+    /// Every snapshot is waited for until it survives the ranks.
+    sealed: bool,
     /// Where it tells what happens, if that must be open before it begins.
     ledger: Option<Ledger>,
 }
@@ -561,12 +563,19 @@ impl Life {
             more: String::new(),
             steps: Steps::none(),
             clock: Arc::new(SystemClock),
+            sealed: false,
             ledger: None,
         }
     }
 
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Waits for each snapshot until it survives the ranks.
+    pub fn sealed(mut self) -> Self {
+        self.sealed = true;
         self
     }
 
@@ -727,6 +736,9 @@ impl Life {
                 ledger.error("checkpoint", &error);
             }
             state.scribble(self.workload.lent);
+            if self.sealed {
+                self.wait_for(&session, &ledger, lead, step, Level::Process);
+            }
             if self.workload.overlapped {
                 previous
                     .into_iter()
@@ -751,11 +763,15 @@ impl Life {
 
     fn wait(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64) {
         for level in self.workload.levels() {
-            match session.wait(step, level, LONG) {
-                Ok(()) => ledger.acked(step, level),
-                Err(error) if lead => ledger.error(&format!("wait {step} {level}"), &error),
-                _ => {}
-            }
+            self.wait_for(session, ledger, lead, step, level);
+        }
+    }
+
+    fn wait_for(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64, level: Level) {
+        match session.wait(step, level, LONG) {
+            Ok(()) => ledger.acked(step, level),
+            Err(error) if lead => ledger.error(&format!("wait {step} {level}"), &error),
+            _ => {}
         }
     }
 }

@@ -116,6 +116,7 @@ impl Node {
                 stop: Arc::clone(&self.stop),
             },
             steps: Steps::none(),
+            sealed: None,
         };
         let slot = self.gates.lock(STAGE_SLOT, HOUR).unwrap();
         let len_bytes = bytes.len() as u64;
