@@ -19,7 +19,7 @@ use orcheck_format::ids::JobName;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
-use orcheck_io::net::Listener;
+use orcheck_io::net::{Address, Listener};
 use orcheck_io::process::start_detached;
 use orcheck_io::steps::Steps;
 use orcheck_plan::Placement;
@@ -33,6 +33,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for the agent to let go of a session.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether an agent is there that takes callers in.
+fn answers(at: &Address, steps: &Steps) -> bool {
+    Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT).is_ok()
+}
 
 /// The conversation of a node's lowest rank with the agent.
 pub(crate) struct Agent {
@@ -55,42 +60,59 @@ impl Agent {
         let root = options.global.first().or(options.node_dir.as_ref());
         let root = root.map_or(Path::new(""), PathBuf::as_path);
         let at = address(job, node, root);
-        let connect = || Conn::connect(&at, &KEY, steps, ANSWER_TIMEOUT);
-        let conn = match connect() {
-            Ok(conn) => conn,
-            Err(error) if options.agent == AgentKind::Join => {
-                return Err(error
+        let reach = || Self::reach(&at, options, steps);
+        if options.agent == AgentKind::Join {
+            let found = reach().map_err(|error| {
+                error
                     .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
                     .next(format!(
-                        "start it with `orcheck agent --job {} --node {node}`, or set agent = \"start\"",
-                        job.as_str()
-                    )));
+                        "start it with `orcheck agent --job {} --node {node} --dir {}`, or set agent = \"start\"",
+                        job.as_str(),
+                        root.display()
+                    ))
+            });
+            return found.map(Some);
+        }
+        let mut failed = match reach() {
+            Ok(found) => return Ok(Some(found)),
+            // Such as that an older run is not finished: another agent would not help.
+            Err(error) if error.kind() != ErrorKind::Unavailable || answers(&at, steps) => {
+                return Err(error);
             }
-            Err(_) => {
-                let linger = options.agent_linger_s.to_string();
-                let root = root.display().to_string();
-                let arguments = [
-                    "agent",
-                    "--detach",
-                    "--job",
-                    job.as_str(),
-                    "--node",
-                    node,
-                    "--dir",
-                    &root,
-                    "--linger",
-                    &linger,
-                ];
-                let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
-                // It listens before its starter ends. Where another rank of this host was first, that one's does.
-                connect().map_err(|error| {
-                    started.err().unwrap_or(error).at(format!("starting the agent of node '{node}'")).next(
-                        "set agent_program to the path of the program orcheck, or agent = \"off\"",
-                    )
-                })?
-            }
+            Err(error) => error,
         };
-        let mut agent = Self { conn, noted: 0 };
+        let linger = options.agent_linger_s.to_string();
+        let dir = root.display().to_string();
+        let arguments = [
+            "agent",
+            "--detach",
+            "--job",
+            job.as_str(),
+            "--node",
+            node,
+            "--dir",
+            &dir,
+            "--linger",
+            &linger,
+        ];
+        // It listens before its starter ends. Where another one was started at the same time, that one does.
+        if let Err(error) = start_detached(&options.agent_program, &arguments, START_TIMEOUT) {
+            failed = error;
+        }
+        let found = reach().map_err(|_| {
+            failed
+                .at(format!("starting the agent of node '{node}'"))
+                .next("set agent_program to the path of the program orcheck, or agent = \"off\"")
+        });
+        found.map(Some)
+    }
+
+    /// Whoever listens there, once it has finished with older runs.
+    fn reach(at: &Address, options: &Options, steps: &Steps) -> Result<Self> {
+        let mut agent = Self {
+            conn: Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT)?,
+            noted: 0,
+        };
         let patience = Duration::from_secs_f64(options.timeout_s);
         let wanted = AgentMessage::Yield {
             force: options.take_over,
@@ -103,7 +125,7 @@ impl Agent {
             patience + ANSWER_TIMEOUT,
             |_| (),
         )?;
-        Ok(Some(agent))
+        Ok(agent)
     }
 
     /// Hands the node's engine over.

@@ -1,0 +1,143 @@
+//! `agent`: as a batch script starts it, and as a rank does.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::fixture::Scratch;
+use crate::{Answer, orcheck};
+
+/// Longest wait for something that must happen soon.
+const SOON: Duration = Duration::from_secs(20);
+
+fn agent(scratch: &Scratch, node: &str, more: &[&str]) -> Command {
+    let dir = scratch.path().display().to_string();
+    let mut command = orcheck(&["agent", "--job", "cavity", "--node", node, "--dir", &dir]);
+    command.args(more);
+    command
+}
+
+/// Starts one and waits until it can be reached.
+fn started(scratch: &Scratch, node: &str, linger: &str) -> Child {
+    let mut child = agent(scratch, node, &["--linger", linger])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, format!("agent of job cavity on node {node}: ready\n"));
+    child
+}
+
+/// Processes whose command line names this directory.
+fn processes(scratch: &Scratch) -> Vec<String> {
+    let dir = scratch.path().display().to_string();
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok())
+    })
+    .filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok())
+    .filter(|line| line.contains(&dir) && line.contains("agent"))
+    .collect()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn one_that_nobody_needs_ends_after_its_time() {
+    let scratch = Scratch::new();
+    let child = started(&scratch, "n0", "0.3");
+    let done = Answer::of(child.wait_with_output().unwrap());
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn there_is_one_for_a_job_and_node() {
+    let scratch = Scratch::new();
+    let mut first = started(&scratch, "n0", "60");
+    let second = Answer::of(agent(&scratch, "n0", &[]).output().unwrap());
+    assert_eq!(second.code, 1);
+    assert!(
+        second.stderr.contains("agent of job 'cavity' on node 'n0'")
+            && second.stderr.contains("use the agent that is there"),
+        "{}",
+        second.stderr
+    );
+    // Neither another node nor another directory of a job of this name is in its way.
+    let mut other = started(&scratch, "n1", "60");
+    let elsewhere = Scratch::new();
+    let mut apart = started(&elsewhere, "n0", "60");
+    for child in [&mut first, &mut other, &mut apart] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // A killed one leaves its place.
+    let mut again = started(&scratch, "n0", "60");
+    again.kill().unwrap();
+    again.wait().unwrap();
+}
+
+#[test]
+fn sigterm_ends_it() {
+    let scratch = Scratch::new();
+    let child = started(&scratch, "n0", "60");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let done = Answer::of(child.wait_with_output().unwrap());
+    assert_eq!(done.code, 143);
+}
+
+// Breaks if: the agent keeps a descriptor of its starter: `mpirun app | cat` would not end before the agent does.
+#[test]
+fn in_the_background_it_holds_nothing_of_its_starter() {
+    let scratch = Scratch::new();
+    let detach = agent(&scratch, "n0", &["--detach", "--linger", "3"]);
+    // Descriptor 3 is one that the starter forgot to keep to itself.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3>&1; exec \"$0\" \"$@\""]);
+    shell.arg(detach.get_program()).args(detach.get_args());
+    let begin = Instant::now();
+    let done = Answer::of(shell.output().unwrap());
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (0, "agent of job cavity on node n0: ready\n")
+    );
+    assert!(
+        begin.elapsed() < Duration::from_secs(3),
+        "it kept a descriptor"
+    );
+    let there = processes(&scratch);
+    assert!(
+        there.iter().any(|line| line.contains("--detached")),
+        "{there:?}"
+    );
+    until("it does not end", || processes(&scratch).is_empty());
+}
+
+#[test]
+fn a_start_in_the_background_that_fails_says_why() {
+    let scratch = Scratch::new();
+    let mut first = started(&scratch, "n0", "60");
+    let second = Answer::of(agent(&scratch, "n0", &["--detach"]).output().unwrap());
+    assert_eq!(second.code, 1);
+    assert!(
+        second.stderr.contains("use the agent that is there"),
+        "{}",
+        second.stderr
+    );
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
