@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The main job, on one screen: a real solver, killed in the middle of a flush, resumes and ends
-bit for bit like the run that nobody disturbed; a flipped bit is named and survived; and what all
-of that costs. Needs the programs that `make build` stages under PREFIX. Leaves only build/demo/.
+bit for bit like the run that nobody disturbed; a flipped bit is named and survived; one of four
+nodes without shared storage is lost with all it had; and what all of that costs. Needs the programs that `make build` stages under PREFIX. Leaves only build/demo/.
 """
 import ctypes
 import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,87 @@ def supervised(command):
     if process.wait() != 0:
         fail("the job did not end well under `orcheck run`:\n" + "\n".join(lines))
     return lines, seen
+
+
+# Virtual nodes: each rank says on which it is, and finds the agent of that node or starts one.
+NODE_OF_RANK = """i=0; for n in $DEMO_NODES; do
+[ $i = ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} ] && export ORCHECK_NODE=$n; i=$((i+1)); done; exec "$0" "$@"
+"""
+
+
+def on_nodes(nodes, steps, every, final):
+    """The solver on virtual nodes, a rank on each that is named, one replica, no shared directory."""
+    text = f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\nagent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
+    edge = str(max(32, EDGE // 2))
+    command = ["mpirun", "-n", str(len(nodes)), "sh", "-c", NODE_OF_RANK, LBM, "--nx", edge, "--ny", edge, "--nz", edge]
+    command += ["--steps", str(steps), "--checkpoint", "async", "--every", str(every), "--level", "peers"]
+    command += ["--job", "nodes", "--final", final, "--options", text]
+    return subprocess.Popen(command, env={**os.environ, "DEMO_NODES": " ".join(nodes), "OMP_NUM_THREADS": "1"},
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def processes(node):
+    """The rank and the agent of a node, by number, of this demo alone."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read().decode(errors="replace").split("\0")
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environment = file.read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if command[0] == LBM and f"ORCHECK_NODE={node}" in environment and f"'{WORK}/local'" in "".join(command):
+            found["rank"] = int(pid)
+        if command[0] == ORCHECK and command[1:2] == ["agent"] and f"{WORK}/local" in command:
+            if command[command.index("--node") + 1] == node:
+                found["agent"] = int(pid)
+    return found
+
+
+def lose_a_node():
+    """One of four nodes loses its rank, its agent and its disk; the other three go on with four ranks."""
+    nodes, every = ["n0", "n1", "n2", "n3"], 100
+    steps, lost = 10 * every, "n2"
+    first = on_nodes(nodes, steps, every, f"{WORK}/whole")
+    out, _ = first.communicate()
+    if first.returncode != 0:
+        fail("the job on four nodes did not end well:\n" + out)
+    shutil.rmtree(f"{WORK}/local")
+    os.makedirs(f"{WORK}/local")
+
+    job = on_nodes(nodes, steps, every, f"{WORK}/never")
+    # In the middle: two checkpoints are safe, the third is on its way.
+    mine = f"{WORK}/local/nodes/{lost}"
+    until = time.monotonic() + 120
+    while not any(f"s{2 * every:012}" in n and n.endswith(".commit") for n in (os.listdir(mine) if os.path.isdir(mine) else [])):
+        if job.poll() is not None or time.monotonic() > until:
+            fail("the job on four nodes did not come to its second checkpoint:\n" + job.communicate()[0])
+        time.sleep(0.005)
+    victims = processes(lost)
+    if set(victims) != {"rank", "agent"}:
+        fail(f"node {lost} should have a rank and an agent, found {victims}")
+    begun = time.monotonic()
+    for pid in victims.values():
+        os.kill(pid, signal.SIGKILL)
+    had = sum(os.path.getsize(f"{mine}/{name}") for name in os.listdir(mine))
+    shutil.rmtree(mine)
+    job.communicate()
+    print(f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and its disk "
+          f"({had / MIB:.0f} MiB)")
+    again = on_nodes(["n0", "n1", "n0", "n3"], steps, every, f"{WORK}/moved")
+    resumed_s = None
+    for line in again.stdout:
+        if line.startswith("resumed from step"):
+            resumed_s = time.monotonic() - begun
+        if re.match("read from|resumed", line):
+            print(f"     {line.rstrip()}")
+    if again.wait() != 0 or resumed_s is None:
+        fail("the job on three nodes did not resume")
+    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver went on, {again.args[2]} ranks on three nodes")
+    good = same(f"{WORK}/whole", f"{WORK}/moved")
+    print(f"   final state                         {'identical' if good else 'DIFFERENT'}")
+    return good
 
 
 def memcpy_s(bytes_per_rank):
@@ -199,14 +281,15 @@ def main():
     if "skipped" not in out:
         fail("the flipped bit was not noticed:\n" + out)
 
+    third = lose_a_node()
     table(steps, every)
     for name in ("ost0", "ost1", "local"):
         shutil.rmtree(f"{WORK}/{name}")
     print(f"\npicture of the flow: {os.path.relpath(WORK, os.getcwd())}/cavity.ppm")
-    if not (first and second):
+    if not (first and second and third):
         print("NOT IDENTICAL: a resumed run ended differently from the undisturbed one")
         sys.exit(1)
-    print("identical: both resumed runs ended bit for bit like the undisturbed one")
+    print("identical: all resumed runs ended bit for bit like the undisturbed ones")
 
 
 if __name__ == "__main__":

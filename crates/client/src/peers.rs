@@ -24,6 +24,11 @@ use orcheck_redundancy::Domains;
 /// Largest topology file.
 const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
 
+/// Room for the name of the node that a rank read from.
+const SOURCE_BYTES: usize = 64;
+/// Ranks of which it is told where they read from.
+const SOURCES_TOLD: usize = 64;
+
 /// What a rank knows of the other nodes.
 pub(crate) struct Peers {
     /// Names of the nodes, and where their keepers are reached.
@@ -97,6 +102,41 @@ impl Peers {
             key: self.key.clone(),
         }
     }
+}
+
+/// On rank 0: which ranks read their part from other nodes; `None` when all had it on their own. Collective.
+pub(crate) fn tell_sources(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    mine: Option<&str>,
+) -> Result<Option<String>> {
+    // A byte is left for the end of the name.
+    let mut name = [0; SOURCE_BYTES];
+    if let Some(node) = mine {
+        let bytes = &node.as_bytes()[..node.len().min(SOURCE_BYTES - 1)];
+        name[..bytes.len()].copy_from_slice(bytes);
+    }
+    let Some(table) = collective.gather(&name, 0)? else {
+        return Ok(None);
+    };
+    let mut told = Vec::new();
+    let mut count = 0;
+    for (rank, name) in (0u32..).zip(table.chunks_exact(SOURCE_BYTES)) {
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        if name.is_empty() {
+            continue;
+        }
+        count += 1;
+        if told.len() < SOURCES_TOLD {
+            let here = &layout.nodes[layout.node_of(rank) as usize].name;
+            let from = String::from_utf8_lossy(name);
+            told.push(format!("rank {rank} on {here} from {from}"));
+        }
+    }
+    if count > told.len() {
+        told.push(format!("and {} more", count - told.len()));
+    }
+    Ok((count > 0).then(|| format!("read from other nodes: {}", told.join(", "))))
 }
 
 /// Names and lengths of the job's files in a directory.

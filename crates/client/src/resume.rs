@@ -10,7 +10,7 @@
 //! Not here: reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
-use crate::peers::{exchange_holdings, files_of};
+use crate::peers::{exchange_holdings, files_of, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::commit::copy_here;
@@ -353,6 +353,10 @@ impl Session {
         agree(self.collective.as_mut(), copied)?;
         if let Some(record) = view.node_record() {
             self.start_mending(record)?;
+        }
+        if self.peers.is_some() {
+            let told = tell_sources(self.collective.as_mut(), &self.layout, view.other_node())?;
+            self.warnings.extend(told);
         }
         self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);

@@ -417,6 +417,10 @@ impl File for RemoteFile {
     fn name(&self) -> String {
         format!("node {}/{}", self.link.node, self.name)
     }
+
+    fn other_node(&self) -> Option<&str> {
+        Some(&self.link.node)
+    }
 }
 
 impl RemoteFile {

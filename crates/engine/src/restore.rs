@@ -289,6 +289,12 @@ impl RankView {
         self.copies.iter().find(of_node).map(|copy| &copy.record)
     }
 
+    /// The node that this rank's part is read from, if that is another one.
+    #[must_use]
+    pub fn other_node(&self) -> Option<&str> {
+        self.copies[0].own.own_file().other_node()
+    }
+
     /// Names of the regions this rank stored.
     #[must_use]
     pub fn region_names(&self) -> Vec<String> {

@@ -75,6 +75,10 @@ pub trait File: Send + Sync {
     fn close(self: Box<Self>) -> Result<()>;
     /// The full path, for messages.
     fn name(&self) -> String;
+    /// The node that the file is on, if that is another one.
+    fn other_node(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Writes a whole small file under `name`: temporary name, sync, rename, sync of the directory. The temporary
