@@ -6,6 +6,7 @@
 //! that what lies behind it is reached too. Memory and time are the callers' to bound.
 
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
+use orcheck_format::agent::Adoption;
 use orcheck_format::container::{
     ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer,
     decode_rank_record, encode_rank_record,
@@ -25,7 +26,7 @@ use std::sync::OnceLock;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -37,6 +38,7 @@ pub const TARGETS: [Target; 16] = [
     ("resumed", resumed),
     ("frame_header", frame_header),
     ("message", message),
+    ("adoption", adoption),
     ("file_name", file_name),
     ("identifier", identifier),
     ("options", options),
@@ -215,6 +217,11 @@ fn message(bytes: &[u8]) {
         );
         assert_eq!(Message::decode(kind, &again).as_ref(), Ok(&message));
     }
+}
+
+fn adoption(bytes: &[u8]) {
+    let decode = |bytes: &[u8]| Adoption::decode(bytes, "0.1.0");
+    one_encoding(bytes, [0..0, 0..0], decode, Adoption::encode);
 }
 
 fn file_name(bytes: &[u8]) {

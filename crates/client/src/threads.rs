@@ -7,7 +7,6 @@
 use crate::agent::Agent;
 use orcheck_engine::control::{ControlShared, Links};
 use orcheck_engine::host::Host;
-use orcheck_engine::stage::Sealed;
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::Result;
 use orcheck_format::wire::Message;
@@ -37,7 +36,7 @@ pub(crate) struct Threads {
     pub idle: Option<Conn>,
     /// Where the node's threads are in its agent: tells them of a snapshot that is whole. It holds this rank's connection,
     /// whose end tells that the rank is gone.
-    pub sealed: Option<Sealed>,
+    pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     /// On a node's lowest rank: the agent that has the node's threads.
     pub agent: Option<Agent>,
     shared: Arc<ControlShared>,

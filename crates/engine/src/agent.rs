@@ -30,6 +30,7 @@ mod session;
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::JobName;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{crc64, names};
 use orcheck_io::clock::Clock;
@@ -197,11 +198,11 @@ impl Agent {
                 let busy = self.sessions.iter().any(Session::is_finishing);
                 // Ranks that were killed a moment ago may not have been missed yet.
                 let fresh = !self.sessions.is_empty() && now < since + NOTICED;
-                if (busy || fresh) && now < until {
+                if (busy || fresh) && now < until && !off(Switch::AgentYields) {
                     return (!caller.conn.is_closed()).then_some(caller);
                 }
                 caller.yields = None;
-                let answer = if busy {
+                let answer = if busy && !off(Switch::AgentYields) {
                     Err(
                         Error::unavailable("an older run of the job is still being flushed")
                             .next("start again when it is done, or end the agent"),

@@ -82,12 +82,9 @@ pub struct StageContext {
     pub patience: Patience,
     /// Numbered steps, for tests.
     pub steps: Steps,
-    /// Told when the snapshot is whole in the pool, where the engine outlives this rank.
-    pub sealed: Option<Sealed>,
+    /// Told of the step when the snapshot is whole in the pool, where the engine outlives this rank.
+    pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
-
-/// Is told of the step of a snapshot that is whole in the pool.
-pub type Sealed = Arc<dyn Fn(u64) + Send + Sync>;
 
 impl StageContext {
     /// The node's snapshot index.
@@ -367,9 +364,7 @@ impl Staging {
         self.context.steps.at("stage.seal", "")?;
         self.push(Descriptor::Seal)?;
         self.open = false;
-        if let Some(sealed) = &self.context.sealed {
-            sealed(self.step);
-        }
+        self.context.sealed.iter().for_each(|tell| tell(self.step));
         if let Some(capture) = self.capture.take() {
             capture.finish();
         }

@@ -87,6 +87,8 @@ switches! {
     Announced = "announced", "that a rank sends no more than it announced", "orcheck-engine reading another_stream";
     ReferredBound = "referred-bound", "that a rank refers to only so many older checkpoints", "orcheck-engine gone neighbour";
     PieceInSegment = "piece-in-segment", "that a piece which a rank announces lies in its segment", "orcheck-engine gone neighbour";
+    AdoptionRanks = "adoption-ranks", "that every rank of a job that is handed over is in one place", "orcheck-format format rank_in_two_places";
+    AdoptionVersion = "adoption-version", "that an agent and its ranks are of one version", "orcheck-format format handed_to_an_agent";
     HalfOpen = "half-open", "that only so many strangers are kept waiting", "orcheck-io lib half_open";
     Descriptors = "descriptors", "that a peer can send only so many descriptors", "orcheck-io lib unclaimed";
     PoolSeals = "pool-seals", "that the memory of a pool cannot shrink under its users", "orcheck-io pool shapes_and";
@@ -169,6 +171,8 @@ switches! {
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
     RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
+    AgentDrains = "agent-drains", "that an agent finishes what its ranks had sealed", "orcheck-client agent sealed_survives";
+    AgentYields = "agent-yields", "that a new run waits for the agents of the one before", "orcheck-client agent sealed_survives";
     HolderGone = "holder-gone", "that a holder that is gone loses the replica", "orcheck-engine protect lost_connection";
     AllHeld = "all-held", "that every holder says that it has the replica", "orcheck-engine protect any_order";
     ReplicaEpoch = "replica-epoch", "that replicas of another run are refused", "orcheck-engine protect not_its_business";

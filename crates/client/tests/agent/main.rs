@@ -1,6 +1,8 @@
 //! The same programs as in `../session`, with the engine of each node in an agent.
 #![allow(clippy::unwrap_used)]
 
+mod outlive;
+
 #[path = "../session/directories.rs"]
 mod directories;
 #[path = "../session/disk.rs"]

@@ -13,6 +13,8 @@ use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::{Steps, Verdict as Do};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,7 @@ enum Victim {
 /// The agent of a node, in a process of its own.
 fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &Path)>) -> Child {
     let place = if workload.dirs > 0 { "ost0" } else { "local" };
+    let (mut here, mut there) = UnixStream::pair().unwrap();
     let child = Child::run(|| {
         let steps = hook.as_ref().map_or_else(Steps::none, |(hook, _)| {
             hook.arm();
@@ -67,20 +70,16 @@ fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &
         let name = format!("n{node}");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let agent = Agent::bind(&job, &name, &root.join(place), clock, steps).unwrap();
-        std::fs::write(root.join(format!("agent-{node}")), "").unwrap();
+        there.write_all(b"!").unwrap();
         agent.run(LINGER).unwrap();
         if let Some((hook, keys)) = &hook {
             write_keys(hook, keys);
         }
         0
     });
-    let clock = SystemClock;
-    let until = clock.now() + PATIENCE;
-    while !root.join(format!("agent-{node}")).exists() && !child.has_ended() && clock.now() < until
-    {
-        clock.sleep(Duration::from_millis(1));
-    }
-    std::fs::remove_file(root.join(format!("agent-{node}"))).unwrap();
+    // It can be reached, or has ended.
+    drop(there);
+    here.read_exact(&mut [0]).unwrap();
     child
 }
 
@@ -181,15 +180,12 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
         matches!(victim, Victim::Rank(rank) if ended[rank as usize] == Ended::Signaled(9));
     let story = Story::read(root);
     let closed = story.run(1).closed;
-    // The last one was safe: some may have closed in order, whatever became of the others.
+    // The last one was safe: some agents may have ended in order, whatever became of the others.
     let closing = !closed && story.newest_acked(u64::MAX, None) == Some(CHECKPOINTS);
-    if closing {
-        SystemClock.sleep(Duration::from_secs(1));
-    }
     for node in 0..workload.nodes {
         let hit = victim == Victim::Agent(node);
         // A job that was ended in order needs no agent any more; the next run gets new ones.
-        if !closed && !hit && !agents[node as usize].has_ended() {
+        if !closed && !closing && !hit {
             continue;
         }
         let was = agents.remove(node as usize).wait(PROMPTLY);
@@ -277,10 +273,18 @@ fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, F
         }));
         world[rank as usize] = None;
     }
-    SystemClock.sleep(Duration::from_micros(20_000 + random.below(150_000)));
+    let first = children.remove(0);
+    // Killed when that time is over; the others at once after it.
+    let ended = first.wait(Duration::from_micros(20_000 + random.below(150_000)));
     children.iter().for_each(Child::kill);
     for child in children {
         let _ = child.wait(PATIENCE);
+    }
+    if ended != Ended::Hung {
+        return Err((
+            Verdict::HardFail,
+            format!("rank 0 ended with {ended:?} before it was killed"),
+        ));
     }
     heal(&workload, root, 2)?;
     for agent in agents {

@@ -220,7 +220,7 @@ impl Job {
     }
 
     /// An agent for each node, where the tests want them.
-    fn agents(&self) -> Vec<(Stop, JoinHandle<Result<()>>)> {
+    pub fn agents(&self) -> Vec<(Stop, JoinHandle<Result<()>>)> {
         let nodes: BTreeSet<String> = (0..self.ranks).map(|rank| self.node_of(rank)).collect();
         let options = Options::from_text(&self.options);
         let (Ok(options), true) = (options, AGENTS) else {
@@ -254,7 +254,18 @@ impl Job {
         results
     }
 
-    fn run_ranks<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
+    /// As [`Self::run`], with the agents that there are.
+    pub fn run_ranks<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
+        self.run_ranks_with(if AGENTS { "join" } else { "off" }, work)
+    }
+
+    /// The same in another way of finding agents.
+    #[allow(dead_code)] // Of the tests of agents alone.
+    pub fn run_ranks_with<T: Send>(
+        &self,
+        agent: &str,
+        work: impl Fn(Result<Session>, u32) -> T + Sync,
+    ) -> Vec<T> {
         let worlds = Threads::world(self.ranks);
         std::thread::scope(|scope| {
             let handles: Vec<_> = worlds
@@ -264,9 +275,8 @@ impl Job {
                     scope.spawn(move || {
                         let rank = collective.rank;
                         let node = self.node_of(rank);
-                        let agent = if AGENTS { "agent = 'join'\n" } else { "" };
                         let options = Options::from_text(&format!(
-                            "{}{agent}node_name = '{node}'\n",
+                            "{}agent = '{agent}'\nnode_name = '{node}'\n",
                             self.options
                         ));
                         let environment = Environment {

@@ -14,6 +14,7 @@ use crate::index::{Index, IndexShape};
 use crate::places::Places;
 use orcheck_format::agent::{Adoption, AgentMessage, Link};
 use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
@@ -319,7 +320,7 @@ fn watch(host: &Host, threads: &Threads, conn: &mut Conn, state: &State) {
             state.finishing.store(true, Ordering::Release);
             let now = host.clock.now();
             let since = *alone_since.get_or_insert(now);
-            if now.saturating_sub(since) > host.plan.timeout {
+            if now.saturating_sub(since) > host.plan.timeout || off(Switch::AgentDrains) {
                 return;
             }
         }

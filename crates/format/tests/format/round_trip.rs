@@ -1,6 +1,7 @@
 //! Whatever is encoded comes back as it was.
 
 use crate::samples;
+use orcheck_format::agent::RecipePart;
 use orcheck_format::*;
 use proptest::collection::vec;
 use proptest::option;
@@ -294,6 +295,49 @@ fn messages_and_frames() {
     let header = FrameHeader::decode(&frame).unwrap();
     assert_eq!(header.encode(), frame[..20]);
     assert_eq!(header.len_bytes as usize, frame.len() - 20);
+}
+
+#[test]
+fn what_is_handed_to_an_agent() {
+    let whole = samples::adoption();
+    let least = Adoption {
+        replication: None,
+        recipe: RecipePart {
+            compression: Compression::None,
+            level: 1,
+            secret: None,
+        },
+        placement: String::new(),
+        ..whole.clone()
+    };
+    for adoption in [whole, least] {
+        let bytes = adoption.encode();
+        assert_eq!(Adoption::decode(&bytes, "0.1.0"), Ok(adoption));
+        for len in 0..bytes.len() {
+            assert!(Adoption::decode(&bytes[..len], "0.1.0").is_err());
+        }
+        // Breaks if: the version is not looked at; an old agent would take fields for what they are not.
+        let error = Adoption::decode(&bytes, "0.2.0").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+#[test]
+fn a_rank_in_two_places_is_not_handed_over() {
+    type Change = fn(&mut Adoption);
+    let changes: [Change; 5] = [
+        |adoption| adoption.nodes[0].writers[0] = vec![0, 3],
+        |adoption| adoption.nodes[0].writers[0] = vec![2, 0],
+        |adoption| adoption.nodes[0].writers[1] = vec![],
+        |adoption| adoption.node = 2,
+        |adoption| adoption.mode = 3,
+    ];
+    for change in changes {
+        let mut adoption = samples::adoption();
+        change(&mut adoption);
+        let error = Adoption::decode(&adoption.encode(), "0.1.0").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
 }
 
 #[test]

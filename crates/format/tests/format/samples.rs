@@ -1,6 +1,7 @@
 //! One small valid value of everything, with every option used somewhere. The golden files hold
 //! their encodings, so these values never change.
 
+use orcheck_format::agent::{Link, NodePart, RecipePart, ReplicaPart};
 use orcheck_format::*;
 
 pub fn epoch() -> Epoch {
@@ -354,6 +355,93 @@ pub fn messages() -> Vec<Message> {
             len_bytes: 4 << 20,
         },
     ]
+    .into_iter()
+    .chain(agent_messages().into_iter().map(Message::Agent))
+    .collect()
+}
+
+fn agent_messages() -> Vec<AgentMessage> {
+    let state = ConnState {
+        unix: true,
+        peer: "process 7 at unix:@orcheck-n0".into(),
+        send_key: [1; 32],
+        receive_key: [2; 32],
+        sent: 3,
+        received: 4,
+        inbox: b"half a frame".to_vec(),
+    };
+    let link = |to| AgentMessage::Link {
+        to,
+        state: state.clone(),
+    };
+    vec![
+        AgentMessage::Yield {
+            force: true,
+            patience_ms: 600_000,
+        },
+        AgentMessage::Adopt {
+            job: adoption().encode(),
+        },
+        AgentMessage::Lock,
+        AgentMessage::Door {
+            address: "tcp:10.0.0.1:4711".into(),
+        },
+        link(Link::Rank(5)),
+        link(Link::Lead),
+        link(Link::Node(2)),
+        AgentMessage::Begin,
+        AgentMessage::ResumedFrom { step: 41, epoch: 6 },
+        AgentMessage::Sealed { rank: 5, step: 42 },
+        AgentMessage::Ask,
+        AgentMessage::Note {
+            text: "the directory is full".into(),
+        },
+        AgentMessage::Leave,
+        AgentMessage::Done,
+        AgentMessage::Refused {
+            kind: ErrorKind::Unavailable,
+            text: "an older run is still being flushed".into(),
+        },
+    ]
+}
+
+/// What a rank hands over, with everything in it that there can be.
+pub fn adoption() -> Adoption {
+    let node = |name: &str, writers: &[&[u32]]| NodePart {
+        name: name.into(),
+        host: "host".into(),
+        writers: writers.iter().map(|ranks| ranks.to_vec()).collect(),
+        addresses: vec!["unix:@orcheck-k0".into(), "tcp:10.0.0.1:4711".into()],
+    };
+    Adoption {
+        version: "0.1.0".into(),
+        job: job(),
+        epoch: epoch(),
+        nodes: vec![node("a", &[&[0, 2], &[1]]), node("b", &[&[3]])],
+        node: 1,
+        servers: vec!["/pfs/ost0".into(), "/pfs/ost1".into()],
+        node_root: "/local".into(),
+        keep: 2,
+        mode: 2,
+        direct: true,
+        pin: false,
+        incremental: true,
+        timeout_ms: 600_000,
+        recipe: RecipePart {
+            compression: Compression::Zstd,
+            level: -3,
+            secret: Some([7; 32]),
+        },
+        replication: Some(ReplicaPart {
+            replicas: 1,
+            losses: 1,
+            budget_bytes: u64::MAX,
+            domains: vec![vec![0], vec![1, 2]],
+            key: [9; 32],
+        }),
+        placement: "generation = 0\n".into(),
+        working_dir: "/home/me".into(),
+    }
 }
 
 /// One frame as it precedes its MAC: header, then payload.
