@@ -87,6 +87,7 @@ for stage in "$@"; do
         /^  .* [0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+$/ {
             trials += $(NF - 9); lost += $(NF - 4); hard += $(NF - 3); wrong += $(NF - 2); hang += $(NF - 1); leak += $NF }
         /^test result:/ { passed += $4; broken += $6 }
+        /^[0-9]+ passed, [0-9]+ failed/ { passed += $1; broken += $3 }
         END {
             if (trials) printf "%d trials, %.0f a second; LOST_WORK %d, HARD_FAIL %d, SILENT_WRONG %d, HANG %d, LEAK %d; ",
                 trials, trials / (took ? took : 1), lost, hard, wrong, hang, leak

@@ -92,6 +92,7 @@ switches! {
     HalfOpen = "half-open", "that only so many strangers are kept waiting", "orcheck-io lib half_open";
     Descriptors = "descriptors", "that a peer can send only so many descriptors", "orcheck-io lib unclaimed";
     PoolSeals = "pool-seals", "that the memory of a pool cannot shrink under its users", "orcheck-io pool shapes_and";
+    PinBudget = "pin-budget", "that the program keeps most of what may be locked", "orcheck-io uring keeps_its_locked";
     PinThere = "pin-there", "that only memory which is there is pinned", "orcheck-io uring memory_that_is_not_there";
     PoolSize = "pool-size", "that the memory of a pool is as long as its shape says", "orcheck-io lib head::";
     PoolBudget = "pool-budget", "that a pool is no larger than what is free", "orcheck-engine lib cgroup_limit";

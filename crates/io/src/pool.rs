@@ -231,6 +231,8 @@ impl Pool {
                 area,
                 shape.len_bytes() as usize,
                 run_chunks(shape) as usize * shape.chunk_bytes as usize,
+                // A ring belongs to a rank, and at most every rank has a CP-thread.
+                shape.rings.max(1),
             ),
             map: Arc::new(map),
             shape,

@@ -4,9 +4,10 @@
 //! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
 //! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs besides its
 //! pages is paid less often when it is long. One write at a time, waited for at once. Locked memory is the
-//! program's too (RDMA takes from the same limit): where it is limited, a quarter of the limit is pinned at most, and
-//! what is not pinned goes through the ring all the same, as everything does before Linux 5.19. Where there is no ring
-//! (before Linux 5.6, or forbidden), `None` says that the caller must write by itself.
+//! program's too (RDMA takes from the same limit, which is one for all processes of a user): where it is limited, those
+//! that share the pool pin a quarter of the limit at most, each an equal part, and what is not pinned goes through the
+//! ring all the same, as everything does before Linux 5.19. Where there is no ring (before Linux 5.6, or forbidden),
+//! `None` says that the caller must write by itself.
 //!
 //! Invariants
 //! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more.
@@ -44,6 +45,7 @@ pub struct Uring {
     start: usize,
     len: usize,
     piece_bytes: usize,
+    sharers: u32,
     state: Mutex<State>,
 }
 
@@ -65,12 +67,13 @@ struct Ready {
 
 impl Uring {
     /// For `len` bytes of memory from address `start` on, which the owner keeps mapped and never backs by other
-    /// pages as long as this lives.
-    pub(crate) fn new(start: usize, len: usize, piece_bytes: usize) -> Uring {
+    /// pages as long as this lives; at most `sharers` processes write from it.
+    pub(crate) fn new(start: usize, len: usize, piece_bytes: usize, sharers: u32) -> Uring {
         Uring {
             start,
             len,
             piece_bytes,
+            sharers,
             state: Mutex::new(State::New),
         }
     }
@@ -100,7 +103,7 @@ impl Uring {
             ready.budget -= len as u64;
         } else {
             // Others of this user were first: what was taken goes back to them with the ring.
-            *state = Ready::new(0).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
+            *state = Ready::new(0, 0).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
         }
     }
 
@@ -146,14 +149,16 @@ impl Uring {
         };
         if matches!(*state, State::New) {
             let pieces = self.len.div_ceil(self.piece_bytes);
-            *state = Ready::new(pieces).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
+            *state = Ready::new(pieces, pin_budget(self.sharers))
+                .map_or(State::Off, |ready| State::Ready(Box::new(ready)));
         }
         Some(state)
     }
 }
 
 impl Ready {
-    fn new(pieces: usize) -> Option<Ready> {
+    /// For so many pieces, of which as many are pinned as fit the budget.
+    fn new(pieces: usize, budget: u64) -> Option<Ready> {
         let ring = IoUring::new(1).ok()?;
         let most = pieces.min(MOST_PINNED);
         let sparse = most > 0
@@ -169,7 +174,7 @@ impl Ready {
         Some(Ready {
             ring,
             pinned,
-            budget: pin_budget(),
+            budget,
         })
     }
 
@@ -218,12 +223,12 @@ impl Ready {
     }
 }
 
-/// Bytes that may be pinned without taking what the program may need.
-fn pin_budget() -> u64 {
+/// Bytes that one of `sharers` processes may pin without taking what the program may need.
+fn pin_budget(sharers: u32) -> u64 {
     let unlimited = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     match getrlimit(Resource::Memlock).current {
-        Some(limit) if !unlimited => limit / 4,
+        Some(limit) if !unlimited && !off(Switch::PinBudget) => limit / 4 / u64::from(sharers),
         _ => u64::MAX,
     }
 }

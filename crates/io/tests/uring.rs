@@ -22,12 +22,16 @@ fn pool(chunk_count: u32) -> Pool {
 }
 
 fn pool_of(chunk_count: u32) -> Pool {
+    shared_pool(chunk_count, 0)
+}
+
+fn shared_pool(chunk_count: u32, ranks: u32) -> Pool {
     let shape = PoolShape {
         chunk_bytes: CHUNK_BYTES,
         chunk_count,
         words: 0,
-        rings: 0,
-        ring_entries: 0,
+        rings: ranks,
+        ring_entries: 2 * ranks,
     };
     Pool::create(shape).unwrap()
 }
@@ -168,21 +172,22 @@ fn memory_that_is_not_there_is_not_pinned() {
     });
 }
 
-// Breaks if: what may not be pinned is not written, or pins take more than a quarter of what the program may lock: it
-// could then register no memory of its own.
+// Breaks if: what may not be pinned is not written, or the ranks that share a pool pin more than a quarter of what the
+// program may lock: it could then register no memory of its own.
 #[test]
 fn the_program_keeps_its_locked_memory() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: only root can become somebody without rights");
     }
-    for limit_bytes in [0, 192 << 10, 4 << 20] {
+    for (limit_bytes, ranks) in [(0, 1), (192 << 10, 1), (4 << 20, 1), (4 << 20, 2)] {
         let scratch = Scratch::new("unpinned");
         std::os::unix::fs::chown(scratch.path(), Some(65534), Some(65534)).unwrap();
         in_child(|| {
             hardship::limit(hardship::Resource::LockedMemory, limit_bytes).unwrap();
             // SAFETY: changes nothing but this child's identity.
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
-            let pool = pool(MANY);
+            let pool = shared_pool(MANY, ranks);
+            pool.populate(0, MANY).unwrap();
             let direct = write_everything(&pool, scratch.path(), Steps::none());
             let piece = u64::from(pool.run_chunks() * CHUNK_BYTES);
             let found = pinned_buffers().unwrap_or(0) as u64;
@@ -191,8 +196,9 @@ fn the_program_keeps_its_locked_memory() {
             // Where no ring can be had the program has none either.
             let locked =
                 limit_bytes < 4 << 20 || Pinned::new(span).is_ok() || pinned_buffers().is_none();
-            let expected =
-                found == limit_bytes / 4 / piece || !direct || pinned_buffers().is_none();
+            let expected = found == limit_bytes / 4 / u64::from(ranks) / piece
+                || !direct
+                || pinned_buffers().is_none();
             i32::from(!locked) | i32::from(!expected) << 1
         });
     }

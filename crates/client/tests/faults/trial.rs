@@ -311,7 +311,8 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
     Ok(story)
 }
 
-/// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is recorded in every directory.
+/// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is recorded in every
+/// directory.
 pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
     let open = |path: &Path| open_dir(&root.join(path), Steps::none()).ok();

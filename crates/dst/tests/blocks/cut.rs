@@ -34,7 +34,6 @@ const RECORDINGS: usize = 5;
 const KEPT_MAX: usize = 8;
 
 /// A file system and how it is made here: small, with nothing left to do in the background, discarding nothing.
-#[derive(Clone)]
 pub struct Kind {
     name: &'static str,
     len_mib: u64,
