@@ -170,6 +170,8 @@ pub struct RunArgs {
     /// Seconds between asking the command to end and killing it
     #[arg(long, value_name = "S", default_value_t = 30.0)]
     pub grace: f64,
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -203,6 +205,31 @@ pub struct AgentArgs {
     /// In the background already
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub detached: bool,
+}
+
+/// The nodes of a supervised job.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Nodes of the job, comma separated. The command gets those that are left in ORCHECK_NODES, and in place of {nodes} and
+    /// {count} in its arguments
+    #[arg(long, value_name = "LIST")]
+    pub nodes: Option<String>,
+    /// Nodes that take the places of lost ones
+    #[arg(long, value_name = "LIST")]
+    pub spares: Option<String>,
+    /// Shell command that fails when the node {node} is lost, such as 'ssh {node} true'. Asked before a restart, and while the
+    /// command runs, which is ended when a node is lost
+    #[arg(long, value_name = "COMMAND")]
+    pub alive: Option<String>,
+    /// Seconds between two looks at the nodes
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    pub look: f64,
+    /// Fewest nodes to go on with
+    #[arg(long, value_name = "N")]
+    pub min_nodes: Option<usize>,
+    /// The nodes are names on this machine: ORCHECK_NODE is set to the list, over which the ranks are dealt
+    #[arg(long = "virtual")]
+    pub virtual_nodes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -32,7 +32,8 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
     let digest = crc64(format!("{common:?}").as_bytes());
     let host = host_name();
     let fact = RankFacts {
-        node: options.node_name.clone().unwrap_or_else(|| host.clone()),
+        node: node_of(options, collective.rank(), collective.size())
+            .unwrap_or_else(|| host.clone()),
         host,
         socket: cpuset().first().map_or(0, |&cpu| cpu_socket(cpu)),
     };
@@ -52,6 +53,13 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
         Layout::new(&facts, options.mode, options.scheme, lanes)
     };
     agree(collective, layout)
+}
+
+/// The name of this rank's node, if it is given: alone, or in a list over which the ranks are dealt in blocks.
+fn node_of(options: &Options, rank: u32, size: u32) -> Option<String> {
+    let names: Vec<&str> = options.node_name.as_deref()?.split(',').collect();
+    let at = u64::from(rank) * names.len() as u64 / u64::from(size.max(1));
+    names.get(at as usize).map(|name| name.trim().to_owned())
 }
 
 /// The error, the same on all ranks, that says in what the options of rank `other` differ from

@@ -17,6 +17,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What an agent's process is called in the list of processes.
+pub const AGENT_NAME: &str = "orcheck-agent";
 /// Most of what a program says before it fails.
 const SAID_BYTES: u64 = 4096;
 
@@ -94,6 +96,7 @@ pub fn leave_starter() {
     // One that leads its group already stays in it.
     let _ = rustix::process::setsid();
     let all: Vec<u32> = (0..1024).collect();
+    let _ = rustix::thread::set_name(c"orcheck-agent");
     // The kernel keeps what the cgroup allows of them.
     let _ = pin_current_thread(&all);
 }

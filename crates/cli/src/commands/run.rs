@@ -16,6 +16,9 @@
 //!
 //! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command.
 
+mod nodes;
+
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -35,6 +38,7 @@ use crate::exit;
 use crate::job::Job;
 use crate::output::{Failure, Outcome, count};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use nodes::Nodes;
 
 /// Environment variable that tells the command which run it is, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
@@ -67,8 +71,19 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     // Without it, orphans of the command escape to the init process; the group is still signalled.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
 
+    let look = Duration::try_from_secs_f64(args.nodes.look).map_err(|_| {
+        Error::invalid(format!(
+            "--look {}: expected seconds from 0",
+            args.nodes.look
+        ))
+    })?;
+    let nodes = Nodes::new(&args.nodes)?;
+    let wanted = nodes.count();
+    let mut used = wanted;
     let supervisor = Supervisor {
         args,
+        look,
+        nodes: RefCell::new(nodes),
         grace,
         clock: SystemClock::new(),
         json: json_wanted,
@@ -130,6 +145,33 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             );
             break code_of(status);
         }
+        let (lost, came) = match supervisor
+            .nodes
+            .borrow_mut()
+            .replace_lost(wanted, &supervisor.clock)
+        {
+            Ok(change) => change,
+            Err(error) => {
+                supervisor.say("end", attempt, &format!("{ended}; not restarting: {error}"));
+                break code_of(status);
+            }
+        };
+        if !lost.is_empty() {
+            supervisor.say("nodes", attempt, &format!("lost: {}", lost.join(", ")));
+        }
+        let left = supervisor.nodes.borrow().count();
+        if !came.is_empty() || left < used {
+            let spares = match &came[..] {
+                [] => String::new(),
+                came => format!(", with {} in their places", came.join(", ")),
+            };
+            let text = format!(
+                "going on with {} of {wanted}{spares}",
+                count(left as u64, "node")
+            );
+            supervisor.say("nodes", attempt, &text);
+        }
+        used = left;
         let from = newest
             .map(|step| format!("; newest committed step {step}"))
             .unwrap_or_default();
@@ -161,6 +203,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
 struct Supervisor<'a> {
     args: &'a RunArgs,
     grace: Duration,
+    look: Duration,
+    nodes: RefCell<Nodes>,
     clock: SystemClock,
     json: bool,
 }
@@ -203,9 +247,25 @@ impl Supervisor<'_> {
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0))
             .ok_or_else(|| Error::internal(format!("process id {} is out of range", child.id())))?;
         let mut stopping: Option<Duration> = None;
+        // A run on fewer nodes than it was started on is ended, and is no stop of the job.
+        let mut crippled: Option<Duration> = None;
+        let mut looked = self.clock.now();
         let status = loop {
             if let Some(status) = poll_child(&mut child)? {
                 break status;
+            }
+            let lost = self
+                .nodes
+                .borrow_mut()
+                .watch(&self.clock, &mut looked, self.look);
+            if !lost.is_empty() {
+                let text = format!(
+                    "lost while the command runs: {}; ending it",
+                    lost.join(", ")
+                );
+                self.say("nodes", attempt, &text);
+                crippled.get_or_insert(self.clock.now());
+                let _ = kill_process_group(group, Signal::TERM);
             }
             for (flag, signal, ends) in &FORWARDED {
                 if !flag.swap(false, Ordering::Relaxed) {
@@ -230,11 +290,13 @@ impl Supervisor<'_> {
                     );
                 }
             }
-            if stopping.is_some_and(|since| self.clock.now().saturating_sub(since) >= self.grace) {
+            let over = |since: Duration| self.clock.now().saturating_sub(since) >= self.grace;
+            if stopping.is_some_and(over) || crippled.is_some_and(over) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
             self.clock.sleep(POLL);
         };
+        self.nodes.borrow_mut().stop_asking();
         self.clear(group, attempt);
         // A signal that came between the last look and the end of the command counts too.
         let late = FORWARDED
@@ -249,9 +311,16 @@ impl Supervisor<'_> {
             .command
             .split_first()
             .ok_or_else(|| Error::invalid("no command given"))?;
+        let nodes = self.nodes.borrow();
         let mut command = Command::new(program);
+        for argument in rest {
+            match argument.to_str() {
+                Some(text) => command.arg(nodes.fill(text)),
+                None => command.arg(argument),
+            };
+        }
+        nodes.tell(&mut command);
         command
-            .args(rest)
             .env(ATTEMPT_VARIABLE, attempt.to_string())
             .process_group(0);
         if std::io::stdin().is_terminal() {
@@ -337,8 +406,16 @@ fn orphans() -> Vec<Pid> {
     listed
         .unwrap_or_default()
         .split_whitespace()
+        .filter(|pid| !is_agent(pid))
         .filter_map(|text| text.parse().ok().and_then(Pid::from_raw))
         .collect()
+}
+
+/// Whether it is an agent that a rank of the run started: it finishes what the ranks began, and ends by itself.
+fn is_agent(pid: &str) -> bool {
+    let path = format!("/proc/{pid}/comm");
+    let name = orcheck_io::read_text(std::path::Path::new(&path), 64);
+    name.is_ok_and(|name| name.trim() == orcheck_io::process::AGENT_NAME)
 }
 
 fn signal_of(number: i32) -> Signal {

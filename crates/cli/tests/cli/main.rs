@@ -9,6 +9,7 @@ mod encrypted;
 mod fixture;
 mod inspect;
 mod machine;
+mod nodes;
 mod restore;
 mod run;
 
