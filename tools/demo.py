@@ -79,25 +79,22 @@ def supervised(command):
     return lines, seen
 
 
-# Virtual nodes: each rank says on which it is, and finds the agent of that node or starts one.
-NODE_OF_RANK = """i=0; for n in $DEMO_NODES; do
-[ $i = ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} ] && export ORCHECK_NODE=$n; i=$((i+1)); done; exec "$0" "$@"
-"""
-
-
 def on_nodes(nodes, steps, every, final):
-    """The solver on virtual nodes, a rank on each that is named, one replica, no shared directory."""
+    """The solver on virtual nodes under `orcheck run`, an agent on each, one replica, no shared directory."""
     text = f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\nagent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
     edge = str(max(32, EDGE // 2))
-    command = ["mpirun", "-n", str(len(nodes)), "sh", "-c", NODE_OF_RANK, LBM, "--nx", edge, "--ny", edge, "--nz", edge]
+    for node in nodes:
+        open(f"{WORK}/up-{node}", "w").close()
+    command = [ORCHECK, "run", "--virtual", "--nodes", ",".join(nodes), "--alive", f"test -e {WORK}/up-{{node}}", "--"]
+    command += ["mpirun", "-n", str(len(nodes)), LBM, "--nx", edge, "--ny", edge, "--nz", edge]
     command += ["--steps", str(steps), "--checkpoint", "async", "--every", str(every), "--level", "peers"]
     command += ["--job", "nodes", "--final", final, "--options", text]
-    return subprocess.Popen(command, env={**os.environ, "DEMO_NODES": " ".join(nodes), "OMP_NUM_THREADS": "1"},
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"},
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def processes(node):
-    """The rank and the agent of a node, by number, of this demo alone."""
+def processes(nodes, lost):
+    """The rank and the agent of a node, by number, of this demo alone. Ranks are dealt over the nodes in order."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -107,10 +104,12 @@ def processes(node):
                 environment = file.read().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if command[0] == LBM and f"ORCHECK_NODE={node}" in environment and f"'{WORK}/local'" in "".join(command):
-            found["rank"] = int(pid)
+        rank = str(nodes.index(lost))
+        if command[0] == LBM and f"'{WORK}/local'" in "".join(command):
+            if f"OMPI_COMM_WORLD_RANK={rank}" in environment or f"PMI_RANK={rank}" in environment:
+                found["rank"] = int(pid)
         if command[0] == ORCHECK and command[1:2] == ["agent"] and f"{WORK}/local" in command:
-            if command[command.index("--node") + 1] == node:
+            if command[command.index("--node") + 1] == lost:
                 found["agent"] = int(pid)
     return found
 
@@ -119,42 +118,43 @@ def lose_a_node():
     """One of four nodes loses its rank, its agent and its disk; the other three go on with four ranks."""
     nodes, every = ["n0", "n1", "n2", "n3"], 100
     steps, lost = 10 * every, "n2"
-    first = on_nodes(nodes, steps, every, f"{WORK}/whole")
-    out, _ = first.communicate()
-    if first.returncode != 0:
+    whole = on_nodes(nodes, steps, every, f"{WORK}/whole")
+    out, _ = whole.communicate()
+    if whole.returncode != 0:
         fail("the job on four nodes did not end well:\n" + out)
     shutil.rmtree(f"{WORK}/local")
     os.makedirs(f"{WORK}/local")
 
-    job = on_nodes(nodes, steps, every, f"{WORK}/never")
+    job = on_nodes(nodes, steps, every, f"{WORK}/moved")
     # In the middle: two checkpoints are safe, the third is on its way.
     mine = f"{WORK}/local/nodes/{lost}"
     until = time.monotonic() + 120
-    while not any(f"s{2 * every:012}" in n and n.endswith(".commit") for n in (os.listdir(mine) if os.path.isdir(mine) else [])):
+    while not any(f"s{2 * every:012}" in name and name.endswith(".commit")
+                  for name in (os.listdir(mine) if os.path.isdir(mine) else [])):
         if job.poll() is not None or time.monotonic() > until:
             fail("the job on four nodes did not come to its second checkpoint:\n" + job.communicate()[0])
         time.sleep(0.005)
-    victims = processes(lost)
+    victims = processes(nodes, lost)
     if set(victims) != {"rank", "agent"}:
         fail(f"node {lost} should have a rank and an agent, found {victims}")
     begun = time.monotonic()
+    os.remove(f"{WORK}/up-{lost}")
     for pid in victims.values():
         os.kill(pid, signal.SIGKILL)
     had = sum(os.path.getsize(f"{mine}/{name}") for name in os.listdir(mine))
     shutil.rmtree(mine)
-    job.communicate()
     print(f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and its disk "
           f"({had / MIB:.0f} MiB)")
-    again = on_nodes(["n0", "n1", "n0", "n3"], steps, every, f"{WORK}/moved")
-    resumed_s = None
-    for line in again.stdout:
+    resumed_s, lines = None, []
+    for line in job.stdout:
+        lines.append(line)
         if line.startswith("resumed from step"):
             resumed_s = time.monotonic() - begun
-        if re.match("read from|resumed", line):
+        if re.match("orcheck run:|read from|resumed", line):
             print(f"     {line.rstrip()}")
-    if again.wait() != 0 or resumed_s is None:
-        fail("the job on three nodes did not resume")
-    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver went on, {again.args[2]} ranks on three nodes")
+    if job.wait() != 0 or resumed_s is None:
+        fail("the job did not resume on three nodes:\n" + "".join(lines))
+    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver went on, {len(nodes)} ranks on three nodes")
     good = same(f"{WORK}/whole", f"{WORK}/moved")
     print(f"   final state                         {'identical' if good else 'DIFFERENT'}")
     return good

@@ -164,3 +164,26 @@ fn decode_facts(table: &[u8], size: u32) -> Result<(Vec<RankFacts>, Vec<u64>)> {
         .unzip();
     Ok(facts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: ranks are dealt in turns; neighbours would be on different nodes, and fewer nodes on others than before.
+    #[test]
+    fn ranks_are_dealt_over_a_list_of_nodes_in_blocks() {
+        let on = |list: &str, size: u32| -> Vec<String> {
+            let text = format!("global = '/a'\nnode_name = '{list}'");
+            let options = Options::from_text(&text).unwrap();
+            (0..size)
+                .map(|rank| node_of(&options, rank, size).unwrap())
+                .collect()
+        };
+        assert_eq!(on("a,b", 4), ["a", "a", "b", "b"]);
+        assert_eq!(on("a, b,c", 4), ["a", "a", "b", "c"]);
+        assert_eq!(on("a", 2), ["a", "a"]);
+        assert_eq!(on("a,b,c", 2), ["a", "b"]);
+        let options = Options::from_text("global = '/a'").unwrap();
+        assert_eq!(node_of(&options, 0, 1), None);
+    }
+}
