@@ -38,6 +38,8 @@ pub enum Command {
     Run(RunArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
+    /// Show the agents of this user on this machine, and what they are doing
+    Status(StatusArgs),
     /// Examine this machine and the directories given, and say what to do
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -56,6 +58,7 @@ impl Command {
             Command::Restore(_) => "restore",
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
+            Command::Status(_) => "status",
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
@@ -230,6 +233,13 @@ pub struct NodeArgs {
     /// The nodes are names on this machine: ORCHECK_NODE is set to the list, over which the ranks are dealt
     #[arg(long = "virtual")]
     pub virtual_nodes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Only agents of this job
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
 }
 
 #[derive(Debug, Args)]

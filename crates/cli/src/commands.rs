@@ -8,6 +8,7 @@ mod man;
 mod restore;
 mod run;
 mod show;
+mod status;
 mod verify;
 
 use crate::args::{Cli, Command};
@@ -22,6 +23,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Agent(args) => agent::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
+        Command::Status(args) => status::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -35,11 +35,12 @@ use orcheck_format::wire::Message;
 use orcheck_format::{crc64, names};
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
-use orcheck_io::environment::working_dir;
+use orcheck_io::environment::{read_text, working_dir};
 use orcheck_io::net::{Address, Key, Listener, effective_uid};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::steps::Steps;
 use session::{Adopting, Session};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
 
 /// An agent that listens.
 pub struct Agent {
+    /// Job and node, as [`fields`].
+    whose: String,
     listener: Listener,
     poller: Poller,
     clock: Arc<dyn Clock>,
@@ -122,6 +125,7 @@ impl Agent {
                 .next("use the agent that is there, or end it")
         })?;
         Ok(Self {
+            whose: fields(&[("job", job.as_str()), ("node", node)]),
             listener,
             poller: Poller::new()?,
             clock,
@@ -238,11 +242,67 @@ impl Agent {
                     }
                     None => Err(Error::invalid("nothing was handed over")),
                 },
+                AgentMessage::Status => self.tell_status(&mut caller.conn),
                 message => take(&mut caller.adopting, &mut caller.conn, message, &self.steps),
             };
             reply(&mut caller.conn, done).ok()?;
         }
     }
+}
+
+impl Agent {
+    fn tell_status(&self, conn: &mut Conn) -> Result<()> {
+        let notes = std::iter::once(self.whose.clone());
+        for text in notes.chain(self.sessions.iter().map(Session::summary)) {
+            conn.send(&Message::Agent(AgentMessage::Note { text }), PATIENCE)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a status note is made of: names and values, each pair behind a tab, with an equals sign between the two.
+pub(crate) fn fields(pairs: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for (name, value) in pairs {
+        text += &format!("\t{name}={}", value.replace('\t', " "));
+    }
+    text
+}
+
+/// The addresses of this user's agents on this machine.
+///
+/// # Errors
+/// When the kernel's list of sockets cannot be read.
+pub fn list() -> Result<Vec<Address>> {
+    const LIMIT_BYTES: u64 = 256 << 20;
+    let text = read_text(Path::new("/proc/net/unix"), LIMIT_BYTES)?;
+    let own = format!("@orcheck-agent-{}-", effective_uid());
+    let names = text.split_ascii_whitespace();
+    let mut names: Vec<&str> = names.filter(|word| word.starts_with(&own)).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names
+        .into_iter()
+        .map(|name| Address::Abstract(name[1..].to_owned()))
+        .collect())
+}
+
+/// What an agent says of itself, and then of each session: names and values.
+pub type Told = Vec<BTreeMap<String, String>>;
+
+/// What the agent at this address is doing.
+///
+/// # Errors
+/// Unavailable when it is gone or does not answer.
+pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
+    let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
+    let mut told = Vec::new();
+    ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
+        let pairs = text.split('\t').filter_map(|pair| pair.split_once('='));
+        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        told.push(pairs.map(own).collect());
+    })?;
+    Ok(told)
 }
 
 impl Caller {

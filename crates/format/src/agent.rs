@@ -153,6 +153,8 @@ pub enum AgentMessage {
         /// Counter of its epoch.
         epoch: u64,
     },
+    /// What is the agent doing? Answered by a note about itself, one about each session, and `Done`.
+    Status,
     /// On the rank's own connection: its snapshot of this step is whole in the pool.
     Sealed {
         /// The rank.
@@ -185,7 +187,7 @@ const FIRST_KIND: u8 = 20;
 
 impl AgentMessage {
     /// The kinds of these messages in a frame header.
-    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 12;
+    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 13;
 
     pub(crate) fn kind(&self) -> u8 {
         FIRST_KIND
@@ -203,6 +205,7 @@ impl AgentMessage {
                 AgentMessage::Note { .. } => 10,
                 AgentMessage::Ask => 11,
                 AgentMessage::Sealed { .. } => 12,
+                AgentMessage::Status => 13,
             }
     }
 
@@ -218,6 +221,7 @@ impl AgentMessage {
             AgentMessage::Lock
             | AgentMessage::Begin
             | AgentMessage::Ask
+            | AgentMessage::Status
             | AgentMessage::Leave
             | AgentMessage::Done => {
                 w.map(0);
@@ -303,6 +307,7 @@ impl AgentMessage {
                 text: r.need(text, "error text (key 2)")?,
             },
             11 => AgentMessage::Ask,
+            13 => AgentMessage::Status,
             12 => {
                 let rank = r.need(first, "rank (key 1)")?;
                 AgentMessage::Sealed {

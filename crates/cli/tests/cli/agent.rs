@@ -141,3 +141,33 @@ fn a_start_in_the_background_that_fails_says_why() {
     first.kill().unwrap();
     first.wait().unwrap();
 }
+
+#[test]
+fn status_shows_it() {
+    let scratch = Scratch::new();
+    let mut child = started(&scratch, "here", "60");
+    let job = ["status", "--job", "cavity"];
+    let done = crate::answer(&job);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    assert!(
+        done.stdout.contains("here") && done.stdout.contains("no session"),
+        "{}",
+        done.stdout
+    );
+    let mut with_json = vec!["--json"];
+    with_json.extend(job);
+    let document = crate::answer(&with_json).json();
+    let agents = document["agents"].as_array().unwrap();
+    assert!(
+        agents
+            .iter()
+            .any(|agent| agent["node"] == "here" && agent["job"] == "cavity"),
+        "{document}"
+    );
+    assert_eq!(
+        crate::answer(&["status", "--job", "nobody"]).stdout,
+        "no agents of this user are on this machine\n"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

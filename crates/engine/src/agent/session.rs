@@ -6,7 +6,7 @@
 //!
 //! Not here: who calls (`agent.rs`), what the threads do (`host.rs`).
 
-use super::{PATIENCE, reply};
+use super::{PATIENCE, fields, reply};
 use crate::adoption::{Unpacked, unpack};
 use crate::control::{ControlShared, Links, Reported};
 use crate::host::{Host, Running, join};
@@ -14,6 +14,7 @@ use crate::index::{Index, IndexShape};
 use crate::places::Places;
 use orcheck_format::agent::{Adoption, AgentMessage, Link};
 use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
@@ -29,7 +30,7 @@ use orcheck_plan::Placement;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ struct State {
     /// The lowest rank took its leave.
     in_order: AtomicBool,
     over: AtomicBool,
+    /// What it is doing, as [`fields`].
+    summary: Mutex<String>,
 }
 
 /// A session as the agent sees it.
@@ -128,6 +131,11 @@ impl Session {
     pub(super) fn is_finishing(&self) -> bool {
         let state = &self.state;
         state.finishing.load(Ordering::Acquire) || state.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let summary = self.state.summary.lock();
+        summary.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn ended_in_order(&self) -> bool {
@@ -324,6 +332,7 @@ fn watch(host: &Host, threads: &Threads, conn: &mut Conn, state: &State) {
                 return;
             }
         }
+        *state.summary.lock().unwrap_or_else(PoisonError::into_inner) = summary(host, &index);
         index.set_notes(host.shared.noted.load(Ordering::Acquire));
         if !talks {
             host.clock.sleep(SLICE);
@@ -333,6 +342,29 @@ fn watch(host: &Host, threads: &Threads, conn: &mut Conn, state: &State) {
             && talk(host, conn, state).is_ok()
             && !conn.is_closed();
     }
+}
+
+fn summary(host: &Host, index: &Index<'_>) -> String {
+    let shape = host.shape;
+    let alive = (0..shape.ranks)
+        .filter(|&local| !index.is_rank_gone(local))
+        .count();
+    let newest = |level| {
+        index
+            .committed_step(level)
+            .map_or("none".to_owned(), |step| step.to_string())
+    };
+    let node_level = host.places.node_level();
+    fields(&[
+        ("epoch", &host.plan.epoch.counter.to_string()),
+        ("ranks", &shape.ranks.to_string()),
+        ("ranks_alive", &alive.to_string()),
+        ("pool_bytes", &host.pool.shape().len_bytes().to_string()),
+        ("node_level", &node_level.to_string()),
+        ("committed_process", &newest(Level::Process)),
+        ("committed_node", &newest(node_level)),
+        ("committed_global", &newest(Level::Global)),
+    ])
 }
 
 /// Hears what the lowest rank says.

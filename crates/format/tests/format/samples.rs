@@ -393,6 +393,7 @@ fn agent_messages() -> Vec<AgentMessage> {
         AgentMessage::ResumedFrom { step: 41, epoch: 6 },
         AgentMessage::Sealed { rank: 5, step: 42 },
         AgentMessage::Ask,
+        AgentMessage::Status,
         AgentMessage::Note {
             text: "the directory is full".into(),
         },
