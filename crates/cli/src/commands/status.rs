@@ -39,7 +39,11 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
         "global",
     ]);
     for agent in &agents {
-        let field = |of: &Value, name: &str| of[name].as_str().unwrap_or("-").to_owned();
+        let field = |of: &Value, name: &str| match &of[name] {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
         let sessions = agent["sessions"].as_array().cloned().unwrap_or_default();
         for session in sessions
             .iter()
@@ -88,7 +92,16 @@ fn of_job(at: &Address, told: Told, wanted: Option<&str>) -> Option<Value> {
     if wanted.is_some_and(|wanted| own.get("job").is_none_or(|job| job != wanted)) {
         return None;
     }
-    let sessions: Vec<Value> = told.map(|session| json!(session)).collect();
+    let typed = |(name, value): (String, String)| {
+        let value = match (value.as_str(), value.parse::<u64>()) {
+            ("none", _) => Value::Null,
+            (_, Ok(number)) => json!(number),
+            _ => json!(value),
+        };
+        (name, value)
+    };
+    let sessions = told.map(|session| session.into_iter().map(typed).collect());
+    let sessions: Vec<Value> = sessions.map(Value::Object).collect();
     let mut agent = json!(own);
     agent["address"] = json!(at.to_string());
     agent["sessions"] = json!(sessions);
