@@ -26,7 +26,7 @@ use orcheck_io::dir::{Create, Dir, Entry};
 use orcheck_io::file::File;
 use orcheck_io::memory::zeroed;
 use orcheck_io::net::{Key, Listener};
-use orcheck_io::poll::Poller;
+use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn;
 use std::collections::{BTreeMap, VecDeque};
@@ -81,7 +81,7 @@ pub struct KeeperThread {
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
     files: BTreeMap<Place, Incoming>,
-    readers: Vec<JoinHandle<()>>,
+    readers: Vec<(JoinHandle<()>, Waker)>,
     /// Peers whose turn to be read to has not come, with what they asked for.
     waiting: VecDeque<(Conn, Message)>,
 }
@@ -143,7 +143,10 @@ impl KeeperThread {
             self.begin_to_read()?;
         }
         // They look at the same flag.
-        for reader in self.readers.drain(..) {
+        for (_, waker) in &self.readers {
+            waker.wake();
+        }
+        for (reader, _) in self.readers.drain(..) {
             let _ = reader.join();
         }
         Ok(())
@@ -151,7 +154,7 @@ impl KeeperThread {
 
     /// Reads to those who wait, as far as there is room for more.
     fn begin_to_read(&mut self) -> Result<()> {
-        self.readers.retain(|reader| !reader.is_finished());
+        self.readers.retain(|(reader, _)| !reader.is_finished());
         while self.readers.len() < READERS_MAX
             && let Some((conn, first)) = self.waiting.pop_front()
         {
@@ -159,8 +162,10 @@ impl KeeperThread {
                 Arc::clone(&self.context.dir),
                 Arc::clone(&self.context.stop),
             );
-            let read = move || read_to(conn, first, dir.as_ref(), &stop);
-            self.readers.push(spawn("orcheck-reader", read)?);
+            let poller = Poller::new()?;
+            let waker = poller.waker();
+            let read = move || read_to(conn, first, dir.as_ref(), &poller, &stop);
+            self.readers.push((spawn("orcheck-reader", read)?, waker));
         }
         Ok(())
     }
@@ -332,26 +337,29 @@ impl KeeperThread {
 }
 
 /// Answers one peer until it goes, takes too long, or the session ends.
-fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, stop: &AtomicBool) {
+fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop: &AtomicBool) {
     let mut open = None;
     let mut next = Some(first);
     while !stop.load(Ordering::Acquire) {
         let asked = match next.take() {
-            Some(message) => Ok(message),
-            None => conn.receive(SLICE),
+            Some(message) => Ok(Some(message)),
+            None => conn.try_receive(),
         };
-        let Ok(Message::Fetch {
-            slot,
-            file,
-            at_bytes,
-            len_bytes,
-        }) = asked
-        else {
-            // Silent for a while, or gone, or somebody who says what no reader does.
-            if asked.is_ok() || conn.is_closed() {
-                return;
+        let (slot, file, at_bytes, len_bytes) = match asked {
+            Ok(Some(Message::Fetch {
+                slot,
+                file,
+                at_bytes,
+                len_bytes,
+            })) => (slot, file, at_bytes, len_bytes),
+            Ok(None) if !conn.is_closed() => {
+                if poller.wait(&[conn.as_fd()], SLICE).is_err() {
+                    return;
+                }
+                continue;
             }
-            continue;
+            // Gone, or somebody who says what no reader does.
+            _ => return,
         };
         let answer = match fetch(dir, &mut open, &file, at_bytes, len_bytes) {
             Ok(bytes) => Message::Data {

@@ -89,7 +89,7 @@ fn to_join_an_agent_that_is_not_there_is_refused() {
 fn an_agent_that_cannot_be_started_is_an_error() {
     let scratch = Scratch::new("start");
     let job = Job::new(scratch.path(), 1, 1, false).with("agent_program = '/nowhere/orcheck'");
-    job.run_ranks_with("start", |session, _| {
+    job.run_ranks_with(Some("start"), |session, _| {
         let error = refused(session.map(|_| ()));
         let words = [
             "starting the agent of node 'n0'",

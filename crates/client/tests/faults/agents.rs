@@ -226,12 +226,12 @@ fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> R
 // Breaks if: an agent does not give the locks of a killed run back, or its threads wait for a rank that is gone.
 pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
     let mut table = Table::default();
-    let part = if trials(0) > 0 { 1 } else { 6 };
+    let part = if trials(0) > 0 { 1 } else { 10 };
     for (workload, victim, every) in [
         (AGENT_CORES, Victim::Rank(0), 1),
         (AGENT_CORES, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Rank(2), 1),
-        (AGENT_HOSTS, Victim::Rank(0), part),
+        (AGENT_HOSTS, Victim::Rank(0), 1),
         (AGENT_HOSTS, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Agent(1), part),
         (AGENT_PEERS, Victim::Agent(1), part),

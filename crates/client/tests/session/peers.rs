@@ -126,10 +126,14 @@ fn any_two_nodes_may_be_lost() {
                 .collect();
             let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
             let job = job(scratch.path(), 1).placed(&placed);
-            let warnings = restores(&job, 2);
-            let [told] = &warnings[..] else {
-                panic!("without {a} and {b}: {warnings:?}")
+            let mut warnings = restores(&job, 2);
+            // Copies may have been made anew meanwhile, which is said too.
+            warnings.retain(|text| !text.contains("made anew"));
+            // By chance the copies lie where the ranks are now: then there is nothing to be told.
+            let Some(told) = warnings.first() else {
+                continue;
             };
+            assert_eq!(warnings.len(), 1, "without {a} and {b}: {warnings:?}");
             // Rank r took its checkpoint on node r: where it is not on that node now, it read from one that has a copy.
             let sources: Vec<&str> = told
                 .strip_prefix("read from other nodes: ")

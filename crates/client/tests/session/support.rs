@@ -256,14 +256,14 @@ impl Job {
 
     /// As [`Self::run`], with the agents that there are.
     pub fn run_ranks<T: Send>(&self, work: impl Fn(Result<Session>, u32) -> T + Sync) -> Vec<T> {
-        self.run_ranks_with(if AGENTS { "join" } else { "off" }, work)
+        self.run_ranks_with(AGENTS.then_some("join"), work)
     }
 
     /// The same in another way of finding agents.
     #[allow(dead_code)] // Of the tests of agents alone.
     pub fn run_ranks_with<T: Send>(
         &self,
-        agent: &str,
+        agent: Option<&str>,
         work: impl Fn(Result<Session>, u32) -> T + Sync,
     ) -> Vec<T> {
         let worlds = Threads::world(self.ranks);
@@ -275,8 +275,10 @@ impl Job {
                     scope.spawn(move || {
                         let rank = collective.rank;
                         let node = self.node_of(rank);
+                        let agent =
+                            agent.map_or(String::new(), |agent| format!("agent = '{agent}'\n"));
                         let options = Options::from_text(&format!(
-                            "{}agent = '{agent}'\nnode_name = '{node}'\n",
+                            "{}{agent}node_name = '{node}'\n",
                             self.options
                         ));
                         let environment = Environment {
