@@ -19,6 +19,7 @@ use orcheck_format::ids::JobName;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
+use orcheck_io::environment::env_var;
 use orcheck_io::net::{Address, Listener};
 use orcheck_io::process::start_detached;
 use orcheck_io::steps::Steps;
@@ -33,6 +34,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for the agent to let go of a session.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether the resource manager ends the agents of this job with its ranks: an agent that a rank of a Slurm step starts
+/// belongs to the step.
+pub(crate) fn dies_with_ranks(options: &Options) -> bool {
+    ends_with(options.agent, env_var("SLURM_STEP_ID").as_deref())
+}
+
+fn ends_with(agent: AgentKind, slurm_step: Option<&str>) -> bool {
+    agent == AgentKind::Start && slurm_step.is_some()
+}
 
 /// Whether an agent is there that takes callers in.
 fn answers(at: &Address, steps: &Steps) -> bool {
@@ -229,5 +240,18 @@ impl Agent {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: level process is promised by an agent that Slurm kills together with the ranks.
+    #[test]
+    fn an_agent_of_a_slurm_step_ends_with_it() {
+        assert!(ends_with(AgentKind::Start, Some("0")));
+        assert!(!ends_with(AgentKind::Start, None));
+        assert!(!ends_with(AgentKind::Join, Some("0")));
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! Not here: the session afterwards (`session.rs`).
 
-use crate::agent::Agent;
+use crate::agent::{Agent, dies_with_ranks};
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::connect::{NodeSide, connect, node_address};
@@ -118,6 +118,9 @@ pub(crate) fn open(
         Ok(None)
     };
     let agent = agree(collective, found)?;
+    if leads_job && dies_with_ranks(&options) {
+        notes.push("the agents were started by ranks of a Slurm step and end with it: level process is not offered; start `orcheck agent` in a step of its own and set agent = \"join\"".to_owned());
+    }
 
     let claimed_in: Vec<Arc<dyn Dir>> = claim_dirs(&places, leads_node, leads_job);
     let clock = environment.clock.as_ref();

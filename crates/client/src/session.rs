@@ -9,6 +9,7 @@
 //!
 //! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
 
+use crate::agent::dies_with_ranks;
 use crate::array::ArrayLayout;
 use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
@@ -477,7 +478,7 @@ impl Session {
     /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
         let mut enough: Vec<Level> = self.places.levels();
-        if self.options.agent != AgentKind::Off {
+        if self.options.agent != AgentKind::Off && !dies_with_ranks(&self.options) {
             enough.push(Level::Process);
         }
         let enough: Vec<Level> = enough.into_iter().filter(|&l| l >= level).collect();

@@ -55,7 +55,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
 const SLICE: Duration = Duration::from_millis(200);
-/// Most conversations besides those of sessions; the oldest goes first.
+/// Most conversations besides those of sessions; the oldest that is idle goes first.
 const CALLERS_LIMIT: usize = 64;
 
 /// Where the agent of this user for a job on a node is reached; `root` is the first placed directory of the job as
@@ -161,17 +161,8 @@ impl Agent {
                 let stays = self.hear(caller);
                 self.callers.extend(stays);
             }
-            if ready.first() == Some(&0)
-                && let Some(conn) = self.listener.accept(&KEY, &self.steps, Duration::ZERO)?
-            {
-                if self.callers.len() >= CALLERS_LIMIT {
-                    self.callers.remove(0);
-                }
-                self.callers.push(Caller {
-                    conn,
-                    yields: None,
-                    adopting: None,
-                });
+            if ready.first() == Some(&0) {
+                self.let_in();
             }
             let mut ended_in_order = false;
             self.sessions.retain_mut(|session| {
@@ -192,6 +183,27 @@ impl Agent {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes a caller in who has shaken hands.
+    fn let_in(&mut self) {
+        let conn = match self.listener.accept(&KEY, &self.steps, Duration::ZERO) {
+            Ok(Some(conn)) => conn,
+            Ok(None) => return,
+            // Lack of descriptors passes; what the sessions have must not end for it.
+            Err(_) => return self.clock.sleep(SLICE),
+        };
+        if self.callers.len() >= CALLERS_LIMIT {
+            match self.callers.iter().position(|caller| !caller.is_busy()) {
+                Some(idle) => drop(self.callers.remove(idle)),
+                None => return,
+            }
+        }
+        self.callers.push(Caller {
+            conn,
+            yields: None,
+            adopting: None,
+        });
     }
 
     /// Takes what a caller says; `None` when it is done with, or has a session now.
