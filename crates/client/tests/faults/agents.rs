@@ -4,6 +4,7 @@ use crate::hooks::{Key, Named};
 use crate::ledger::Story;
 use crate::life::{Life, Workload};
 use crate::processes::{CORES, HOSTS, Hub};
+use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
@@ -310,4 +311,82 @@ pub fn all_ranks_are_killed_at_random_moments() {
         table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
     }
     table.finish("all ranks are killed at once, their agents live on");
+}
+
+/// An agent that is stopped for a while, at a moment that nobody chose.
+fn stands_still(workload: Workload, random: &mut Random) -> Result<Verdict, Failure> {
+    const STOP: i32 = 19;
+    const CONTINUE: i32 = 18;
+    let scratch = Scratch::in_memory("agents");
+    let root = scratch.path();
+    drop(workload.job(root, Steps::none()));
+    let agents: Vec<Child> = (0..workload.nodes)
+        .map(|node| agent(workload, root, node, None))
+        .collect();
+    let victim = &agents[random.below(u64::from(workload.nodes)) as usize];
+    let (mut here, there) = UnixStream::pair().unwrap();
+    let mut there = Some(there);
+    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
+    let mut children = Vec::new();
+    for rank in 0..workload.ranks {
+        let tell = there.take_if(|_| rank == 0);
+        children.push(Child::run(|| {
+            let mine = world[rank as usize].take();
+            world.iter_mut().for_each(|hub| drop(hub.take()));
+            let life = Life::new(workload, root, 1, 40);
+            life.live_one(Box::new(mine.unwrap()), &|number| {
+                if let (Some(mut tell), 2) = (tell.as_ref(), number) {
+                    tell.write_all(b"!").unwrap();
+                }
+            });
+            0
+        }));
+        world[rank as usize] = None;
+    }
+    here.read_exact(&mut [0]).unwrap();
+    moment(Duration::from_micros(random.below(30_000)));
+    victim.signal(STOP);
+    moment(Duration::from_millis(1500));
+    victim.signal(CONTINUE);
+    for (rank, child) in children.into_iter().enumerate() {
+        match child.wait(PATIENCE) {
+            Ended::Exited(0) => {}
+            Ended::Hung => return Err((Verdict::Hang, format!("rank {rank}"))),
+            ended => {
+                return Err((
+                    Verdict::HardFail,
+                    format!("rank {rank} ended with {ended:?}"),
+                ));
+            }
+        }
+    }
+    let story = Story::read(root);
+    let run = story.run(1);
+    if !run.closed || !run.errors.is_empty() || story.newest_acked(u64::MAX, None) != Some(40) {
+        return Err((Verdict::LostWork, told(&story)));
+    }
+    for agent in agents {
+        if agent.wait(PROMPTLY) != Ended::Exited(0) {
+            return Err((Verdict::Leak, "an agent stays".to_owned()));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+// Breaks if: a silent agent counts as a dead one, or something waits for it without looking again.
+pub fn one_agent_stands_still_for_a_while() {
+    let mut table = Table::default();
+    let seed = seed();
+    for workload in [AGENT_CORES, AGENT_HOSTS, AGENT_PEERS] {
+        let count = trials(4);
+        let outcomes = share_among(4, count, &|n| {
+            let mut random = Random::new(seed ^ n as u64);
+            Outcome::of(true, stands_still(workload, &mut random))
+        });
+        let names: Vec<String> = (0..count)
+            .map(|n| format!("seed {seed}, trial {n}"))
+            .collect();
+        table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
+    }
+    table.finish("an agent is stopped for one and a half seconds");
 }

@@ -35,6 +35,7 @@ mod signals;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;
+mod survival;
 mod trial;
 mod zombie;
 
@@ -43,6 +44,7 @@ use std::process::ExitCode;
 const TESTS: &[harness::Test] = tests![
     agents::ranks_and_agents_are_killed_at_each_of_their_steps,
     agents::all_ranks_are_killed_at_random_moments,
+    agents::one_agent_stands_still_for_a_while,
     alone::the_program_never_calls_in_again,
     alone::a_rank_that_fails_in_the_middle_of_staging,
     alone::nothing_is_left_behind,
@@ -69,6 +71,7 @@ const TESTS: &[harness::Test] = tests![
     rivals::several_restarts_at_once,
     signals::one_rank_stands_still_for_a_while,
     signals::told_to_end_with_a_grace_time,
+    survival::as_often_as_the_formula_says,
     zombie::superseded_at_every_step,
 ];
 

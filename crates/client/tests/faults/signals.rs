@@ -19,7 +19,7 @@ use std::time::Duration;
 const STEPS: u64 = 100_000;
 
 /// A moment that nobody chose: it is the fault, and nothing is waited for by it.
-fn moment(length: Duration) {
+pub fn moment(length: Duration) {
     let (mine, _silent) = UnixStream::pair().unwrap();
     mine.set_read_timeout(Some(length.max(Duration::from_micros(1))))
         .unwrap();
