@@ -120,22 +120,17 @@ impl Host {
         &self.plan.layout.nodes[self.plan.node as usize]
     }
 
-    /// Says where the node's lanes lead at first.
-    pub fn first_lanes(&self, placement: &Placement) {
-        if let Some(lanes) = placement.lanes.get(self.plan.node as usize) {
-            Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
-        }
-    }
-
     /// The control thread; with `placement` the lanes lead there at first.
     ///
     /// # Errors
     /// Lack of threads or descriptors; another one that lives.
     pub fn control(&self, links: Links, placement: Option<Placement>) -> Result<Running> {
         let plan = &self.plan;
-        if let Some(placement) = &placement {
+        if let Some(placement) = &placement
+            && let Some(lanes) = placement.lanes.get(plan.node as usize)
+        {
             // Before any rank can ask: the control thread starts later.
-            self.first_lanes(placement);
+            Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
         }
         let writers = &self.node().writers;
         let context = ControlContext {

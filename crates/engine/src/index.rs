@@ -31,6 +31,7 @@
 mod returns;
 
 pub use crate::descriptor::Descriptor;
+use crate::layout::Node;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
@@ -83,6 +84,15 @@ pub struct IndexShape {
 }
 
 impl IndexShape {
+    /// The shape for this node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        Self {
+            ranks: node.ranks.len() as u32,
+            writers: node.writers.len() as u32,
+        }
+    }
+
     /// Shared words the pool must have.
     #[must_use]
     pub fn words(self) -> u32 {

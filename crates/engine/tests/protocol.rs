@@ -5,6 +5,7 @@ use orcheck_engine::index::Outcome;
 use orcheck_engine::protocol::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
 };
+use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
@@ -415,6 +416,98 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
         &later[..],
         [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]
     ));
+}
+
+// Breaks if: a writer whose ranks ended is waited for; the agent would be in the way of the next run until its deadline.
+#[test]
+fn a_writer_that_is_done_holds_nothing_up() {
+    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let durable = |step, writer| {
+        NodeEvent::FromRank(Message::Durable {
+            step,
+            level: Level::Global,
+            container: container(step, 0, writer, writer),
+        })
+    };
+    node.step(durable(7, 0));
+    node.step(durable(8, 1));
+    let refused = node.step(NodeEvent::WriterDone(1));
+    assert!(matches!(
+        &refused[..],
+        [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]
+    ));
+    // What it had written still counts.
+    let voted = node.step(durable(8, 0));
+    assert!(matches!(
+        &voted[..],
+        [NodeAction::ToLead(Message::Vote { step: 8, .. })]
+    ));
+    assert!(!node.is_idle(), "the lead has not decided");
+    let level = Level::Global;
+    node.step(NodeEvent::FromLead(Message::Committed { step: 8, level }));
+    assert!(node.is_idle());
+    let later = node.step(durable(9, 0));
+    assert!(matches!(
+        &later[..],
+        [NodeAction::ToLead(Message::NotDurable { step: 9, .. })]
+    ));
+    assert!(node.is_idle());
+}
+
+// Breaks if: a node that leaves counts as lost; what it voted for before could then not be committed.
+#[test]
+fn who_leaves_has_voted_for_what_it_voted_for() {
+    let mut world = World::new(2, 1);
+    let vote = |step, node| {
+        let message = Message::Vote {
+            step,
+            level: Level::Global,
+            node,
+            containers: vec![container(step, node, 0, node)],
+        };
+        LeadEvent::FromNode(node, message)
+    };
+    world.lead.step(vote(1, 1), 1);
+    world.lead.step(vote(2, 0), 1);
+    let goodbye = Message::Goodbye { node: 1 };
+    let told = world.lead.step(LeadEvent::FromNode(1, goodbye), 1);
+    let lost = |actions: &[LeadAction], wanted: u64| matches!(actions, [LeadAction::ToAll(Message::Aborted { step, .. })] if *step == wanted);
+    assert!(lost(&told, 2), "{told:?}");
+    let whole = world.lead.step(vote(1, 0), 1);
+    assert!(
+        matches!(&whole[..], [LeadAction::WriteRecord(_)]),
+        "{whole:?}"
+    );
+    let later = world.lead.step(vote(3, 0), 1);
+    assert!(lost(&later, 3), "{later:?}");
+    assert!(!world.lead.is_idle());
+    world.lead.step(LeadEvent::RecordWritten(1, Ok(())), 1);
+    assert!(world.lead.is_idle());
+}
+
+// Breaks if: the seal of some ranks is enough, or one is counted twice.
+#[test]
+fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {
+    let mut world = World::new(2, 1);
+    let mut node = NodeState::new(0, 1, LEVELS.to_vec()).outliving(2);
+    let sealed =
+        |rank, step| NodeEvent::FromRank(Message::Agent(AgentMessage::Sealed { rank, step }));
+    assert_eq!(node.step(sealed(0, 5)), Vec::new());
+    assert_eq!(node.step(sealed(0, 5)), Vec::new());
+    let voted = node.step(sealed(1, 5));
+    let [NodeAction::ToLead(vote)] = &voted[..] else {
+        panic!("{voted:?}")
+    };
+    assert_eq!(world.lead.step(LeadEvent::FromNode(0, vote.clone()), 1), []);
+    let told = world.lead.step(LeadEvent::FromNode(1, vote.clone()), 1);
+    let level = Level::Process;
+    assert_eq!(
+        told,
+        [LeadAction::ToAll(Message::Committed { step: 5, level })]
+    );
+    // Where the engine ends with its ranks there is no such level.
+    let mut inside = NodeState::new(0, 1, LEVELS.to_vec());
+    assert_eq!(inside.step(sealed(0, 5)), Vec::new());
 }
 
 #[test]

@@ -48,10 +48,22 @@ pub(super) struct Adopting {
 
 impl Adopting {
     pub(super) fn new(job: &[u8], pool: OwnedFd) -> Result<Self> {
-        let adoption = Adoption::decode(job, env!("CARGO_PKG_VERSION"))?;
+        let what = unpack(Adoption::decode(job, env!("CARGO_PKG_VERSION"))?)?;
+        let pool = Pool::attach(pool)?;
+        let wanted = IndexShape::of(&what.plan.layout.nodes[what.plan.node as usize]);
+        let found = pool.shape();
+        if (found.words, found.rings) != (wanted.words(), wanted.ranks) {
+            return Err(Error::corrupt(format!(
+                "the pool is that of another node: expected {} words and {} rings, found {} and {}",
+                wanted.words(),
+                wanted.ranks,
+                found.words,
+                found.rings
+            )));
+        }
         Ok(Self {
-            what: unpack(adoption)?,
-            pool: Pool::attach(pool)?,
+            what,
+            pool,
             locks: Vec::new(),
             doors: Vec::new(),
             links: Links {
@@ -113,9 +125,8 @@ impl Session {
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         let thread = spawn("orcheck-session", move || {
+            let _over = Over(Arc::clone(&shared), agent);
             serve(adopting, conn, clock, &steps, &shared);
-            shared.over.store(true, Ordering::Release);
-            agent.wake();
         })?;
         Ok(Self {
             state,
@@ -152,6 +163,17 @@ impl Session {
             let _ = thread.join();
         }
         true
+    }
+}
+
+/// Says that a session is over when it goes, however its thread ends.
+// Breaks if: it is said as the thread's last step; after a panic the agent would wait for the session for ever.
+struct Over(Arc<State>, Waker);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+        self.1.wake();
     }
 }
 
@@ -206,10 +228,11 @@ fn serve(
     let placement = what.placement.take();
     let host = make_host(what, pool, &clock, steps);
     let started = host.and_then(|host| {
+        let poller = Poller::new()?;
         let threads = start(&host, links, doors, placement)?;
-        Ok((host, threads))
+        Ok((host, threads, poller))
     });
-    let (host, threads) = match started {
+    let (host, threads, poller) = match started {
         Ok(started) => started,
         Err(error) => {
             // Before the answer: the rank's next claim must not find these.
@@ -219,11 +242,14 @@ fn serve(
         }
     };
     if reply(&mut conn, Ok(())).is_ok() {
-        watch(&host, &threads, &mut conn, state);
-    } else {
-        state.stop.store(true, Ordering::Release);
+        watch(&host, &threads, &mut conn, &poller, state);
     }
-    finish(&host, threads, &mut conn);
+    stop(&host, &threads);
+    end(&host, threads);
+    // Nobody may be there any more to be told, or to say anything. A leave was said before the last rank hung up.
+    // Breaks if: what was said is not heard once more; a job that ended in order would leave its agent behind.
+    let _ = talk(&host, &mut conn, state);
+    let _ = tell_notes(&host, &mut conn);
     // Breaks if: these go after the connection; the next run would find the job held.
     drop(locks);
     drop(host);
@@ -232,10 +258,7 @@ fn serve(
 fn make_host(what: Unpacked, pool: Pool, clock: &Arc<dyn Clock>, steps: &Steps) -> Result<Host> {
     let plan = what.plan;
     let node = &plan.layout.nodes[plan.node as usize];
-    let shape = IndexShape {
-        ranks: node.ranks.len() as u32,
-        writers: node.writers.len() as u32,
-    };
+    let shape = IndexShape::of(node);
     let root = (!plan.node_root.is_empty()).then(|| what.working_dir.join(&plan.node_root));
     let servers: Vec<PathBuf> = (plan.servers.iter())
         .map(|server| what.working_dir.join(server))
@@ -310,12 +333,7 @@ fn start_into(
 }
 
 /// Goes on with the conversation until the node's part is decided, or is given up.
-fn watch(host: &Host, threads: &Threads, conn: &mut Conn, state: &State) {
-    let Ok(poller) = Poller::new() else {
-        return host
-            .shared
-            .note("the agent has no descriptor left".to_owned());
-    };
+fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state: &State) {
     let index = Index::new(&host.pool, host.shape);
     let mut alone_since = None;
     let mut talks = true;
@@ -414,13 +432,6 @@ fn stop(host: &Host, threads: &Threads) {
     for writer in 0..host.shape.writers {
         index.nudge(writer);
     }
-}
-
-fn finish(host: &Host, threads: Threads, conn: &mut Conn) {
-    stop(host, &threads);
-    end(host, threads);
-    // Nobody may be there any more to be told.
-    let _ = tell_notes(host, conn);
 }
 
 /// Waits for the threads; one that hangs in a dead directory is left to the end of the agent, and said.
