@@ -222,11 +222,15 @@ impl Agent {
         );
     }
 
-    /// Takes leave, and waits until the agent has let go of the session; what it had to say last.
-    pub(crate) fn leave(mut self, clock: &dyn Clock) -> Result<Vec<String>> {
+    /// Says that the session ends in order: before this rank hangs up, so that it is heard before nobody is left.
+    pub(crate) fn take_leave(&mut self) -> Result<()> {
+        let leave = Message::Agent(AgentMessage::Leave);
+        self.conn.send(&leave, ANSWER_TIMEOUT)
+    }
+
+    /// Waits until the agent has let go of the session; what it had to say last.
+    pub(crate) fn wait_for_end(mut self, clock: &dyn Clock) -> Result<Vec<String>> {
         let mut notes = Vec::new();
-        self.conn
-            .send(&Message::Agent(AgentMessage::Leave), ANSWER_TIMEOUT)?;
         let until = clock.now() + LEAVE_TIMEOUT;
         loop {
             let left = until.saturating_sub(clock.now());

@@ -81,10 +81,13 @@ impl Session {
             waker.wake();
             result = result.and(join(thread, &*self.environment.clock));
         }
-        let agent = threads.agent.take();
+        let mut agent = threads.agent.take().filter(|_| in_order);
+        if let Some(agent) = &mut agent {
+            result = result.and(agent.take_leave());
+        }
         drop(threads);
-        if let Some(agent) = agent.filter(|_| in_order) {
-            match agent.leave(&*self.environment.clock) {
+        if let Some(agent) = agent {
+            match agent.wait_for_end(&*self.environment.clock) {
                 Ok(notes) => self.warnings.extend(notes),
                 Err(error) => result = result.and(Err(error)),
             }

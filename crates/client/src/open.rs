@@ -29,7 +29,7 @@ use crate::start::{Start, prepare_start, server_names};
 use crate::threads::Threads;
 use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
-use orcheck_engine::control::{ControlShared, Links};
+use orcheck_engine::control::ControlShared;
 use orcheck_engine::encoding::{Recipe, fingerprint};
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
 use orcheck_engine::host::{Host, HostPlan};
@@ -48,7 +48,6 @@ use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
 use orcheck_io::secret::Secret;
-use orcheck_plan::Placement;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,10 +156,7 @@ pub(crate) fn open(
     let mut peers = Peers::meet(collective, &layout, &options, &start)?;
     places.losses = options.peers;
 
-    let shape = IndexShape {
-        ranks: layout.nodes[node as usize].ranks.len() as u32,
-        writers: layout.nodes[node as usize].writers.len() as u32,
-    };
+    let shape = IndexShape::of(&layout.nodes[node as usize]);
     let claim_here = || {
         let claimant = Claimant {
             job: job.clone(),
@@ -245,8 +241,11 @@ pub(crate) fn open(
         (_, None) => Ok(Threads::elsewhere(&host, rank, own, None)),
         (_, Some((side, links))) => {
             let placement = start.placement.as_ref();
-            hand_over(agent, &host, side, links, doors, placement, &mut notes)
-                .map(|agent| Threads::elsewhere(&host, rank, own, Some(agent)))
+            let agent = agent.ok_or_else(|| Error::internal("no agent was found"));
+            agent.and_then(|mut agent| {
+                agent.hand_over(&host, side, links, doors, placement, &mut notes)?;
+                Ok(Threads::elsewhere(&host, rank, own, Some(agent)))
+            })
         }
     };
     let rest = threads.and_then(|threads| {
@@ -277,25 +276,6 @@ pub(crate) fn open(
         host,
     };
     Ok((opened, options))
-}
-
-/// Hands the node's engine to its agent.
-fn hand_over(
-    agent: Option<Agent>,
-    host: &Host,
-    side: &mut NodeSide,
-    links: Links,
-    doors: Vec<Listener>,
-    placement: Option<&Placement>,
-    notes: &mut Vec<String>,
-) -> Result<Agent> {
-    let mut agent = agent.ok_or_else(|| Error::internal("no agent was found"))?;
-    if let Some(placement) = placement {
-        // Before any rank can ask: the agent's threads may start later.
-        host.first_lanes(placement);
-    }
-    agent.hand_over(host, side, links, doors, placement, notes)?;
-    Ok(agent)
 }
 
 /// What the user should know when huge pages were asked for from the machine's reserve and are not there.

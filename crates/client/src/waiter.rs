@@ -42,8 +42,10 @@ impl Waiter {
             let news = index.news();
             let mut lost = None;
             let mut pending = None;
+            let mut sealed = false;
             for &level in &self.levels {
                 match index.outcome(step, level) {
+                    Outcome::Committed if level == Level::Process => sealed = true,
                     Outcome::Committed => return Ok(()),
                     Outcome::Lost(error) => {
                         let what = format!("checkpoint {step} is not safe at level {level}");
@@ -51,6 +53,10 @@ impl Waiter {
                     }
                     Outcome::Pending => pending = pending.or(Some(level)),
                 }
+            }
+            // Breaks if: what is sealed is enough by itself; when no directory takes it, it goes with the engine.
+            if sealed && pending.is_some() {
+                return Ok(());
             }
             // What no directory takes stays in memory only until the engine gives it up.
             let never = pending == Some(Level::Process) && lost.is_some();
