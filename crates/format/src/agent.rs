@@ -13,7 +13,7 @@
 //! Not here: who sends what when (`engine::agent`).
 
 use crate::cbor::{Reader, Writer};
-use crate::encoding::Compression;
+use crate::encoding::{Compression, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
 use crate::sabotage::{Switch, off};
@@ -58,7 +58,7 @@ pub struct ReplicaPart {
 pub struct RecipePart {
     /// How pieces are made smaller.
     pub compression: Compression,
-    /// The compressor's level, plus 2^31.
+    /// The compressor's level.
     pub level: i32,
     /// The user's key, if containers are encrypted.
     pub secret: Option<[u8; 32]>,
@@ -370,7 +370,7 @@ impl Adoption {
         w.uint(12u8).uint(u8::from(self.incremental));
         w.uint(13u8).uint(self.timeout_ms);
         w.uint(14u8).array(3);
-        w.uint(compression_code(self.recipe.compression));
+        w.uint(compressed(self.recipe.compression).code());
         w.uint((i64::from(self.recipe.level) + (1 << 31)) as u64);
         w.bytes(self.recipe.secret.as_ref().map_or(&[][..], |key| key));
         if let Some(replication) = &self.replication {
@@ -564,22 +564,21 @@ fn read_node(r: &mut Reader<'_>) -> Result<NodePart> {
     })
 }
 
-fn compression_code(compression: Compression) -> u8 {
-    match compression {
-        Compression::None => 0,
-        Compression::Zstd => 1,
-        Compression::Lz4 => 2,
+/// The encoding of a recipe that says nothing but this; its number is what travels.
+fn compressed(compression: Compression) -> Encoding {
+    Encoding {
+        compression,
+        ..Encoding::default()
     }
 }
 
 fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
     r.tuple(3)?;
-    let compression = match r.uint::<u8>()? {
-        0 => Compression::None,
-        1 => Compression::Zstd,
-        2 => Compression::Lz4,
-        other => return Err(r.unsupported(format_args!("compression {other} is unknown"))),
-    };
+    let encoding = Encoding::from_code(r.uint()?)?;
+    let compression = encoding.compression;
+    if encoding != compressed(compression) {
+        return Err(r.unsupported("a recipe says more than how pieces are compressed"));
+    }
     let level = i64::from(r.uint::<u32>()?) - (1 << 31);
     let secret = match r.bytes(32)? {
         [] => None,

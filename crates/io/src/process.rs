@@ -9,16 +9,22 @@
 
 #![allow(unsafe_code)]
 
+use crate::clock::Deadline;
+use crate::error::rustix_error;
+use crate::file::backoff;
 use crate::machine::pin_current_thread;
+use crate::poll::poll_one;
 use orcheck_format::error::{Error, Result};
-use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
+use rustix::event::PollFlags;
+use std::ffi::CStr;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What an agent's process is called in the list of processes.
-pub const AGENT_NAME: &str = "orcheck-agent";
+pub const AGENT_NAME: &CStr = c"orcheck-agent";
 /// Most of what a program says before it fails.
 const SAID_BYTES: u64 = 4096;
 
@@ -37,11 +43,15 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
         };
         kind(format!("program {}: {error}", program.display()))
     })?;
-    let until = Instant::now() + timeout;
+    let deadline = Deadline::after(timeout);
+    let mut attempt = 0;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) if !deadline.passed() => {
+                backoff(attempt, deadline);
+                attempt += 1;
+            }
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -96,7 +106,7 @@ pub fn leave_starter() {
     // One that leads its group already stays in it.
     let _ = rustix::process::setsid();
     let all: Vec<u32> = (0..1024).collect();
-    let _ = rustix::thread::set_name(c"orcheck-agent");
+    let _ = rustix::thread::set_name(AGENT_NAME);
     // The kernel keeps what the cgroup allows of them.
     let _ = pin_current_thread(&all);
 }
@@ -116,11 +126,12 @@ pub fn silence() {
     }
 }
 
-/// Starts this program anew with these arguments and waits until it says a line that begins with `ready`.
+/// Starts this program anew with these arguments and waits until it says a line that begins with `ready`, at most
+/// `timeout`.
 ///
 /// # Errors
-/// Unavailable, with what it said, when it ends before.
-pub fn start_self(arguments: &[String], ready: &str) -> Result<()> {
+/// Unavailable, with what it said, when it ends before; Unavailable when it says nothing in time, and is ended then.
+pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Result<()> {
     let failed =
         |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
     let program = std::env::current_exe().map_err(failed)?;
@@ -128,13 +139,29 @@ pub fn start_self(arguments: &[String], ready: &str) -> Result<()> {
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .map_err(failed)?;
+    let deadline = Deadline::after(timeout);
+    let mut line = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        let mut piece = [0; 256];
+        while !line.contains(&b'\n') && line.len() < SAID_BYTES as usize {
+            // Breaks if: it is read without looking; a child that hangs before it listens would be waited for for ever.
+            if !poll_one(stdout.as_fd(), PollFlags::IN, deadline)
+                .map_err(|errno| rustix_error(errno, "wait for a program in the background"))?
+            {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::unavailable(format!(
+                    "starting in the background: nothing was said within {} s",
+                    timeout.as_secs_f64()
+                )));
+            }
+            match stdout.read(&mut piece).map_err(failed)? {
+                0 => break,
+                count => line.extend_from_slice(&piece[..count]),
+            }
+        }
     }
-    if line.starts_with(ready) {
+    if line.starts_with(ready.as_bytes()) {
         return Ok(());
     }
     let mut said = Vec::new();

@@ -28,6 +28,8 @@ use crate::stop;
 
 /// What an agent says first when it can be reached.
 const READY: &str = "agent of job";
+/// Longest wait for the one in the background to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
 /// How often signals are looked at.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -46,7 +48,7 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     let root = root(args)?;
     let told = format!("{READY} {} on node {node}: ready", job.as_str());
     if args.detach {
-        start_self(&again(args, &node, &root), READY)?;
+        start_self(&again(args, &node, &root), READY, START_LIMIT)?;
         return Ok(outcome(told, &job, &node));
     }
     if args.detached {

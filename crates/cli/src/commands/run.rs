@@ -39,6 +39,7 @@ use crate::job::Job;
 use crate::output::{Failure, Outcome, count};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
+use orcheck_io::process::AGENT_NAME;
 
 /// Environment variable that tells the command which run it is, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
@@ -415,7 +416,7 @@ fn orphans() -> Vec<Pid> {
 fn is_agent(pid: &str) -> bool {
     let path = format!("/proc/{pid}/comm");
     let name = orcheck_io::read_text(std::path::Path::new(&path), 64);
-    name.is_ok_and(|name| name.trim() == orcheck_io::process::AGENT_NAME)
+    name.is_ok_and(|name| name.trim().as_bytes() == AGENT_NAME.to_bytes())
 }
 
 fn signal_of(number: i32) -> Signal {

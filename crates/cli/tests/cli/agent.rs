@@ -32,19 +32,18 @@ fn started(scratch: &Scratch, node: &str, linger: &str) -> Child {
     child
 }
 
-/// Processes whose command line names this directory.
-fn processes(scratch: &Scratch) -> Vec<String> {
+/// Agents whose command line names this directory: number and command line.
+fn processes(scratch: &Scratch) -> Vec<(u32, String)> {
     let dir = scratch.path().display().to_string();
     let all = std::fs::read_dir("/proc").unwrap().flatten();
-    all.filter(|entry| {
-        entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.parse::<u32>().is_ok())
-    })
-    .filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok())
-    .filter(|line| line.contains(&dir) && line.contains("agent"))
-    .collect()
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let lines = numbers.filter_map(|pid: u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        Some((pid, line.ok()?))
+    });
+    lines
+        .filter(|(_, line)| line.contains(&dir) && line.contains("agent"))
+        .collect()
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -107,7 +106,8 @@ fn in_the_background_it_holds_nothing_of_its_starter() {
     let detach = agent(&scratch, "n0", &["--detach", "--linger", "3"]);
     // Descriptor 3 is one that the starter forgot to keep to itself.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "exec 3>&1; exec \"$0\" \"$@\""]);
+    // And it is bound to one processor, as ranks are.
+    shell.args(["-c", "taskset -pc 0 $$ >&2; exec 3>&1; exec \"$0\" \"$@\""]);
     shell.arg(detach.get_program()).args(detach.get_args());
     let begin = Instant::now();
     let done = Answer::of(shell.output().unwrap());
@@ -121,9 +121,19 @@ fn in_the_background_it_holds_nothing_of_its_starter() {
     );
     let there = processes(&scratch);
     assert!(
-        there.iter().any(|line| line.contains("--detached")),
+        there.iter().any(|(_, line)| line.contains("--detached")),
         "{there:?}"
     );
+    // Breaks if: it stays bound; the engine of a node would share one processor with the rank that started it.
+    let allowed = |status: &str| -> String {
+        let lines = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list"));
+        lines.unwrap_or_default().to_owned()
+    };
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let theirs = std::fs::read_to_string(format!("/proc/{}/status", there[0].0)).unwrap();
+    assert_eq!(allowed(&theirs), allowed(&own));
     until("it does not end", || processes(&scratch).is_empty());
 }
 

@@ -68,6 +68,22 @@ fn a_run_that_lost_a_node_is_ended() {
     );
 }
 
+// Breaks if: a question without an answer is waited for; a node that hangs would hold the job up for ever.
+#[test]
+fn a_node_that_does_not_answer_is_lost() {
+    let scratch = Scratch::new();
+    let fifo = scratch.path().join("never");
+    let script = "echo $1; test $ORCHECK_RUN_ATTEMPT = 2 || { mkfifo never; exit 1; }";
+    let alive = format!(
+        "test {{node}} = a || test ! -e {0} || cat {0}",
+        fifo.display()
+    );
+    let mut command = orcheck(&["run", "--nodes", "a,b", "--alive", &alive]);
+    command.args(["--", "sh", "-c", script, "job", "{nodes}"]);
+    let done = Answer::of(command.current_dir(scratch.path()).output().unwrap());
+    assert_eq!(done.stdout, "a,b\na\n", "{}", done.stderr);
+}
+
 #[test]
 fn with_too_few_nodes_there_is_no_further_run() {
     let scratch = Scratch::new();

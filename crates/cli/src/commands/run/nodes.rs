@@ -157,9 +157,7 @@ impl Nodes {
                 came.push(node);
             }
         }
-        if !self.used.is_empty() && self.used.len() < self.least
-            || self.used.is_empty() && before > 0
-        {
+        if before > 0 && self.used.len() < self.least {
             return Err(Error::unavailable(format!(
                 "{} of {before} nodes are left, fewer than --min-nodes {}",
                 self.used.len(),
