@@ -5,14 +5,16 @@ use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
 use orcheck_client::Session;
 use orcheck_engine::agent::{Agent, KEY, address, ask};
-use orcheck_format::agent::AgentMessage;
+use orcheck_format::agent::{Adoption, AgentMessage, NodePart, RecipePart};
+use orcheck_format::encoding::Compression;
 use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::{JobName, Level};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::conn::Conn;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_io::pool::{Pool, PoolShape};
+use orcheck_io::steps::{StepHook, Steps, Verdict};
+use orcheck_io::testing::{FaultPlan, Scratch};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +71,25 @@ fn what_all_ranks_sealed_survives_them() {
             agent.join().unwrap().unwrap();
         }
     }
+}
+
+// Breaks if: what is sealed stays safe at level process although no directory took it: it goes with the engine.
+#[test]
+fn what_no_directory_takes_is_not_safe_at_level_process_either() {
+    let scratch = Scratch::new("untaken");
+    let plan = Arc::new(FaultPlan::new());
+    let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
+    let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
+    job.run(|session, rank| {
+        let session = save(session, rank, 1);
+        session.wait(1, Level::Global, LONG).unwrap();
+        plan.fail_from_now("file.write", "ost0", Verdict::Fail(28));
+        let session = save(Ok(session), rank, 2);
+        for level in [Level::Global, Level::Process] {
+            let error = refused(session.wait(2, level, LONG));
+            says(&error, ErrorKind::NoSpace, &["checkpoint 2 is not safe"]);
+        }
+    });
 }
 
 #[test]
@@ -129,6 +150,23 @@ fn nonsense_costs_only_who_says_it() {
         job: b"nonsense".to_vec(),
     };
     says(&say(job_of_nobody, true), ErrorKind::Corrupt, &["adoption"]);
+    // A pool that is not of this node: the engine would look for its ranks beyond the end.
+    let alien = Pool::create(PoolShape {
+        chunk_bytes: 65536,
+        chunk_count: 1,
+        words: 1,
+        rings: 0,
+        ring_entries: 0,
+    });
+    let adopt = AgentMessage::Adopt {
+        job: adoption(&name).encode(),
+    };
+    let alien = ask(&mut call(), adopt, Some(alien.unwrap().fd()), LONG, |_| ());
+    says(
+        &alien.unwrap_err(),
+        ErrorKind::Corrupt,
+        &["the pool is that of another node"],
+    );
     let mut stranger = call();
     stranger.send(&Message::Goodbye { node: 0 }, LONG).unwrap();
     assert!(stranger.receive(LONG).is_err(), "it hangs up");
@@ -152,4 +190,39 @@ fn nonsense_costs_only_who_says_it() {
         steps.clone(),
     );
     assert!(again.is_ok(), "the agent ended with the job");
+}
+
+/// A job of one rank, as it is handed over.
+fn adoption(job: &JobName) -> Adoption {
+    Adoption {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        job: job.clone(),
+        epoch: Epoch {
+            counter: 1,
+            run: RunId([1; 16]),
+        },
+        nodes: vec![NodePart {
+            name: "n0".to_owned(),
+            host: "here".to_owned(),
+            writers: vec![vec![0]],
+            addresses: Vec::new(),
+        }],
+        node: 0,
+        servers: Vec::new(),
+        node_root: String::new(),
+        keep: 2,
+        mode: 2,
+        direct: true,
+        pin: false,
+        incremental: false,
+        timeout_ms: 1000,
+        recipe: RecipePart {
+            compression: Compression::None,
+            level: 1,
+            secret: None,
+        },
+        replication: None,
+        placement: String::new(),
+        working_dir: "/".to_owned(),
+    }
 }

@@ -3,7 +3,7 @@
 use crate::hooks::{Key, Named};
 use crate::ledger::Story;
 use crate::life::{Life, Workload};
-use crate::processes::{CORES, HOSTS, Hub};
+use crate::processes::{CORES, HOSTS, each_rank, ends};
 use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
@@ -74,7 +74,7 @@ fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &
         there.write_all(b"!").unwrap();
         agent.run(LINGER).unwrap();
         if let Some((hook, keys)) = &hook {
-            write_keys(hook, keys);
+            hook.write(keys);
         }
         0
     });
@@ -84,9 +84,28 @@ fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &
     child
 }
 
-fn write_keys(hook: &Named, path: &Path) {
-    let lines: Vec<String> = hook.seen().iter().map(ToString::to_string).collect();
-    std::fs::write(path, lines.join("\n")).unwrap();
+/// The agents of all nodes; `hit` has the hook.
+fn agents(workload: Workload, root: &Path, hit: Option<(u32, &Arc<Named>, &Path)>) -> Vec<Child> {
+    // It makes the directories.
+    let _ = workload.job(root, Steps::none());
+    let hook = |node| {
+        hit.filter(|(who, ..)| *who == node)
+            .map(|(_, hook, keys)| (Arc::clone(hook), keys))
+    };
+    (0..workload.nodes)
+        .map(|node| agent(workload, root, node, hook(node)))
+        .collect()
+}
+
+/// After a job that ended in order nothing of an agent may be left.
+fn all_ended(agents: Vec<Child>) -> Result<Verdict, Failure> {
+    for agent in agents {
+        match agent.wait(PROMPTLY) {
+            Ended::Exited(0) => {}
+            ended => return Err((Verdict::Leak, format!("an agent ended with {ended:?}"))),
+        }
+    }
+    Ok(Verdict::Pass)
 }
 
 /// Runs the job once, its agents among the processes; how the ranks ended, and the agents, which may serve the next run.
@@ -97,47 +116,31 @@ fn run(
     hook: &Arc<Named>,
     keys: &Path,
 ) -> (Vec<Ended>, Vec<Child>) {
-    let make_dirs = workload.job(root, Steps::none());
-    drop(make_dirs);
-    let agents: Vec<Child> = (0..workload.nodes)
-        .map(|node| {
-            let hit = victim == Victim::Agent(node);
-            agent(workload, root, node, hit.then(|| (Arc::clone(hook), keys)))
-        })
-        .collect();
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let mut children = Vec::new();
-    for rank in 0..workload.ranks {
-        children.push(Child::run(|| {
-            let mine = world[rank as usize].take();
-            world.iter_mut().for_each(|hub| drop(hub.take()));
-            let life = Life::new(workload, root, 1, CHECKPOINTS);
-            let hit = victim == Victim::Rank(rank);
-            let life = match victim {
-                Victim::Rank(_) => life.sealed(),
-                Victim::Agent(_) => life,
-            };
-            let life = if hit { life.steps(hook.steps()) } else { life };
-            let arm = |number| {
-                if hit && number == 2 {
-                    hook.arm();
-                }
-            };
-            life.live_one(Box::new(mine.unwrap()), &arm);
-            if hit {
-                write_keys(hook, keys);
+    let hit = match victim {
+        Victim::Agent(node) => Some((node, hook, keys)),
+        Victim::Rank(_) => None,
+    };
+    let agents = agents(workload, root, hit);
+    let children = each_rank(workload.ranks, |rank, mine| {
+        let life = Life::new(workload, root, 1, CHECKPOINTS);
+        let hit = victim == Victim::Rank(rank);
+        // Level process outlives the ranks, and not the agents.
+        let life = match victim {
+            Victim::Rank(_) => life.sealed(),
+            Victim::Agent(_) => life,
+        };
+        let life = if hit { life.steps(hook.steps()) } else { life };
+        let arm = |number| {
+            if hit && number == 2 {
+                hook.arm();
             }
-            0
-        }));
-        world[rank as usize] = None;
-    }
-    (
-        children
-            .into_iter()
-            .map(|child| child.wait(PATIENCE))
-            .collect(),
-        agents,
-    )
+        };
+        life.live_one(mine, &arm);
+        if hit {
+            hook.write(keys);
+        }
+    });
+    (ends(children), agents)
 }
 
 fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
@@ -154,13 +157,7 @@ fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
             "{ended:?} {}",
             told(&story)
         );
-        for agent in agents {
-            assert_eq!(
-                agent.wait(PROMPTLY),
-                Ended::Exited(0),
-                "an agent stays after the end in order"
-            );
-        }
+        all_ended(agents).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let fresh = text
             .lines()
@@ -194,16 +191,7 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
         agents.insert(node as usize, agent(workload, root, node, None));
     }
     let result = judge(&workload, root, victim, &ended);
-    let result = result.and_then(|()| {
-        // The next run closed the job in order: nothing of an agent may be left.
-        for agent in agents {
-            match agent.wait(PROMPTLY) {
-                Ended::Exited(0) => {}
-                ended => return Err((Verdict::Leak, format!("an agent ended with {ended:?}"))),
-            }
-        }
-        Ok(Verdict::Pass)
-    });
+    let result = result.and_then(|()| all_ended(agents));
     Outcome::of(struck, result)
 }
 
@@ -257,30 +245,17 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
 fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
-    drop(workload.job(root, Steps::none()));
-    let agents: Vec<Child> = (0..workload.nodes)
-        .map(|node| agent(workload, root, node, None))
-        .collect();
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let mut children = Vec::new();
-    for rank in 0..workload.ranks {
-        children.push(Child::run(|| {
-            let mine = world[rank as usize].take();
-            world.iter_mut().for_each(|hub| drop(hub.take()));
-            // What was acknowledged at level process must be what the next run resumes from, or older than that.
-            let life = Life::new(workload, root, 1, 200).sealed();
-            life.live_one(Box::new(mine.unwrap()), &|_| {});
-            0
-        }));
-        world[rank as usize] = None;
-    }
+    let agents = agents(workload, root, None);
+    let mut children = each_rank(workload.ranks, |_, mine| {
+        // The next run must resume from what was acknowledged at level process, or from something newer.
+        let life = Life::new(workload, root, 1, 200).sealed();
+        life.live_one(mine, &|_| {});
+    });
     let first = children.remove(0);
     // Killed when that time is over; the others at once after it.
     let ended = first.wait(Duration::from_micros(20_000 + random.below(150_000)));
     children.iter().for_each(Child::kill);
-    for child in children {
-        let _ = child.wait(PATIENCE);
-    }
+    ends(children);
     if ended != Ended::Hung {
         return Err((
             Verdict::HardFail,
@@ -288,12 +263,7 @@ fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, F
         ));
     }
     heal(&workload, root, 2)?;
-    for agent in agents {
-        if agent.wait(PROMPTLY) != Ended::Exited(0) {
-            return Err((Verdict::Leak, "an agent stays".to_owned()));
-        }
-    }
-    Ok(Verdict::Pass)
+    all_ended(agents)
 }
 
 pub fn all_ranks_are_killed_at_random_moments() {
@@ -319,58 +289,36 @@ fn stands_still(workload: Workload, random: &mut Random) -> Result<Verdict, Fail
     const CONTINUE: i32 = 18;
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
-    drop(workload.job(root, Steps::none()));
-    let agents: Vec<Child> = (0..workload.nodes)
-        .map(|node| agent(workload, root, node, None))
-        .collect();
+    let agents = agents(workload, root, None);
     let victim = &agents[random.below(u64::from(workload.nodes)) as usize];
     let (mut here, there) = UnixStream::pair().unwrap();
-    let mut there = Some(there);
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let mut children = Vec::new();
-    for rank in 0..workload.ranks {
-        let tell = there.take_if(|_| rank == 0);
-        children.push(Child::run(|| {
-            let mine = world[rank as usize].take();
-            world.iter_mut().for_each(|hub| drop(hub.take()));
-            let life = Life::new(workload, root, 1, 40);
-            life.live_one(Box::new(mine.unwrap()), &|number| {
-                if let (Some(mut tell), 2) = (tell.as_ref(), number) {
-                    tell.write_all(b"!").unwrap();
-                }
-            });
-            0
-        }));
-        world[rank as usize] = None;
-    }
+    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    let children = each_rank(workload.ranks, |rank, mine| {
+        Life::new(workload, root, 1, 40).live_one(mine, &|number| {
+            if (rank, number) == (0, 2) {
+                (&there).write_all(b"!").unwrap();
+            }
+        });
+    });
     here.read_exact(&mut [0]).unwrap();
     moment(Duration::from_micros(random.below(30_000)));
     victim.signal(STOP);
     moment(Duration::from_millis(1500));
     victim.signal(CONTINUE);
-    for (rank, child) in children.into_iter().enumerate() {
-        match child.wait(PATIENCE) {
-            Ended::Exited(0) => {}
-            Ended::Hung => return Err((Verdict::Hang, format!("rank {rank}"))),
-            ended => {
-                return Err((
-                    Verdict::HardFail,
-                    format!("rank {rank} ended with {ended:?}"),
-                ));
-            }
-        }
+    for (rank, ended) in ends(children).into_iter().enumerate() {
+        let verdict = match ended {
+            Ended::Exited(0) => continue,
+            Ended::Hung => Verdict::Hang,
+            _ => Verdict::HardFail,
+        };
+        return Err((verdict, format!("rank {rank} ended with {ended:?}")));
     }
     let story = Story::read(root);
     let run = story.run(1);
     if !run.closed || !run.errors.is_empty() || story.newest_acked(u64::MAX, None) != Some(40) {
         return Err((Verdict::LostWork, told(&story)));
     }
-    for agent in agents {
-        if agent.wait(PROMPTLY) != Ended::Exited(0) {
-            return Err((Verdict::Leak, "an agent stays".to_owned()));
-        }
-    }
-    Ok(Verdict::Pass)
+    all_ended(agents)
 }
 
 // Breaks if: a silent agent counts as a dead one, or something waits for it without looking again.

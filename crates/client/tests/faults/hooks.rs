@@ -108,6 +108,12 @@ impl Named {
         Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
     }
 
+    /// Writes the names of all steps since it was armed, a line each.
+    pub fn write(&self, path: &Path) {
+        let lines: Vec<String> = self.seen().iter().map(ToString::to_string).collect();
+        std::fs::write(path, lines.join("\n")).unwrap();
+    }
+
     /// All steps since it was armed, in order.
     pub fn seen(&self) -> Vec<Key> {
         self.seen.lock().unwrap().1.clone()

@@ -169,6 +169,30 @@ const CHECKPOINTS: u64 = 3;
 /// Step 1 is taken in peace.
 const FIRST: u64 = 2;
 
+/// A process for each rank that does `work` with its end of the collective.
+pub fn each_rank(ranks: u32, work: impl Fn(u32, Box<Hub>)) -> Vec<Child> {
+    let mut world: Vec<Option<Hub>> = Hub::world(ranks).into_iter().map(Some).collect();
+    let start = |rank: u32| {
+        let child = Child::run(|| {
+            // Only this rank's ends stay open here: the others must see when somebody dies.
+            let mine = world[rank as usize].take();
+            world.iter_mut().for_each(|hub| drop(hub.take()));
+            work(rank, Box::new(mine.unwrap()));
+            0
+        });
+        // This process keeps no end either, once the rank has its own.
+        world[rank as usize] = None;
+        child
+    };
+    (0..ranks).map(start).collect()
+}
+
+/// How they ended, in order.
+pub fn ends(children: Vec<Child>) -> Vec<Ended> {
+    let ends = children.into_iter().map(|child| child.wait(PATIENCE));
+    ends.collect()
+}
+
 /// Runs the ranks as processes; `hook` is the victim's. How each ended, and how long that took after the victim.
 fn run(
     workload: Workload,
@@ -178,35 +202,24 @@ fn run(
     keys: Option<&Path>,
 ) -> (Vec<Ended>, Duration) {
     let clock = SystemClock;
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let mut children: Vec<(u32, Child)> = Vec::new();
-    for rank in 0..workload.ranks {
-        let child = Child::run(|| {
-            // Only this rank's ends stay open here: the others must see when somebody dies.
-            let mine = world[rank as usize].take();
-            world.iter_mut().for_each(|hub| drop(hub.take()));
-            let life = Life::new(workload, root, 1, CHECKPOINTS);
-            let life = if rank == victim {
-                life.steps(hook.steps())
-            } else {
-                life
-            };
-            let arm = |number| {
-                if rank == victim && number == FIRST {
-                    hook.arm();
-                }
-            };
-            life.live_one(Box::new(mine.unwrap()), &arm);
-            if let Some(path) = keys.filter(|_| rank == victim) {
-                let lines: Vec<String> = hook.seen().iter().map(ToString::to_string).collect();
-                std::fs::write(path, lines.join("\n")).unwrap();
+    let children = each_rank(workload.ranks, |rank, mine| {
+        let life = Life::new(workload, root, 1, CHECKPOINTS);
+        let life = if rank == victim {
+            life.steps(hook.steps())
+        } else {
+            life
+        };
+        let arm = |number| {
+            if rank == victim && number == FIRST {
+                hook.arm();
             }
-            0
-        });
-        // This process keeps no end either, once the rank has its own.
-        world[rank as usize] = None;
-        children.push((rank, child));
-    }
+        };
+        life.live_one(mine, &arm);
+        if let Some(path) = keys.filter(|_| rank == victim) {
+            hook.write(path);
+        }
+    });
+    let mut children: Vec<(u32, Child)> = (0..).zip(children).collect();
     children.sort_by_key(|(rank, _)| *rank != victim);
     let mut ended = vec![Ended::Hung; workload.ranks as usize];
     let mut begun = clock.now();

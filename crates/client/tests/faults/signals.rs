@@ -3,7 +3,7 @@
 use crate::ledger::Story;
 use crate::life::{Life, PAIR, SOLO, Workload};
 use crate::payload::{Origin, Payload};
-use crate::processes::{CORES, HOSTS, Hub};
+use crate::processes::{CORES, HOSTS, each_rank, ends};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
@@ -157,20 +157,9 @@ fn stopped(workload: &Workload, seed: u64) -> Result<Verdict, Failure> {
     let mut random = Random::new(seed);
     let scratch = Scratch::in_memory("stopped");
     let root = scratch.path();
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let children: Vec<Child> = (0..workload.ranks)
-        .map(|rank| {
-            let child = Child::run(|| {
-                let mine = world[rank as usize].take();
-                world.iter_mut().for_each(|hub| drop(hub.take()));
-                let life = Life::new(*workload, root, 1, 4);
-                life.live_one(Box::new(mine.unwrap()), &|_| {});
-                0
-            });
-            world[rank as usize] = None;
-            child
-        })
-        .collect();
+    let children = each_rank(workload.ranks, |_, mine| {
+        Life::new(*workload, root, 1, 4).live_one(mine, &|_| {});
+    });
     let victim = &children[random.below(u64::from(workload.ranks)) as usize];
     for _ in 0..4 {
         moment(Duration::from_micros(random.below(12_000)));
@@ -178,10 +167,7 @@ fn stopped(workload: &Workload, seed: u64) -> Result<Verdict, Failure> {
         moment(Duration::from_millis(1 + random.below(60)));
         victim.signal(libc::SIGCONT);
     }
-    let ended: Vec<Ended> = children
-        .into_iter()
-        .map(|child| child.wait(PATIENCE))
-        .collect();
+    let ended = ends(children);
     let story = Story::read(root);
     let mine = story.run(1);
     let fail = |verdict| Err((verdict, format!("{ended:?}; {}", told(&story))));

@@ -5,7 +5,7 @@
 
 use crate::ledger::Story;
 use crate::life::{Life, PEERS, Workload};
-use crate::processes::Hub;
+use crate::processes::{each_rank, ends};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, told, trials,
 };
@@ -45,46 +45,23 @@ const THIRTY_TWO: Workload = Workload {
 /// Standard deviations that the share may be off: a right one is further off in one of 15,000 runs.
 const SIGMAS: f64 = 4.0;
 
-/// Every rank a process; `between` is called in that of rank 0.
-fn start(
-    workload: Workload,
-    root: &Path,
-    run: u64,
-    checkpoints: u64,
-    mut tell: Option<UnixStream>,
-) -> Vec<Child> {
-    let mut world: Vec<Option<Hub>> = Hub::world(workload.ranks).into_iter().map(Some).collect();
-    let mut children = Vec::new();
-    for rank in 0..workload.ranks {
-        let tell = tell.take_if(|_| rank == 0);
-        children.push(Child::run(|| {
-            let mine = world[rank as usize].take();
-            world.iter_mut().for_each(|hub| drop(hub.take()));
-            let life = Life::new(workload, root, run, checkpoints);
-            life.live_one(Box::new(mine.unwrap()), &|number| {
-                // The first one is safe at all nodes: now they may be killed, in the middle of the second.
-                if let (Some(mut tell), 2) = (tell.as_ref(), number) {
-                    tell.write_all(b"!").unwrap();
-                }
-            });
-            0
-        }));
-        world[rank as usize] = None;
-    }
-    children
-}
-
 /// Whether the job came back, and whether it should have, by where the record says that the copies are.
 fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failure> {
     let scratch = Scratch::in_memory("survival");
     let root = scratch.path();
     let (mut here, there) = UnixStream::pair().unwrap();
-    let children = start(workload, root, 1, 1000, Some(there));
+    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    let children = each_rank(workload.ranks, |rank, mine| {
+        Life::new(workload, root, 1, 1000).live_one(mine, &|number| {
+            // The first one is safe at all nodes: now they may be killed, in the middle of the second.
+            if (rank, number) == (0, 2) {
+                (&there).write_all(b"!").unwrap();
+            }
+        });
+    });
     let safe = here.read_exact(&mut [0]);
     children.iter().for_each(Child::kill);
-    for child in children {
-        let _ = child.wait(PATIENCE);
-    }
+    ends(children);
     let story = Story::read(root);
     if safe.is_err() {
         return Err((
@@ -101,10 +78,9 @@ fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failu
     for node in &gone {
         std::fs::remove_dir_all(root.join(format!("local/job/n{node}"))).unwrap();
     }
-    let ended: Vec<Ended> = start(workload, root, 2, 0, None)
-        .into_iter()
-        .map(|child| child.wait(PATIENCE))
-        .collect();
+    let ended = ends(each_rank(workload.ranks, |_, mine| {
+        Life::new(workload, root, 2, 0).live_one(mine, &|_| {});
+    }));
     let story = Story::read(root);
     let run = story.run(2);
     if let Some(text) = run.wrong.first() {
