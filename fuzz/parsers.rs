@@ -16,6 +16,7 @@ use orcheck_format::encoding::{Encoding, SEAL_BYTES};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::manifest::{Extent, Manifest};
+use orcheck_format::members::Members;
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, CommitRecord, Resumed};
 use orcheck_format::wire::{FrameHeader, Message};
@@ -26,7 +27,7 @@ use std::sync::OnceLock;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -36,6 +37,7 @@ pub const TARGETS: [Target; 17] = [
     ("commit_record", commit_record),
     ("claim", claim),
     ("resumed", resumed),
+    ("members", members),
     ("frame_header", frame_header),
     ("message", message),
     ("adoption", adoption),
@@ -193,6 +195,12 @@ fn claim(bytes: &[u8]) {
 fn resumed(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
         one_encoding(bytes, envelope(bytes), Resumed::decode, Resumed::encode);
+    });
+}
+
+fn members(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, envelope(bytes), Members::decode, Members::encode);
     });
 }
 

@@ -25,6 +25,7 @@ mod doors;
 mod drain;
 mod facts;
 mod lend;
+mod members;
 mod open;
 pub mod options;
 mod peers;

@@ -191,8 +191,14 @@ pub(crate) fn open(
         notes.append(&mut side.held.notes);
     }
 
+    let recalled = match (&mut peers, &places.node) {
+        (Some(peers), Some(dir)) if leads_node => {
+            peers.recall(dir.as_ref(), &job, epoch, &mut notes)
+        }
+        _ => Ok(()),
+    };
     let connected = connect(rank, &layout, side.as_mut(), listeners, &start, environment);
-    let (pool, own, links) = agree(collective, connected)?;
+    let (pool, own, links) = agree(collective, recalled.and(connected))?;
 
     let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
     notes.extend(prepare_memory(

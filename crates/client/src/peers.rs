@@ -9,16 +9,18 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::doors;
+use crate::members::{remember, remembered};
 use crate::options::Options;
 use crate::start::Start;
 use orcheck_engine::host::Replication;
 use orcheck_engine::layout::Layout;
-use orcheck_engine::remote::Holdings;
+use orcheck_engine::remote::{Files, Holdings, NodeAt};
 use orcheck_format::error::Result;
-use orcheck_format::names::FileName;
-use orcheck_io::dir::{Dir, Entry};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::members::Member;
+use orcheck_io::dir::Dir;
 use orcheck_io::environment::read_text;
-use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::net::{Key, Listener};
 use orcheck_redundancy::Domains;
 
 /// Largest topology file.
@@ -31,8 +33,10 @@ const SOURCES_TOLD: usize = 64;
 
 /// What a rank knows of the other nodes.
 pub(crate) struct Peers {
-    /// Names of the nodes, and where their keepers are reached.
-    pub(crate) nodes: Vec<(String, Vec<Address>)>,
+    /// Where the keepers of the nodes are.
+    pub(crate) nodes: Vec<NodeAt>,
+    /// Nodes of earlier runs that this node knows of and this run has not.
+    pub(crate) absent: Vec<Member>,
     pub(crate) domains: Domains,
     pub(crate) key: Key,
     /// What each node holds, as of the last look.
@@ -69,6 +73,11 @@ impl Peers {
         };
         let (doors, addresses) = agree(collective, opened)?;
         let nodes = doors::exchange(collective, layout, &addresses)?;
+        let nodes = nodes.into_iter().map(|(name, addresses)| NodeAt {
+            name,
+            addresses,
+            key: start.key.clone(),
+        });
         let text = match (&options.topology, rank) {
             (Some(path), 0) => {
                 read_text(path, TOPOLOGY_LIMIT_BYTES).map_err(|error| error.at("topology"))
@@ -84,12 +93,27 @@ impl Peers {
         };
         let domains = agree(collective, domains)?;
         Ok(Some(Self {
-            nodes,
+            nodes: nodes.collect(),
+            absent: Vec::new(),
             domains,
             key: start.key.clone(),
             holdings: Holdings::new(),
             doors,
         }))
+    }
+
+    /// Takes in what the node's directory knows of nodes of earlier runs, and writes there who is in this one.
+    pub(crate) fn recall(
+        &mut self,
+        dir: &dyn Dir,
+        job: &JobName,
+        epoch: Epoch,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let mut known = remembered(dir, epoch.counter, notes)?;
+        known.retain(|member| self.nodes.iter().all(|node| node.name != member.name));
+        self.absent = known;
+        remember(dir, job, epoch, self)
     }
 
     /// What the engine must know of it.
@@ -139,22 +163,12 @@ pub(crate) fn tell_sources(
     Ok((count > 0).then(|| format!("read from other nodes: {}", told.join(", "))))
 }
 
-/// Names and lengths of the job's files in a directory.
-pub(crate) fn files_of(dir: &dyn Dir) -> Result<Vec<(String, u64)>> {
-    let ours = |entry: &Entry| {
-        let name = FileName::parse(&entry.name);
-        !entry.is_dir && !matches!(name, None | Some(FileName::Temporary(_)))
-    };
-    let entries = dir.list()?.into_iter().filter(ours);
-    Ok(entries.map(|entry| (entry.name, entry.len_bytes)).collect())
-}
-
 /// What the lowest rank of each node says that its node holds. Collective; rank 0 takes in as much from each rank as the
 /// longest list.
 pub(crate) fn exchange_holdings(
     collective: &mut dyn Collective,
     layout: &Layout,
-    own: Result<Vec<(String, u64)>>,
+    own: Result<Files>,
 ) -> Result<Holdings> {
     let lines = |(name, len_bytes): &(String, u64)| format!("{name} {len_bytes}\n");
     let text = own.map(|files| files.iter().map(lines).collect::<String>());

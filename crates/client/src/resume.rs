@@ -10,13 +10,14 @@
 //! Not here: reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
-use crate::peers::{exchange_holdings, files_of, tell_sources};
+use crate::members::{find_absent, may_know_more};
+use crate::peers::{exchange_holdings, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::mend;
-use orcheck_engine::remote::{Others, OthersContext};
+use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
@@ -96,7 +97,7 @@ impl Session {
 
     /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
     fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
-        self.learn_what_others_hold()?;
+        let silent = self.learn_what_others_hold()?;
         let looked = if self.rank == 0 && !self.options.fresh {
             candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
@@ -112,6 +113,11 @@ impl Session {
         let mut notes = offer.notes;
         let bytes = encode(&offer.candidates);
         let list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
+
+        if self.rank == 0 && !self.options.fresh {
+            let found = list.first().map_or(0, |newest| newest.epoch.counter);
+            notes.extend(may_know_more(&silent, found, self.options.peers));
+        }
 
         let own = if self.options.fresh {
             Ok(NodeView::default())
@@ -135,30 +141,39 @@ impl Session {
         Ok((list, notes))
     }
 
-    /// At level `peers`: which node holds which files.
-    fn learn_what_others_hold(&mut self) -> Result<()> {
+    /// At level `peers`: which node holds which files; nodes of earlier runs that do not say.
+    fn learn_what_others_hold(&mut self) -> Result<Vec<(String, u64)>> {
         if self.peers.is_none() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let leads = self.layout.leads_node(self.rank);
         let own = match &self.places.node {
             Some(dir) if leads && !self.options.fresh => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
         };
-        let holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
+        let mut holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
+        let known = self.peers.as_ref().filter(|_| leads && !self.options.fresh);
+        let absent = find_absent(
+            self.collective.as_mut(),
+            &self.layout,
+            (&self.job, self.epoch),
+            known.map_or(&[], |peers| &peers.absent),
+            &self.environment.steps,
+        )?;
+        holdings.extend(absent.holdings);
         let Some(peers) = &mut self.peers else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let context = OthersContext {
             own: (self.rank, self.layout.node_of(self.rank)),
-            nodes: peers.nodes.clone(),
-            key: peers.key.clone(),
+            members: peers.nodes.len() as u32,
+            nodes: peers.nodes.iter().cloned().chain(absent.there).collect(),
             timeout: Duration::from_secs_f64(self.options.timeout_s),
             steps: self.environment.steps.clone(),
         };
         self.places.others = Others::new(context, &holdings).dirs();
         peers.holdings = holdings;
-        Ok(())
+        Ok(absent.silent)
     }
 
     /// On a node's lowest rank: makes copies anew that were lost with their nodes, in the background.
@@ -174,13 +189,15 @@ impl Session {
         let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
             return Ok(());
         };
-        let copies = mend::plan(record, &peers.holdings, &replicas)?;
+        let members = peers.nodes.len() as u32;
+        let copies = mend::plan(record, &peers.holdings, members, &replicas)?;
         if copies.is_empty() {
             return Ok(());
         }
         let (dir, shared, step) = (Arc::clone(dir), Arc::clone(&self.shared), record.step);
+        let others = self.places.others.clone();
         threads.mender = Some(spawn("orcheck-mend", move || {
-            let mended = mend::mend(&copies, dir.as_ref(), &replicas);
+            let mended = mend::mend(&copies, dir.as_ref(), &others, &replicas);
             if mended.made > 0 {
                 shared.note(format!(
                     "{} copies of step {step} were made anew after the loss of nodes",

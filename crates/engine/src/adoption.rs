@@ -7,6 +7,7 @@
 use crate::encoding::Recipe;
 use crate::host::{HostPlan, Replication};
 use crate::layout::{Layout, Mode, Node};
+use crate::remote::NodeAt;
 use orcheck_format::agent::{Adoption, NodePart, RecipePart, ReplicaPart};
 use orcheck_format::error::Result;
 use orcheck_io::environment::working_dir;
@@ -30,8 +31,8 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
             name: node.name.clone(),
             host: node.host.clone(),
             writers: node.writers.clone(),
-            addresses: addresses.map_or_else(Vec::new, |(_, addresses)| {
-                addresses.iter().map(ToString::to_string).collect()
+            addresses: addresses.map_or_else(Vec::new, |at| {
+                at.addresses.iter().map(ToString::to_string).collect()
             }),
         }
     });
@@ -106,7 +107,11 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
         Some(part) => {
             let nodes = adoption.nodes.iter().map(|node| {
                 let addresses = node.addresses.iter().map(|text| text.parse());
-                Ok((node.name.clone(), addresses.collect::<Result<_>>()?))
+                Ok(NodeAt {
+                    name: node.name.clone(),
+                    addresses: addresses.collect::<Result<_>>()?,
+                    key: Key(part.key),
+                })
             });
             Some(Replication {
                 replicas: part.replicas,

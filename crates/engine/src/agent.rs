@@ -18,7 +18,8 @@
 //! 2. A session ends when no rank is left and all that was handed over is decided, at the latest the session's timeout
 //!    after its last rank.
 //! 3. The agent ends when a job was ended in order, else a stated time after its last session.
-//! 4. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
+//! 4. What it holds of other nodes can be read from it until it ends, or is in a new run.
+//! 5. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
 //!    everything of it.
 //!
 //! Faults survived: ranks that are killed at any moment, half-way through handing over too; strangers.
@@ -39,7 +40,7 @@ use orcheck_io::environment::{read_text, working_dir};
 use orcheck_io::net::{Address, Key, Listener, effective_uid};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::steps::Steps;
-use session::{Adopting, Session};
+use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -78,6 +79,8 @@ pub struct Agent {
     steps: Steps,
     stop: Arc<AtomicBool>,
     sessions: Vec<Session>,
+    /// What stays of the last one for runs on other nodes.
+    shelf: Option<Shelf>,
     callers: Vec<Caller>,
 }
 
@@ -132,6 +135,7 @@ impl Agent {
             steps,
             stop: Arc::default(),
             sessions: Vec::new(),
+            shelf: None,
             callers: Vec::new(),
         })
     }
@@ -164,12 +168,19 @@ impl Agent {
             if ready.first() == Some(&0) {
                 self.let_in();
             }
-            let mut ended_in_order = false;
+            let (mut ended_in_order, mut left) = (false, None);
             self.sessions.retain_mut(|session| {
                 let over = session.is_over();
-                ended_in_order |= over && session.ended_in_order();
+                if over {
+                    ended_in_order |= session.ended_in_order();
+                    left = session.take_shelf();
+                }
                 !over
             });
+            if let Some(shelf) = left {
+                self.clear_shelf();
+                self.shelf = Some(shelf);
+            }
             let now = self.clock.now();
             if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
                 idle_since = now;
@@ -180,8 +191,16 @@ impl Agent {
             }
             let alone = self.sessions.is_empty() && !self.callers.iter().any(Caller::is_busy);
             if alone && (stop || ended_in_order || now.saturating_sub(idle_since) >= linger) {
+                self.clear_shelf();
                 return Ok(());
             }
+        }
+    }
+
+    /// Ends what stayed of the last session.
+    fn clear_shelf(&mut self) {
+        if let Some(shelf) = self.shelf.take() {
+            shelf.end(self.clock.as_ref());
         }
     }
 
@@ -245,6 +264,8 @@ impl Agent {
                 }
                 AgentMessage::Begin => match caller.adopting.take() {
                     Some(adopting) => {
+                        // This node is in the new run, whose keeper has the directory now.
+                        self.clear_shelf();
                         // The session's own thread goes on with the conversation, and answers this.
                         let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
                         let waker = self.poller.waker();

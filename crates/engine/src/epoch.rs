@@ -105,6 +105,7 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
             if let Some(
                 FileName::Claim { epoch }
                 | FileName::Resumed { epoch }
+                | FileName::Members { epoch }
                 | FileName::Commit { epoch, .. }
                 | FileName::Container { epoch, .. }
                 | FileName::Stripe { epoch, .. },

@@ -20,13 +20,14 @@ use crate::keeper::{KeeperContext, KeeperThread};
 use crate::layout::{Layout, Mode, Node};
 use crate::places::Places;
 use crate::protocol::JobFacts;
+use crate::remote::NodeAt;
 use crate::replicas::{Replicas, ReplicasContext};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_io::clock::Clock;
 use orcheck_io::gate::Gates;
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
-use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::net::{Key, Listener};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::pool::Pool;
 use orcheck_io::steps::Steps;
@@ -86,8 +87,8 @@ pub struct Replication {
     pub budget_bytes: u64,
     /// Which nodes fail together.
     pub domains: Domains,
-    /// Names of the nodes, and where their keepers are reached.
-    pub nodes: Vec<(String, Vec<Address>)>,
+    /// Where the keepers of the nodes are.
+    pub nodes: Vec<NodeAt>,
     /// The job's key.
     pub key: Key,
 }
@@ -212,7 +213,6 @@ impl Host {
             replicas: replication.replicas,
             domains: replication.domains.clone(),
             nodes: replication.nodes.clone(),
-            key: replication.key.clone(),
             timeout: self.plan.timeout,
             clock: Arc::clone(&self.clock),
             steps: self.steps.clone(),

@@ -15,6 +15,7 @@
 //! (`remote.rs`).
 
 use crate::protect::{Keeper, KeeperAction, KeeperEvent, Place};
+use crate::remote::files_of;
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Epoch;
@@ -205,7 +206,7 @@ impl KeeperThread {
                 let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
                 self.step(event, Some(&bytes))
             }
-            Message::Fetch { .. } => {
+            Message::Fetch { .. } | Message::List => {
                 // Whoever reads brings nothing.
                 if let Some(peer) = self.peers.remove(&number) {
                     self.waiting.push_back((peer.conn, message));
@@ -346,6 +347,12 @@ fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop:
             None => conn.try_receive(),
         };
         let (slot, file, at_bytes, len_bytes) = match asked {
+            Ok(Some(Message::List)) => {
+                if conn.send(&listing(dir), READ_TIMEOUT).is_err() {
+                    return;
+                }
+                continue;
+            }
             Ok(Some(Message::Fetch {
                 slot,
                 file,
@@ -374,6 +381,21 @@ fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop:
         };
         if conn.send(&answer, READ_TIMEOUT).is_err() {
             return;
+        }
+    }
+}
+
+/// What is here.
+fn listing(dir: &dyn Dir) -> Message {
+    match files_of(dir) {
+        Ok(files) => Message::Listing { files },
+        Err(error) => {
+            let (kind, text) = (error.kind(), error.message().to_owned());
+            Message::Lost {
+                slot: 0,
+                kind,
+                text,
+            }
         }
     }
 }

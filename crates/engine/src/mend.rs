@@ -1,21 +1,26 @@
 //! Mending: after nodes were lost, what the run resumed from gets as many copies again as it is to have.
 //!
 //! How: all nodes know who holds what, so each finds out by itself which copies it has to make: of a container that too few
-//! nodes hold, the first of them in the order of a draw brings it to new holders. That goes on in the background while
-//! the job computes.
+//! nodes hold, the first of them brings it to new holders. What only nodes hold that have no rank of this run, which may
+//! leave at any time, one node fetches first. That goes on in the background while the job computes.
 //!
 //! Invariants:
 //! 1. Every missing copy is made by exactly one node.
-//! 2. A copy that cannot be made is said; it harms nothing that is there.
+//! 2. Copies are counted on nodes of this run only.
+//! 3. A copy that cannot be made is said; it harms nothing that is there.
 //!
 //! Not here: how copies travel (`replicas.rs`).
 
+use crate::protect::PIECE_BYTES;
 use crate::remote::Holdings;
 use crate::replicas::Replicas;
+use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
-use orcheck_io::dir::Dir;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::dir::{Create, Dir};
+use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,6 +29,8 @@ use std::sync::Arc;
 pub struct Copy {
     /// Its file.
     pub file: String,
+    /// It is not here yet: its length.
+    pub fetch_bytes: Option<u64>,
     /// To whom.
     pub to: Vec<u32>,
 }
@@ -49,11 +56,16 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
     files
 }
 
-/// The copies that this node has to make.
+/// The copies that this node has to make, in a run of so many `members`; what is behind them in `holdings` are other nodes.
 ///
 /// # Errors
 /// Invalid when there are not enough nodes for as many copies.
-pub fn plan(record: &CommitRecord, holdings: &Holdings, replicas: &Replicas) -> Result<Vec<Copy>> {
+pub fn plan(
+    record: &CommitRecord,
+    holdings: &Holdings,
+    members: u32,
+    replicas: &Replicas,
+) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for file in needed(record) {
         let len = |node: &Vec<(String, u64)>| {
@@ -63,28 +75,94 @@ pub fn plan(record: &CommitRecord, holdings: &Holdings, replicas: &Replicas) -> 
         };
         // One that was cut off is no copy.
         let longest = holdings.iter().filter_map(len).max();
-        let held = (0u32..)
+        let held = (0..members)
             .zip(holdings)
             .filter(|(_, node)| longest.is_some() && len(node) == longest);
-        let held: Vec<u32> = held.map(|(node, _)| node).collect();
+        let mut held: Vec<u32> = held.map(|(node, _)| node).collect();
+        // Breaks if: nobody fetches it; with the node that has it, it would be gone.
+        let fetch_bytes = longest.filter(|_| held.is_empty() && !off(Switch::MendFetch));
+        if fetch_bytes.is_some() {
+            held.push((crc64(file.as_bytes()) % u64::from(members.max(1))) as u32);
+        }
         let missing = replicas.copies().saturating_sub(held.len() as u32);
-        if missing == 0 || held.first() != Some(&replicas.node()) {
+        let ours = held.first() == Some(&replicas.node());
+        if !ours || missing == 0 && fetch_bytes.is_none() {
             continue;
         }
         let to = replicas.more(record.step, &held, missing)?;
-        copies.push(Copy { file, to });
+        copies.push(Copy {
+            file,
+            fetch_bytes,
+            to,
+        });
     }
     Ok(copies)
 }
 
 /// Makes the copies, as far as it goes.
-pub fn mend(copies: &[Copy], dir: &dyn Dir, replicas: &Arc<Replicas>) -> Mended {
+pub fn mend(
+    copies: &[Copy],
+    dir: &dyn Dir,
+    others: &[Arc<dyn Dir>],
+    replicas: &Arc<Replicas>,
+) -> Mended {
     let mut mended = Mended::default();
-    for Copy { file, to } in copies {
-        match replicas.copy(dir, file, to) {
+    for Copy {
+        file,
+        fetch_bytes,
+        to,
+    } in copies
+    {
+        let fetched = match fetch_bytes {
+            Some(len_bytes) => fetch(file, *len_bytes, others, dir).map(|()| 1),
+            None => Ok(0),
+        };
+        let made = fetched.and_then(|fetched| {
+            mended.made += fetched;
+            replicas.copy(dir, file, to)
+        });
+        match made {
             Ok(()) => mended.made += to.len() as u32,
             Err(error) => mended.errors.push(error.at(file)),
         }
     }
     mended
+}
+
+/// Brings a container here, from the first node that has it whole. Whoever reads it proves it, as any other.
+fn fetch(file: &str, len_bytes: u64, others: &[Arc<dyn Dir>], dir: &dyn Dir) -> Result<()> {
+    let mut last = Error::not_found("no node has it any more");
+    // What a run that ended half-way left of it is in the way.
+    let _ = dir.remove(file);
+    for other in others {
+        match fetch_from(other.as_ref(), file, len_bytes, dir) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+        // What is not whole is no copy.
+        let _ = dir.remove(file);
+    }
+    Err(last)
+}
+
+fn fetch_from(from: &dyn Dir, file: &str, len_bytes: u64, dir: &dyn Dir) -> Result<()> {
+    let source = from.open(file)?;
+    let found = source.len_bytes()?;
+    if found != len_bytes {
+        return Err(Error::corrupt(format!(
+            "expected {len_bytes} bytes, found {found}"
+        )));
+    }
+    // Breaks if: room is set aside first; after a crash half-way it would be as long as a whole one.
+    let target = dir.create(file, Create::Buffered)?;
+    let mut at = 0;
+    while at < len_bytes {
+        let mut bytes = zeroed((len_bytes - at).min(PIECE_BYTES) as usize)?;
+        source.read_at(&mut bytes, at)?;
+        target.write_at(&bytes, at)?;
+        at += bytes.len() as u64;
+    }
+    target.sync()?;
+    target.close()?;
+    dir.sync()
 }

@@ -250,9 +250,11 @@ pub fn prune(
                 continue;
             }
             let goes = match FileName::parse(name) {
-                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
-                    epoch < oldest_epoch || off(Switch::ClaimsStay)
-                }
+                Some(
+                    FileName::Claim { epoch }
+                    | FileName::Resumed { epoch }
+                    | FileName::Members { epoch },
+                ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
                 _ => going.contains(name),
@@ -312,7 +314,8 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             | FileName::Container { epoch, .. }
             | FileName::Stripe { epoch, .. }
             | FileName::Claim { epoch }
-            | FileName::Resumed { epoch },
+            | FileName::Resumed { epoch }
+            | FileName::Members { epoch },
         ) => epoch < counter,
         _ => false,
     }

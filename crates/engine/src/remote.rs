@@ -13,6 +13,7 @@
 //! node is asked for what (`restore.rs`).
 
 use orcheck_format::error::{Error, Result};
+use orcheck_format::names::FileName;
 use orcheck_format::wire::Message;
 use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir, Entry};
@@ -29,21 +30,34 @@ const PIECE_BYTES: u64 = 4 << 20;
 /// Pieces that are on the way.
 const AHEAD: usize = 3;
 /// Longest wait for a connection to one address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most copies of a file that are looked at.
 const COPIES_MAX: usize = 256;
 
-/// What each node holds: names of files with their lengths, by node.
-pub type Holdings = Vec<Vec<(String, u64)>>;
+/// Names of files with their lengths.
+pub type Files = Vec<(String, u64)>;
+/// What each node holds.
+pub type Holdings = Vec<Files>;
+
+/// Where the keeper of a node is.
+#[derive(Debug, Clone)]
+pub struct NodeAt {
+    /// The node's name.
+    pub name: String,
+    /// Its addresses, best first.
+    pub addresses: Vec<Address>,
+    /// The key of the run that it is in.
+    pub key: Key,
+}
 
 /// How the other nodes are reached.
 pub struct OthersContext {
     /// This rank, and its node.
     pub own: (u32, u32),
-    /// Names of the nodes, and where their keepers are.
-    pub nodes: Vec<(String, Vec<Address>)>,
-    /// The job's key.
-    pub key: Key,
+    /// Nodes of this run; those behind them in `nodes` are of earlier ones.
+    pub members: u32,
+    /// All nodes that may be asked.
+    pub nodes: Vec<NodeAt>,
     /// Longest wait for an answer.
     pub timeout: Duration,
     /// Numbered steps, for tests.
@@ -63,10 +77,10 @@ impl Others {
     #[must_use]
     pub fn new(context: OthersContext, holdings: &Holdings) -> Arc<Self> {
         let mut files: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
-        let (own, count) = (context.own.1, holdings.len() as u32);
+        let (own, members) = (context.own.1, context.members.max(1));
         // Every node begins with the one after it: they do not all ask the same one.
-        for step in 1..count {
-            let node = (own + step) % count;
+        let ring = (1..members).map(|step| (own + step) % members);
+        for node in ring.chain(members..holdings.len() as u32) {
             for (file, len_bytes) in &holdings[node as usize] {
                 let holders = files.entry(file.clone()).or_default();
                 holders.push((node, *len_bytes));
@@ -99,8 +113,8 @@ impl Others {
             return Ok(Arc::clone(link));
         }
         let context = &self.context;
-        let (name, addresses) = &context.nodes[node as usize];
-        let conn = reach(name, addresses, &context.key, context.own, &context.steps)?;
+        let at = &context.nodes[node as usize];
+        let conn = at.reach(context.own, &context.steps, CONNECT_TIMEOUT)?;
         let asked = Asked {
             conn,
             next_slot: 0,
@@ -108,7 +122,7 @@ impl Others {
         };
         let link = Arc::new(Link {
             conn: Mutex::new(asked),
-            node: name.clone(),
+            node: at.name.clone(),
             timeout: context.timeout,
         });
         links.insert(node, Arc::clone(&link));
@@ -116,32 +130,62 @@ impl Others {
     }
 }
 
-/// A connection to the keeper of a node, which has been told who comes.
-///
-/// # Errors
-/// Unavailable, with what each address said.
-pub fn reach(
-    name: &str,
-    addresses: &[Address],
-    key: &Key,
-    (rank, node): (u32, u32),
-    steps: &Steps,
-) -> Result<Conn> {
-    let mut errors = Vec::new();
-    for address in addresses {
-        match Conn::connect(address, key, steps, CONNECT_TIMEOUT) {
-            Ok(mut conn) => {
-                conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
-                return Ok(conn);
+impl NodeAt {
+    /// A connection to the keeper, which has been told who comes; at most `within` is waited at each address.
+    ///
+    /// # Errors
+    /// Unavailable, with what each address said.
+    pub fn reach(&self, own: (u32, u32), steps: &Steps, within: Duration) -> Result<Conn> {
+        let (rank, node) = own;
+        let mut errors = Vec::new();
+        for address in &self.addresses {
+            match Conn::connect(address, &self.key, steps, within) {
+                Ok(mut conn) => {
+                    conn.send(&Message::Hello { rank, node }, within)?;
+                    return Ok(conn);
+                }
+                Err(error) => errors.push(error.message().to_owned()),
             }
-            Err(error) => errors.push(error.message().to_owned()),
+        }
+        Err(Error::unavailable(format!(
+            "node '{}' is not reached: {}",
+            self.name,
+            errors.join("; ")
+        ))
+        .next("check that nodes reach each other over TCP"))
+    }
+
+    /// The job's files that the node holds.
+    ///
+    /// # Errors
+    /// Unavailable when it is not reached or does not answer within `within`; Corrupt for a strange answer.
+    pub fn list(&self, own: (u32, u32), steps: &Steps, within: Duration) -> Result<Files> {
+        let mut conn = self.reach(own, steps, within)?;
+        conn.send(&Message::List, within)?;
+        match conn.receive(within)? {
+            Message::Listing { files } => Ok(files),
+            Message::Lost { kind, text, .. } => Err(Error::new(kind, text)),
+            other => Err(strange(&self.name, &other)),
         }
     }
-    Err(Error::unavailable(format!(
-        "node '{name}' is not reached: {}",
-        errors.join("; ")
-    ))
-    .next("check that nodes reach each other over TCP"))
+}
+
+/// Names and lengths of the job's files in a directory, as far as others may want them.
+///
+/// # Errors
+/// What the directory says.
+pub fn files_of(dir: &dyn Dir) -> Result<Files> {
+    let wanted = |entry: &Entry| {
+        let name = FileName::parse(&entry.name);
+        // A list of members is of use where it is, and has keys in it.
+        let left = matches!(
+            name,
+            None | Some(FileName::Temporary(_) | FileName::Members { .. })
+        );
+        !entry.is_dir && !left
+    };
+    let entries = dir.list()?.into_iter().filter(wanted);
+    Ok(entries.map(|entry| (entry.name, entry.len_bytes)).collect())
 }
 
 struct OtherDir {

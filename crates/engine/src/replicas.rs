@@ -14,7 +14,7 @@
 //! holder's side (`keeper.rs`), the protocol (`protect.rs`).
 
 use crate::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
-use crate::remote::reach;
+use crate::remote::{CONNECT_TIMEOUT, NodeAt};
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
@@ -25,7 +25,6 @@ use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir, Entry as Listed};
 use orcheck_io::file::File;
 use orcheck_io::memory::zeroed;
-use orcheck_io::net::{Address, Key};
 use orcheck_io::poll::Poller;
 use orcheck_io::steps::Steps;
 use orcheck_redundancy::{Domains, Draw};
@@ -52,10 +51,8 @@ pub struct ReplicasContext {
     pub replicas: u32,
     /// Which nodes fail together.
     pub domains: Domains,
-    /// Names of the nodes, and where their keepers are reached.
-    pub nodes: Vec<(String, Vec<Address>)>,
-    /// The job's key.
-    pub key: Key,
+    /// Where their keepers are.
+    pub nodes: Vec<NodeAt>,
     /// Longest wait for a holder without any progress.
     pub timeout: Duration,
     /// Clock for waits.
@@ -197,8 +194,7 @@ impl Replicas {
 
     fn connect(&self, node: u32) -> Result<Conn> {
         let context = &self.context;
-        let (name, addresses) = &context.nodes[node as usize];
-        reach(name, addresses, &context.key, context.own, &context.steps)
+        context.nodes[node as usize].reach(context.own, &context.steps, CONNECT_TIMEOUT)
     }
 }
 
@@ -399,7 +395,7 @@ fn slot_of(message: &Message) -> Option<u32> {
 fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
     with.context
         .steps
-        .at("replicas.send", &with.context.nodes[node as usize].0)?;
+        .at("replicas.send", &with.context.nodes[node as usize].name)?;
     let mut links = with.links();
     let conn = match links.conns.entry(node) {
         Entry::Occupied(there) => there.into_mut(),

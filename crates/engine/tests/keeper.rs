@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use orcheck_engine::keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
-use orcheck_engine::remote::{Others, OthersContext};
+use orcheck_engine::remote::{NodeAt, Others, OthersContext};
 use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
@@ -89,11 +89,8 @@ impl Holder {
         open_dir(self.scratch.path(), Steps::none()).unwrap()
     }
 
-    fn nodes(&self) -> Vec<(String, Vec<Address>)> {
-        vec![
-            ("n0".into(), Vec::new()),
-            ("n1".into(), vec![self.address.clone()]),
-        ]
+    fn nodes(&self, key: &Key) -> Vec<NodeAt> {
+        two_nodes(self.address.clone(), key)
     }
 
     /// What node 0 brings its containers with.
@@ -104,8 +101,7 @@ impl Holder {
             own: (0, 0),
             replicas: 1,
             domains: Domains::none(2),
-            nodes: self.nodes(),
-            key,
+            nodes: self.nodes(&key),
             timeout,
             clock: Arc::new(SystemClock),
             steps: Steps::none(),
@@ -138,6 +134,16 @@ impl Drop for Holder {
     }
 }
 
+/// Node 0, which nobody asks, and node 1 at this address.
+fn two_nodes(address: Address, key: &Key) -> Vec<NodeAt> {
+    let node = |name: &str, addresses| NodeAt {
+        name: name.into(),
+        addresses,
+        key: key.clone(),
+    };
+    vec![node("n0", Vec::new()), node("n1", vec![address])]
+}
+
 /// Brings a container of node 0 to node 1.
 fn bring(replicas: &Arc<Replicas>, own: &Scratch, step: u64, bytes: &[u8]) -> Result<()> {
     let dir = open_dir(own.path(), Steps::none()).unwrap();
@@ -161,12 +167,16 @@ fn a_container_arrives_and_is_read_back() {
     assert!(read_small(holder.dir().as_ref(), &container(1, 0), 1 << 30).unwrap() == bytes);
     let context = OthersContext {
         own: (0, 0),
-        nodes: holder.nodes(),
-        key: KEY,
+        members: 2,
+        nodes: holder.nodes(&KEY),
         timeout: LONG,
         steps: Steps::none(),
     };
     let holdings = vec![Vec::new(), vec![(container(1, 0), bytes.len() as u64)]];
+    // Breaks if: a temporary file is offered; nobody knows when it is whole.
+    std::fs::write(holder.scratch.path().join("x.tmp"), b"x").unwrap();
+    let listed = holder.nodes(&KEY)[1].list((0, 0), &Steps::none(), LONG);
+    assert_eq!(listed.unwrap(), holdings[1]);
     let dirs = Others::new(context, &holdings).dirs();
     assert_eq!(dirs.len(), 1);
     let file = dirs[0].open(&container(1, 0)).unwrap();
@@ -356,8 +366,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
         own: (0, 0),
         replicas: 1,
         domains: Domains::none(2),
-        nodes: vec![("n0".into(), Vec::new()), ("n1".into(), vec![address])],
-        key: KEY,
+        nodes: two_nodes(address, &KEY),
         timeout: Duration::from_millis(700),
         clock: Arc::new(SystemClock),
         steps: Steps::none(),

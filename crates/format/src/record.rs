@@ -47,6 +47,7 @@ const REFERS: u64 = 1;
 const KIND_COMMIT: u16 = 1;
 const KIND_CLAIM: u16 = 2;
 const KIND_RESUMED: u16 = 3;
+pub(crate) const KIND_MEMBERS: u16 = 4;
 
 /// The record whose appearance makes a checkpoint restartable at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -533,7 +534,7 @@ impl Resumed {
     }
 }
 
-fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
+pub(crate) fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_HEAD_BYTES];
     Put::new(&mut bytes)
         .bytes(&ENVELOPE_MAGIC)
@@ -550,7 +551,7 @@ fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
 }
 
 /// The body, and the incompatible features, all known.
-fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b [u8], u64)> {
+pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b [u8], u64)> {
     let head = exactly(what, bytes, ENVELOPE_HEAD_BYTES)?;
     check_magic(what, head, &ENVELOPE_MAGIC)?;
     let mut get = Get { bytes: head, at: 8 };

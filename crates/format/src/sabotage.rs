@@ -173,6 +173,8 @@ switches! {
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
     RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
     AgentDrains = "agent-drains", "that an agent finishes what its ranks had sealed", "orcheck-client agent sealed_survives";
+    AgentShelf = "agent-shelf", "that an agent gives out what its node holds after its ranks are gone", "orcheck-client agent run_no_rank_any";
+    MendFetch = "mend-fetch", "that what only nodes without ranks hold is copied to nodes that have some", "orcheck-client agent run_no_rank_any";
     AgentYields = "agent-yields", "that a new run waits for the agents of the one before", "orcheck-client agent sealed_survives";
     HolderGone = "holder-gone", "that a holder that is gone loses the replica", "orcheck-engine protect lost_connection";
     AllHeld = "all-held", "that every holder says that it has the replica", "orcheck-engine protect any_order";

@@ -264,6 +264,13 @@ pub enum Message {
         /// How many, at most [`MAX_DATA_BYTES`].
         len_bytes: u64,
     },
+    /// Which files are there? Answered by `Listing`.
+    List,
+    /// The job's files in a holder's directory.
+    Listing {
+        /// Name and length of each.
+        files: Vec<(String, u64)>,
+    },
     /// Between a rank and the agent of its node.
     Agent(AgentMessage),
 }
@@ -292,6 +299,8 @@ impl Message {
             Message::Data { .. } => 18,
             Message::Fetch { .. } => 19,
             Message::Agent(message) => message.kind(),
+            Message::List => 34,
+            Message::Listing { .. } => 35,
         }
     }
 
@@ -431,6 +440,15 @@ impl Message {
                 w.uint(2u8).uint(kind.code() as u64);
                 w.uint(3u8).text(cut(text, MAX_TEXT_BYTES));
             }
+            Message::List => {
+                w.map(0);
+            }
+            Message::Listing { files } => {
+                w.map(1).uint(1u8).array(files.len());
+                for (name, len_bytes) in files {
+                    w.array(2).text(name).uint(*len_bytes);
+                }
+            }
             Message::Agent(message) => message.write(&mut w),
         }
         w.finish()
@@ -464,6 +482,25 @@ impl Message {
                 }
             }
             11..=19 => read_about_replica(kind, r)?,
+            34 => {
+                r.map(|_, _| Ok(false))?;
+                Message::List
+            }
+            35 => {
+                let mut files = None;
+                r.map(|r, key| {
+                    if key == 1 {
+                        files = Some(r.items(MAX_CONTAINERS, |r| {
+                            r.tuple(2)?;
+                            Ok((r.name(MAX_FILE_NAME_BYTES)?, r.u64()?))
+                        })?);
+                    }
+                    Ok(key == 1)
+                })?;
+                Message::Listing {
+                    files: r.need(files, "files (key 1)")?,
+                }
+            }
             _ if AgentMessage::KINDS.contains(&kind) => {
                 Message::Agent(AgentMessage::read(kind, r)?)
             }

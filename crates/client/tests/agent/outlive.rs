@@ -10,16 +10,26 @@ use orcheck_format::encoding::Compression;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::wire::Message;
-use orcheck_io::clock::SystemClock;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::conn::Conn;
 use orcheck_io::pool::{Pool, PoolShape};
 use orcheck_io::steps::{StepHook, Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until that is so.
+fn until(mut so: impl FnMut() -> bool) {
+    let late = SystemClock.now() + LONG;
+    while !so() {
+        assert!(SystemClock.now() < late, "it did not become so");
+        std::thread::yield_now();
+    }
+}
 
 fn save(session: Result<Session>, rank: u32, step: u64) -> Session {
     let mut session = session.unwrap();
@@ -224,5 +234,106 @@ fn adoption(job: &JobName) -> Adoption {
         replication: None,
         placement: String::new(),
         working_dir: "/".to_owned(),
+    }
+}
+
+fn peers_job(root: &std::path::Path, nodes: &[&'static str]) -> Job {
+    Job::new(root, 4, 0, true).placed(nodes).with("peers = 1")
+}
+
+/// Copies that this rank was told of.
+fn mended(session: &mut Session) -> u32 {
+    let mut made = 0;
+    while let Some(told) = session.take_warning() {
+        let count = told.split_once(" copies of step 1 were made anew");
+        made += count.map_or(0, |(count, _)| count.parse::<u32>().unwrap());
+    }
+    made
+}
+
+// Breaks if: agents stop giving out what their nodes hold when their ranks are gone, the next run does not find them, or
+// goes on from what only they hold without taking it over.
+#[test]
+fn nodes_that_run_no_rank_any_more_are_read_from() {
+    let scratch = Scratch::new("shelf");
+    let first = peers_job(scratch.path(), &["a", "b", "c", "d"]);
+    let agents = first.agents();
+    first.run_ranks(|session, rank| {
+        let session = save(session, rank, 1);
+        session.wait(1, Level::Peers(1), LONG).unwrap();
+        session.abandon();
+    });
+    // Each container is on two of four nodes, so that one node and a new one cannot have them all.
+    let elsewhere = peers_job(scratch.path(), &["a", "a", "a", "e"]);
+    let more = elsewhere.agents();
+    let held = crate::disk::names(&scratch.path().join("local/job/a"));
+    let held = held.iter().filter(|name| name.ends_with(".orc")).count() as u32;
+    let (missing, made) = (2 * 4 - held, AtomicU32::new(0));
+    elsewhere.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        let mut state = State::empty(rank, 100);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        assert!(state.is(rank, 1, 100), "rank {rank}");
+        // Two nodes, and four containers of which both are to have a copy.
+        until(|| {
+            made.fetch_add(mended(&mut session), Ordering::AcqRel);
+            made.load(Ordering::Acquire) >= missing
+        });
+        session.abandon();
+    });
+    // The others go, with their disks; what the two took over is all there is.
+    let stay = ["a"];
+    for (node, (stop, agent)) in ["a", "b", "c", "d"].iter().zip(agents) {
+        if !stay.contains(node) {
+            crate::disk::remove_tree(&scratch.path().join("local/job").join(node));
+        }
+        stop.stop();
+        agent.join().unwrap().unwrap();
+    }
+    for (stop, agent) in more {
+        stop.stop();
+        agent.join().unwrap().unwrap();
+    }
+    let alone = peers_job(scratch.path(), &["a", "a", "e", "e"]);
+    alone.run(|session, rank| restores(session, rank, 1));
+}
+
+// Breaks if: nodes that do not answer are passed over in silence although only they may know of something newer.
+#[test]
+fn nodes_that_do_not_answer_are_said_when_they_may_know_more() {
+    let scratch = Scratch::new("silent");
+    let first = peers_job(scratch.path(), &["a", "b", "c", "d"]);
+    first.run(|session, rank| {
+        let session = save(session, rank, 1);
+        session.wait(1, Level::Peers(1), LONG).unwrap();
+        session.abandon();
+    });
+    for (nodes, silent) in [
+        (["a", "b", "c", "c"], None),
+        (
+            ["a", "b", "a", "b"],
+            Some("2 nodes of earlier runs are not in this one and do not answer (c, d)"),
+        ),
+    ] {
+        let told = peers_job(scratch.path(), &nodes).run(|session, _| {
+            let mut session = session.unwrap();
+            let _ = session.find();
+            let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+            session.abandon();
+            told
+        });
+        let found = told[0].iter().find(|text| text.contains("do not answer"));
+        match silent {
+            Some(silent) => assert!(found.unwrap().contains(silent), "{told:?}"),
+            None => assert_eq!(found, None),
+        }
+        assert!(
+            told[1..]
+                .concat()
+                .iter()
+                .all(|text| !text.contains("do not answer"))
+        );
     }
 }

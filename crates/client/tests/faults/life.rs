@@ -450,9 +450,11 @@ impl Workload {
                             || spared(step, epoch)
                             || pinned.contains(&(step, epoch))
                     }
-                    Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
-                        epoch >= oldest
-                    }
+                    Some(
+                        FileName::Claim { epoch }
+                        | FileName::Resumed { epoch }
+                        | FileName::Members { epoch },
+                    ) => epoch >= oldest,
                     Some(FileName::Temporary(_)) | None => false,
                 };
                 if !expected {

@@ -128,7 +128,8 @@ fn any_two_nodes_may_be_lost() {
             let job = job(scratch.path(), 1).placed(&placed);
             let mut warnings = restores(&job, 2);
             // Copies may have been made anew meanwhile, which is said too.
-            warnings.retain(|text| !text.contains("made anew"));
+            // And this run, which asks for one loss only, does not know that two were provided for.
+            warnings.retain(|text| !text.contains("made anew") && !text.contains("may exist"));
             // By chance the copies lie where the ranks are now: then there is nothing to be told.
             let Some(told) = warnings.first() else {
                 continue;

@@ -103,6 +103,8 @@ struct State {
     /// The lowest rank took its leave.
     in_order: AtomicBool,
     over: AtomicBool,
+    /// What stays of it when its ranks are gone.
+    shelf: Mutex<Option<Shelf>>,
     /// What it is doing, as [`fields`].
     summary: Mutex<String>,
 }
@@ -153,6 +155,12 @@ impl Session {
         self.state.in_order.load(Ordering::Acquire)
     }
 
+    /// What stays for runs elsewhere, once it is over.
+    pub(super) fn take_shelf(&self) -> Option<Shelf> {
+        let shelf = self.state.shelf.lock();
+        shelf.unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Whether nothing of it is left.
     pub(super) fn is_over(&mut self) -> bool {
         if !self.state.over.load(Ordering::Acquire) {
@@ -174,6 +182,24 @@ impl Drop for Over {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Release);
         self.1.wake();
+    }
+}
+
+/// The keeper of a session that did not end in order. Runs on other nodes read from it what this one holds, and those
+/// of the same run that still bring replicas go on.
+pub(super) struct Shelf {
+    keeper: Running,
+    stop: Arc<AtomicBool>,
+}
+
+impl Shelf {
+    /// Ends it, and waits for that.
+    pub(super) fn end(self, clock: &dyn Clock) {
+        let (thread, waker) = self.keeper;
+        self.stop.store(true, Ordering::Release);
+        waker.wake();
+        // One that hangs in a dead directory is left to the end of the agent.
+        let _ = join(thread, clock);
     }
 }
 
@@ -244,12 +270,26 @@ fn serve(
     if reply(&mut conn, Ok(())).is_ok() {
         watch(&host, &threads, &mut conn, &poller, state);
     }
+    let mut threads = threads;
+    let shelf = (threads.keeper.take()).map(|keeper| Shelf {
+        keeper,
+        stop: Arc::clone(&threads.keeper_stop),
+    });
     stop(&host, &threads);
     end(&host, threads);
     // Nobody may be there any more to be told, or to say anything. A leave was said before the last rank hung up.
     // Breaks if: what was said is not heard once more; a job that ended in order would leave its agent behind.
     let _ = talk(&host, &mut conn, state);
     let _ = tell_notes(&host, &mut conn);
+    if let Some(shelf) = shelf {
+        // Breaks if: it ends with the session; nodes without a rank of the next run would hold replicas in vain.
+        let flags = [&state.in_order, &state.stop];
+        if flags.iter().any(|flag| flag.load(Ordering::Acquire)) || off(Switch::AgentShelf) {
+            shelf.end(host.clock.as_ref());
+        } else {
+            *state.shelf.lock().unwrap_or_else(PoisonError::into_inner) = Some(shelf);
+        }
+    }
     // Breaks if: these go after the connection; the next run would find the job held.
     drop(locks);
     drop(host);
@@ -423,7 +463,9 @@ fn tell_notes(host: &Host, conn: &mut Conn) -> Result<()> {
 
 fn stop(host: &Host, threads: &Threads) {
     threads.stop.store(true, Ordering::Release);
-    threads.keeper_stop.store(true, Ordering::Release);
+    if threads.keeper.is_some() {
+        threads.keeper_stop.store(true, Ordering::Release);
+    }
     host.shared.stop.store(true, Ordering::Release);
     for (_, waker) in threads.control.iter().chain(&threads.keeper) {
         waker.wake();

@@ -41,6 +41,9 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("resumed", samples::resumed().encode(), |b| {
             Resumed::decode(b).map(|v| v.encode())
         }),
+        ("members", samples::members().encode(), |b| {
+            Members::decode(b).map(|v| v.encode())
+        }),
     ]
 }
 

@@ -46,6 +46,7 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("claim.bin", samples::claim().encode()),
         ("resumed.bin", samples::resumed().encode()),
+        ("members.bin", samples::members().encode()),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -119,6 +120,10 @@ fn golden_files_decode_to_the_samples() {
     assert_eq!(
         Resumed::decode(&read("resumed.bin")),
         Ok(samples::resumed())
+    );
+    assert_eq!(
+        Members::decode(&read("members.bin")),
+        Ok(samples::members())
     );
     let frame = read("frame-vote.bin");
     let header = FrameHeader::decode(&frame).unwrap();

@@ -6,6 +6,7 @@ use orcheck_format::*;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn epoch() -> impl Strategy<Value = Epoch> {
     (any::<u64>(), any::<[u8; 16]>()).prop_map(|(counter, run)| Epoch {
@@ -259,6 +260,19 @@ proptest! {
     ) {
         let claim = Claim { job, epoch, host, pid, uid, since_unix_ms, world_size, nodes };
         prop_assert_eq!(Claim::decode(&claim.encode()), Ok(claim));
+    }
+
+    #[test]
+    fn lists_of_members(
+        (job, epoch) in (job(), epoch()),
+        nodes in vec((name(), vec(name(), 0..3), any::<[u8; 32]>(), any::<u64>()), 0..5),
+    ) {
+        let named: BTreeMap<String, Member> = nodes
+            .into_iter()
+            .map(|(name, addresses, key, epoch)| (name.clone(), Member { name, addresses, key, epoch }))
+            .collect();
+        let members = Members { job, epoch, nodes: named.into_values().collect() };
+        prop_assert_eq!(Members::decode(&members.encode()), Ok(members));
     }
 
     #[test]

@@ -256,6 +256,24 @@ pub fn resumed() -> Resumed {
     }
 }
 
+pub fn members() -> Members {
+    let member = |name: &str, addresses: &[&str], epoch| Member {
+        name: name.into(),
+        addresses: addresses.iter().map(|&address| address.into()).collect(),
+        key: [epoch as u8; 32],
+        epoch,
+    };
+    Members {
+        job: job(),
+        epoch: epoch(),
+        nodes: vec![
+            member("a", &["unix:@orcheck-0-k0", "tcp:10.0.0.1:4711"], 7),
+            member("b", &["unix:@orcheck-0-k1"], 7),
+            member("old", &[], 5),
+        ],
+    }
+}
+
 pub fn messages() -> Vec<Message> {
     let (step, level, node) = (42, Level::Global, 1);
     let text = "write 4096 bytes at offset 8192 failed".to_string();
@@ -347,6 +365,10 @@ pub fn messages() -> Vec<Message> {
             slot: 3,
             at_bytes: 1 << 33,
             bytes: b"bytes".to_vec(),
+        },
+        Message::List,
+        Message::Listing {
+            files: vec![("epoch-000007.claim".into(), 40), ("x.tmp".into(), 1 << 40)],
         },
         Message::Fetch {
             slot: 4,

@@ -215,6 +215,24 @@ fn commit_records() {
     commit_refused(|r| r.nodes[0].clear(), "is no name");
 }
 
+// Breaks if: names are not compared; which of two addresses is the node's would be chance.
+#[test]
+fn a_list_has_every_member_once() {
+    let mut members = samples::members();
+    members.nodes[2].name = "a".into();
+    let error = Members::decode(&members.encode()).unwrap_err();
+    assert!(
+        error
+            .message()
+            .contains("every node once, found 2 names for 3 nodes"),
+        "{error}"
+    );
+    assert!(
+        !format!("{members:?}").contains("7, 7"),
+        "its key is printed"
+    );
+}
+
 /// A record of one kind is not read as another, whatever its file is called.
 #[test]
 fn kinds_are_not_mixed_up() {
