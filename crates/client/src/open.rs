@@ -36,6 +36,7 @@ use orcheck_engine::host::{Host, HostPlan};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
+use orcheck_engine::room::Room;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
@@ -228,11 +229,16 @@ pub(crate) fn open(
             incremental: options.incremental_chain.is_some(),
             timeout: Duration::from_secs_f64(options.timeout_s),
             recipe: recipe.clone(),
-            replication: peers.as_ref().map(|peers| peers.replication(&options)),
+            replication: peers
+                .as_ref()
+                .map(|peers| peers.replication(&options, layout.nodes_on_host_of(node))),
         },
         pool: Arc::clone(&pool),
         shape,
         places: places.clone(),
+        room: (peers.is_some())
+            .then(|| places.node.clone().map(Room::on_disk).map(Arc::new))
+            .flatten(),
         gates: Arc::clone(&gates),
         shared: Arc::clone(&shared),
         clock: Arc::clone(&environment.clock),

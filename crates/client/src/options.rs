@@ -10,6 +10,7 @@ mod raw;
 
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
+use orcheck_engine::room::ReplicaStore;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
@@ -17,7 +18,7 @@ use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
 use raw::{
     CompressName, EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size,
-    nearest,
+    StoreName, nearest,
 };
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -172,6 +173,8 @@ pub struct Options {
     pub topology: Option<PathBuf>,
     /// Room for replicas of other nodes; `None`: what the file system has.
     pub replica_budget_bytes: Option<u64>,
+    /// Where they lie.
+    pub replica_store: ReplicaStore,
     /// Whether the node's engine runs in a process of its own.
     pub agent: AgentKind,
     /// The program `orcheck`, to start agents with.
@@ -362,6 +365,7 @@ impl Options {
             replica_budget_bytes: (raw.replica_budget)
                 .map(|size| size.bytes("replica_budget"))
                 .transpose()?,
+            replica_store: replica_store(raw.replica_store, raw.agent)?,
             agent: raw.agent,
             agent_program: raw.agent_program,
             agent_linger_s: raw.agent_linger_s,
@@ -399,6 +403,24 @@ fn replicas(raw: &Raw) -> Result<u32> {
         .next("leave one of the two out"));
     }
     Ok(replicas)
+}
+
+/// Where replicas of other nodes lie.
+fn replica_store(name: StoreName, agent: AgentKind) -> Result<ReplicaStore> {
+    let store = match name {
+        StoreName::Disk => return Ok(ReplicaStore::Disk),
+        StoreName::Memory => ReplicaStore::Memory,
+        StoreName::Both => ReplicaStore::Both,
+        StoreName::Spill => ReplicaStore::Spill,
+    };
+    // Breaks if: this is left out; the replicas would end with the ranks, and a killed job have none.
+    if agent == AgentKind::Off {
+        return Err(Error::invalid(
+            "replicas in memory (replica_store) end with the process that has them, which is a rank",
+        )
+        .next("set agent = \"start\" or \"join\", or replica_store = \"disk\""));
+    }
+    Ok(store)
 }
 
 /// How containers are encoded, and where the key comes from.

@@ -15,11 +15,13 @@ use crate::start::Start;
 use orcheck_engine::host::Replication;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
+use orcheck_engine::room::ReplicaStore;
 use orcheck_format::error::Result;
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::Member;
 use orcheck_io::dir::Dir;
 use orcheck_io::environment::read_text;
+use orcheck_io::machine::memory;
 use orcheck_io::net::{Key, Listener};
 use orcheck_redundancy::Domains;
 
@@ -117,10 +119,19 @@ impl Peers {
     }
 
     /// What the engine must know of it.
-    pub(crate) fn replication(&self, options: &Options) -> Replication {
+    pub(crate) fn replication(&self, options: &Options, nodes_on_host: u32) -> Replication {
+        let unset = || match options.replica_store {
+            ReplicaStore::Disk => u64::MAX,
+            // As much as the pool at most; where it is not known how much there is, none.
+            _ => {
+                memory().map_or(0, |facts| facts.usable_bytes() / 4)
+                    / u64::from(nodes_on_host.max(1))
+            }
+        };
         Replication {
             replicas: u32::from(options.replicas),
-            budget_bytes: options.replica_budget_bytes.unwrap_or(u64::MAX),
+            budget_bytes: options.replica_budget_bytes.unwrap_or_else(unset),
+            store: options.replica_store,
             domains: self.domains.clone(),
             nodes: self.nodes.clone(),
             key: self.key.clone(),
@@ -147,13 +158,14 @@ pub(crate) fn tell_sources(
     let mut count = 0;
     for (rank, name) in (0u32..).zip(table.chunks_exact(SOURCE_BYTES)) {
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        if name.is_empty() {
+        let here = &layout.nodes[layout.node_of(rank) as usize].name;
+        let from = String::from_utf8_lossy(name);
+        // What the node's own agent has in memory is at home.
+        if name.is_empty() || from == here.as_str() {
             continue;
         }
         count += 1;
         if told.len() < SOURCES_TOLD {
-            let here = &layout.nodes[layout.node_of(rank) as usize].name;
-            let from = String::from_utf8_lossy(name);
             told.push(format!("rank {rank} on {here} from {from}"));
         }
     }

@@ -19,6 +19,7 @@ use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
+use orcheck_engine::room::ReplicaStore;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::record::CommitRecord;
@@ -147,8 +148,20 @@ impl Session {
             return Ok(Vec::new());
         }
         let leads = self.layout.leads_node(self.rank);
-        let own = match &self.places.node {
-            Some(dir) if leads && !self.options.fresh => files_of(dir.as_ref()),
+        let node = self.layout.node_of(self.rank);
+        let timeout = Duration::from_secs_f64(self.options.timeout_s);
+        let in_memory = self.options.replica_store != ReplicaStore::Disk;
+        let at = self
+            .peers
+            .as_ref()
+            .and_then(|peers| peers.nodes.get(node as usize));
+        let own = match (&self.places.node, at) {
+            _ if !leads || self.options.fresh => Ok(Vec::new()),
+            // The agent knows what is on the disk too.
+            (_, Some(at)) if in_memory => {
+                at.list((self.rank, node), &self.environment.steps, timeout)
+            }
+            (Some(dir), _) => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
         };
         let mut holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
@@ -165,10 +178,11 @@ impl Session {
             return Ok(Vec::new());
         };
         let context = OthersContext {
-            own: (self.rank, self.layout.node_of(self.rank)),
+            own: (self.rank, node),
+            asks_own: in_memory,
             members: peers.nodes.len() as u32,
             nodes: peers.nodes.iter().cloned().chain(absent.there).collect(),
-            timeout: Duration::from_secs_f64(self.options.timeout_s),
+            timeout,
             steps: self.environment.steps.clone(),
         };
         self.places.others = Others::new(context, &holdings).dirs();

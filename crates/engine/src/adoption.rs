@@ -8,6 +8,7 @@ use crate::encoding::Recipe;
 use crate::host::{HostPlan, Replication};
 use crate::layout::{Layout, Mode, Node};
 use crate::remote::NodeAt;
+use crate::room::ReplicaStore;
 use orcheck_format::agent::{Adoption, NodePart, RecipePart, ReplicaPart};
 use orcheck_format::error::Result;
 use orcheck_io::environment::working_dir;
@@ -62,6 +63,9 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
             replicas: replication.replicas,
             losses,
             budget_bytes: replication.budget_bytes,
+            store: (ReplicaStore::ALL.iter())
+                .position(|&store| store == replication.store)
+                .unwrap_or(0) as u8,
             domains: replication.domains.of_each().to_vec(),
             key: replication.key.0,
         }),
@@ -116,6 +120,7 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
             Some(Replication {
                 replicas: part.replicas,
                 budget_bytes: part.budget_bytes,
+                store: ReplicaStore::ALL[usize::from(part.store) % ReplicaStore::ALL.len()],
                 domains: Domains::of(part.domains),
                 nodes: nodes.collect::<Result<_>>()?,
                 key: Key(part.key),

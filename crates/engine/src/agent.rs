@@ -39,6 +39,7 @@ use orcheck_io::conn::Conn;
 use orcheck_io::environment::{read_text, working_dir};
 use orcheck_io::net::{Address, Key, Listener, effective_uid};
 use orcheck_io::poll::{Poller, Waker};
+use orcheck_io::ram::Ram;
 use orcheck_io::steps::Steps;
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
@@ -81,6 +82,8 @@ pub struct Agent {
     sessions: Vec<Session>,
     /// What stays of the last one for runs on other nodes.
     shelf: Option<Shelf>,
+    /// Replicas of other nodes that lie in memory, of all sessions.
+    ram: Arc<Ram>,
     callers: Vec<Caller>,
 }
 
@@ -132,10 +135,11 @@ impl Agent {
             listener,
             poller: Poller::new()?,
             clock,
-            steps,
+            steps: steps.clone(),
             stop: Arc::default(),
             sessions: Vec::new(),
             shelf: None,
+            ram: Arc::new(Ram::new(steps)),
             callers: Vec::new(),
         })
     }
@@ -268,8 +272,9 @@ impl Agent {
                         self.clear_shelf();
                         // The session's own thread goes on with the conversation, and answers this.
                         let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
-                        let waker = self.poller.waker();
-                        let session = Session::start(adopting, caller.conn, clock, steps, waker);
+                        let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
+                        let session =
+                            Session::start(adopting, caller.conn, (clock, steps), ram, waker);
                         self.sessions.extend(session.ok());
                         return None;
                     }

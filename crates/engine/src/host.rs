@@ -22,6 +22,7 @@ use crate::places::Places;
 use crate::protocol::JobFacts;
 use crate::remote::NodeAt;
 use crate::replicas::{Replicas, ReplicasContext};
+use crate::room::{ReplicaStore, Room};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_io::clock::Clock;
@@ -85,6 +86,8 @@ pub struct Replication {
     pub replicas: u32,
     /// Room for those of other nodes.
     pub budget_bytes: u64,
+    /// Where those lie.
+    pub store: ReplicaStore,
     /// Which nodes fail together.
     pub domains: Domains,
     /// Where the keepers of the nodes are.
@@ -104,6 +107,8 @@ pub struct Host {
     pub shape: IndexShape,
     /// The job's directories.
     pub places: Places,
+    /// Where replicas of other nodes lie, where they are asked for.
+    pub room: Option<Arc<Room>>,
     /// Locks between processes.
     pub gates: Arc<Gates>,
     /// Shared with the control thread.
@@ -173,14 +178,14 @@ impl Host {
     /// # Errors
     /// Lack of threads or descriptors.
     pub fn keeper(&self, doors: Vec<Listener>, stop: &Arc<AtomicBool>) -> Result<Option<Running>> {
-        let (Some(replication), Some(dir)) = (&self.plan.replication, &self.places.node) else {
+        let (Some(replication), Some(room)) = (&self.plan.replication, &self.room) else {
             return Ok(None);
         };
         let context = KeeperContext {
             epoch: self.plan.epoch,
             node: self.plan.node,
-            dir: Arc::clone(dir),
-            budget_bytes: replication.budget_bytes,
+            room: Arc::clone(room),
+            budget_bytes: replication.store.granted_bytes(replication.budget_bytes),
             direct: self.plan.direct,
             key: replication.key.clone(),
             steps: self.steps.clone(),

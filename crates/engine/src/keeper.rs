@@ -16,6 +16,7 @@
 
 use crate::protect::{Keeper, KeeperAction, KeeperEvent, Place};
 use crate::remote::files_of;
+use crate::room::Room;
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Epoch;
@@ -58,9 +59,9 @@ pub struct KeeperContext {
     pub epoch: Epoch,
     /// This node.
     pub node: u32,
-    /// The node's own directory.
-    pub dir: Arc<dyn Dir>,
-    /// Room for replicas of others.
+    /// Where replicas lie, and the node's own files.
+    pub room: Arc<Room>,
+    /// Bytes of replicas of others that may lie there.
     pub budget_bytes: u64,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
@@ -159,13 +160,13 @@ impl KeeperThread {
         while self.readers.len() < READERS_MAX
             && let Some((conn, first)) = self.waiting.pop_front()
         {
-            let (dir, stop) = (
-                Arc::clone(&self.context.dir),
+            let (room, stop) = (
+                Arc::clone(&self.context.room),
                 Arc::clone(&self.context.stop),
             );
             let poller = Poller::new()?;
             let waker = poller.waker();
-            let read = move || read_to(conn, first, dir.as_ref(), &poller, &stop);
+            let read = move || read_to(conn, first, room.as_ref(), &poller, &stop);
             self.readers.push((spawn("orcheck-reader", read)?, waker));
         }
         Ok(())
@@ -226,7 +227,7 @@ impl KeeperThread {
 
     /// Bytes of containers here that are not this node's own of this run. What cannot be listed is full.
     fn held_bytes(&self) -> u64 {
-        let Ok(entries) = self.context.dir.list() else {
+        let Ok(entries) = self.context.room.held() else {
             return u64::MAX;
         };
         let (epoch, own) = (self.context.epoch, self.context.node);
@@ -298,7 +299,7 @@ impl KeeperThread {
                 KeeperAction::Remove(place, name) => {
                     drop(self.files.remove(&place));
                     // Best effort: what cannot be removed now is collected by prune.
-                    let _ = self.context.dir.remove(&name);
+                    let _ = self.context.room.remove(&name);
                     continue;
                 }
                 KeeperAction::HangUp(number, _) => {
@@ -317,11 +318,7 @@ impl KeeperThread {
         } else {
             Create::Buffered
         };
-        let file = self.context.dir.create(name, how)?;
-        file.allocate(len).inspect_err(|_| {
-            let _ = self.context.dir.remove(name);
-        })?;
-        Ok(file)
+        self.context.room.create_replica(name, how, len)
     }
 
     /// The checksum of what is durable now.
@@ -332,7 +329,7 @@ impl KeeperThread {
         file.truncate(len)?;
         file.sync()?;
         file.close()?;
-        self.context.dir.sync()?;
+        self.context.room.sync()?;
         Ok(crc.value())
     }
 }

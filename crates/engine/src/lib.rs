@@ -47,6 +47,7 @@ pub mod reader;
 pub mod remote;
 pub mod replicas;
 pub mod restore;
+pub mod room;
 pub mod stage;
 pub mod stream;
 pub mod verify;

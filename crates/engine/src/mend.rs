@@ -119,7 +119,10 @@ pub fn mend(
         };
         let made = fetched.and_then(|fetched| {
             mended.made += fetched;
-            replicas.copy(dir, file, to)
+            // Not on the disk: then in the agent's memory, which is asked like another node, and first.
+            let mut dirs = std::iter::once(dir).chain(others.iter().map(|other| other.as_ref()));
+            let has_it = dirs.find(|dir| dir.open(file).is_ok());
+            replicas.copy(has_it.unwrap_or(dir), file, to)
         });
         match made {
             Ok(()) => mended.made += to.len() as u32,

@@ -56,6 +56,8 @@ pub struct OthersContext {
     pub own: (u32, u32),
     /// Nodes of this run; those behind them in `nodes` are of earlier ones.
     pub members: u32,
+    /// The own node's agent has files in memory: it is asked first.
+    pub asks_own: bool,
     /// All nodes that may be asked.
     pub nodes: Vec<NodeAt>,
     /// Longest wait for an answer.
@@ -80,7 +82,8 @@ impl Others {
         let (own, members) = (context.own.1, context.members.max(1));
         // Every node begins with the one after it: they do not all ask the same one.
         let ring = (1..members).map(|step| (own + step) % members);
-        for node in ring.chain(members..holdings.len() as u32) {
+        let own_first = context.asks_own.then_some(own).into_iter();
+        for node in own_first.chain(ring).chain(members..holdings.len() as u32) {
             for (file, len_bytes) in &holdings[node as usize] {
                 let holders = files.entry(file.clone()).or_default();
                 holders.push((node, *len_bytes));

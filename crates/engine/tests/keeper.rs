@@ -5,6 +5,7 @@
 use orcheck_engine::keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
 use orcheck_engine::remote::{NodeAt, Others, OthersContext};
 use orcheck_engine::replicas::{Replicas, ReplicasContext};
+use orcheck_engine::room::{ReplicaStore, Room};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
@@ -14,6 +15,7 @@ use orcheck_io::conn::Conn;
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::net::{Address, Key, Listener};
 use orcheck_io::poll::{Poller, Waker};
+use orcheck_io::ram::Ram;
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
 use orcheck_io::{open_dir, read_small};
@@ -58,6 +60,10 @@ struct Holder {
 
 impl Holder {
     fn new(budget_bytes: u64) -> Self {
+        Self::with_room(budget_bytes, Room::on_disk)
+    }
+
+    fn with_room(budget_bytes: u64, room: impl FnOnce(Arc<dyn Dir>) -> Room) -> Self {
         let scratch = Scratch::new("keeper");
         let listener =
             Listener::bind(&Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
@@ -66,7 +72,7 @@ impl Holder {
         let context = KeeperContext {
             epoch: EPOCH,
             node: 1,
-            dir: open_dir(scratch.path(), Steps::none()).unwrap(),
+            room: Arc::new(room(open_dir(scratch.path(), Steps::none()).unwrap())),
             budget_bytes,
             direct: true,
             key: KEY,
@@ -168,6 +174,7 @@ fn a_container_arrives_and_is_read_back() {
     let context = OthersContext {
         own: (0, 0),
         members: 2,
+        asks_own: false,
         nodes: holder.nodes(&KEY),
         timeout: LONG,
         steps: Steps::none(),
@@ -381,4 +388,79 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
     stop.store(true, Ordering::Release);
     accepts.join().unwrap();
     drop(holder);
+}
+
+fn names(dir: &dyn Dir) -> Vec<String> {
+    let entries = dir.list().unwrap().into_iter();
+    entries.map(|entry| entry.name).collect()
+}
+
+#[test]
+fn replicas_lie_where_the_option_says() {
+    use ReplicaStore::{Both, Disk, Memory, Spill};
+    const MIB: u64 = 1 << 20;
+    // Two containers of a MiB each come, with room for one and a half.
+    for (store, in_memory, on_disk) in [(Disk, 0, 1), (Memory, 1, 0), (Both, 1, 1), (Spill, 1, 1)] {
+        let ram = Arc::new(Ram::default());
+        let room = |disk| Room::new(disk, Arc::clone(&ram), store, MIB + MIB / 2);
+        let budget_bytes = if store == Spill {
+            u64::MAX
+        } else {
+            MIB + MIB / 2
+        };
+        let mut holder = Holder::with_room(budget_bytes, room);
+        let own = Scratch::new("owner");
+        let replicas = holder.replicas(KEY, LONG);
+        let bytes = content(MIB as usize);
+        bring(&replicas, &own, 1, &bytes).unwrap();
+        let second = bring(&replicas, &own, 2, &bytes);
+        assert_eq!(second.is_ok(), store == Spill, "{store:?}: {second:?}");
+        assert_eq!(ram.list().unwrap().len(), in_memory, "{store:?}");
+        assert_eq!(names(holder.dir().as_ref()).len(), on_disk, "{store:?}");
+        // Breaks if: what is in memory is neither listed nor read; nobody would find it.
+        let listed = holder.nodes(&KEY)[1]
+            .list((0, 0), &Steps::none(), LONG)
+            .unwrap();
+        assert_eq!(listed.len(), if store == Spill { 2 } else { 1 });
+        let context = OthersContext {
+            own: (0, 0),
+            members: 2,
+            asks_own: false,
+            nodes: holder.nodes(&KEY),
+            timeout: LONG,
+            steps: Steps::none(),
+        };
+        let dirs = Others::new(context, &vec![Vec::new(), listed]).dirs();
+        assert!(read_small(dirs[0].as_ref(), &container(1, 0), MIB).unwrap() == bytes);
+        holder.end().unwrap();
+        // Breaks if: memory keeps what prune removes.
+        let room = Room::new(holder.dir(), Arc::clone(&ram), store, MIB);
+        for name in names(&room) {
+            room.remove(&name).unwrap();
+        }
+        assert!(names(&room).is_empty() && ram.list().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn replicas_in_memory_take_no_more_than_their_room() {
+    let scratch = Scratch::new("room");
+    let disk = open_dir(scratch.path(), Steps::none()).unwrap();
+    let ram = Arc::new(Ram::default());
+    let room = Room::new(disk, Arc::clone(&ram), ReplicaStore::Both, 1 << 20);
+    let first = room.create_replica("a", Create::Direct, 1 << 19).unwrap();
+    let error = room
+        .create_replica("b", Create::Direct, (1 << 19) + 1)
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.message().contains("524288 of 1048576"), "{error}");
+    // Breaks if: one that is refused leaves something in either place.
+    assert_eq!(names(&room), ["a"]);
+    first.close().unwrap();
+    let taken = room.create_replica("a", Create::Direct, 1).err().unwrap();
+    assert_eq!(
+        (taken.kind(), ram.list().unwrap().len()),
+        (ErrorKind::Invalid, 1)
+    );
 }

@@ -47,6 +47,8 @@ pub struct ReplicaPart {
     pub losses: u8,
     /// Room for those of other nodes, in bytes.
     pub budget_bytes: u64,
+    /// Where those lie, as a number of the engine.
+    pub store: u8,
     /// By node: the domains that it fails with.
     pub domains: Vec<Vec<u32>>,
     /// The job's key.
@@ -374,9 +376,9 @@ impl Adoption {
         w.uint((i64::from(self.recipe.level) + (1 << 31)) as u64);
         w.bytes(self.recipe.secret.as_ref().map_or(&[][..], |key| key));
         if let Some(replication) = &self.replication {
-            w.uint(15u8).array(5);
+            w.uint(15u8).array(6);
             w.uint(replication.replicas).uint(replication.losses);
-            w.uint(replication.budget_bytes);
+            w.uint(replication.budget_bytes).uint(replication.store);
             w.array(replication.domains.len());
             for domains in &replication.domains {
                 numbers(&mut w, domains);
@@ -597,11 +599,12 @@ fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
 }
 
 fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
-    r.tuple(5)?;
+    r.tuple(6)?;
     Ok(ReplicaPart {
         replicas: r.uint()?,
         losses: r.uint()?,
         budget_bytes: r.u64()?,
+        store: r.uint()?,
         domains: r.items(MAX_ITEMS, |r| r.items(MAX_NAME_BYTES, Reader::uint))?,
         key: r.exact()?,
     })

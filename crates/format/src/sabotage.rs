@@ -180,6 +180,7 @@ switches! {
     AllHeld = "all-held", "that every holder says that it has the replica", "orcheck-engine protect any_order";
     ReplicaEpoch = "replica-epoch", "that replicas of another run are refused", "orcheck-engine protect not_its_business";
     ReplicaOwner = "replica-owner", "that nodes bring their own containers only", "orcheck-engine protect not_its_business";
+    ReplicaMemory = "replica-memory", "that replicas in memory stay within the room that is given for them", "orcheck-engine keeper in_memory";
     ReplicaBudget = "replica-budget", "that replicas stay within the room that is given for them", "orcheck-engine protect not_its_business";
     ReplicaRoom = "replica-room", "that a replica stays within the room that it asked for", "orcheck-engine protect order_within";
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";

@@ -49,6 +49,7 @@ pub mod poll;
 pub mod pool;
 pub mod probe;
 pub mod process;
+pub mod ram;
 pub mod ring;
 pub mod rng;
 pub mod secret;

@@ -47,6 +47,15 @@ pub(super) enum EncryptName {
     Aes256Gcm,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StoreName {
+    Disk,
+    Memory,
+    Both,
+    Spill,
+}
+
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub(super) enum OneOrMany {
@@ -105,6 +114,7 @@ pub(super) struct Raw {
     pub(super) replicas: Option<u32>,
     pub(super) topology: Option<PathBuf>,
     pub(super) replica_budget: Option<Size>,
+    pub(super) replica_store: StoreName,
     pub(super) agent: AgentKind,
     pub(super) agent_program: PathBuf,
     pub(super) agent_linger_s: f64,
@@ -154,6 +164,7 @@ impl Default for Raw {
             replicas: None,
             topology: None,
             replica_budget: None,
+            replica_store: StoreName::Disk,
             agent: AgentKind::Off,
             agent_program: PathBuf::from("orcheck"),
             agent_linger_s: 600.0,
@@ -161,7 +172,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 44] = [
+pub(super) const NAMES: [&str; 45] = [
     "global",
     "node_dir",
     "node_name",
@@ -203,6 +214,7 @@ pub(super) const NAMES: [&str; 44] = [
     "replicas",
     "topology",
     "replica_budget",
+    "replica_store",
     "agent",
     "agent_program",
     "agent_linger_s",

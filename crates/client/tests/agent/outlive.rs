@@ -337,3 +337,83 @@ fn nodes_that_do_not_answer_are_said_when_they_may_know_more() {
         );
     }
 }
+
+/// Containers of the step in a node's directory.
+fn containers(root: &std::path::Path, node: &str, step: u64) -> usize {
+    let names = crate::disk::names(&root.join("local/job").join(node));
+    let of_step = format!("s{step:012}-");
+    let ours = |name: &&String| name.starts_with(&of_step) && name.ends_with(".orc");
+    names.iter().filter(ours).count()
+}
+
+// Breaks if: what agents have in memory ends with the ranks, or is not asked for after them.
+#[test]
+fn replicas_in_memory_outlive_the_ranks_and_a_node() {
+    for (store, on_disk) in [("memory", 4), ("both", 8), ("spill", 4)] {
+        let scratch = Scratch::new("ram");
+        let root = scratch.path();
+        let option = format!("replica_store = '{store}'\nreplica_budget = '18 MiB'");
+        let first = peers_job(scratch.path(), &["a", "b", "c", "d"]).with(&option);
+        let mut agents = first.agents();
+        first.run_ranks(|session, rank| {
+            let mut session = session;
+            // More than are kept: what prune removes is gone from memory as well, or the budget would not do.
+            for step in 1..=30 {
+                let saved = save(session, rank, step);
+                saved.wait(step, Level::Peers(1), LONG).unwrap();
+                session = Ok(saved);
+            }
+            session.unwrap().abandon();
+        });
+        let nodes = ["a", "b", "c", "d"].iter();
+        let held: usize = nodes.map(|node| containers(root, node, 30)).sum();
+        assert_eq!(held, on_disk, "{store}");
+        let (stop, agent) = agents.pop().unwrap();
+        stop.stop();
+        agent.join().unwrap().unwrap();
+        crate::disk::remove_tree(&root.join("local/job/d"));
+        let rest = peers_job(root, &["a", "b", "c", "c"]).with(&option);
+        rest.run_ranks(|session, rank| {
+            let mut session = session.unwrap();
+            assert_eq!(session.find().unwrap(), 30, "{store}");
+            let mut state = State::empty(rank, 100);
+            state.protect(&mut session).unwrap();
+            assert_eq!(session.restart().unwrap(), 30);
+            assert!(state.is(rank, 30, 100), "{store}, rank {rank}");
+            session.close(LONG).unwrap();
+        });
+        for (stop, agent) in agents {
+            stop.stop();
+            agent.join().unwrap().unwrap();
+        }
+    }
+}
+
+#[test]
+fn replicas_in_memory_without_agents_are_refused() {
+    let options = "node_dir = '/tmp'\npeers = 1\nreplica_store = 'memory'\n";
+    let error = orcheck_client::Options::from_text(options).unwrap_err();
+    says(
+        &error,
+        ErrorKind::Invalid,
+        &["which is a rank", "agent = \"start\""],
+    );
+}
+
+// Breaks if: what does not fit is taken in all the same, or refused without saying what to do.
+#[test]
+fn memory_for_replicas_that_is_full_is_said() {
+    let scratch = Scratch::new("full");
+    let job = peers_job(scratch.path(), &["a", "b", "c", "d"])
+        .with("replica_store = 'memory'\nreplica_budget = '16 KiB'");
+    job.run(|session, rank| {
+        let session = save(session, rank, 1);
+        let error = refused(session.wait(1, Level::Peers(1), LONG));
+        says(
+            &error,
+            ErrorKind::NoSpace,
+            &["of 16384 for replicas are free", "replica_budget"],
+        );
+        session.abandon();
+    });
+}

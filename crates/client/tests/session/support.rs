@@ -222,7 +222,7 @@ impl Job {
     /// An agent for each node, where the tests want them.
     pub fn agents(&self) -> Vec<(Stop, JoinHandle<Result<()>>)> {
         let nodes: BTreeSet<String> = (0..self.ranks).map(|rank| self.node_of(rank)).collect();
-        let options = Options::from_text(&self.options);
+        let options = Options::from_text(&format!("{}agent = 'join'\n", self.options));
         let (Ok(options), true) = (options, AGENTS) else {
             return Vec::new();
         };

@@ -12,6 +12,7 @@ use crate::control::{ControlShared, Links, Reported};
 use crate::host::{Host, Running, join};
 use crate::index::{Index, IndexShape};
 use crate::places::Places;
+use crate::room::Room;
 use orcheck_format::agent::{Adoption, AgentMessage, Link};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
@@ -19,11 +20,13 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
+use orcheck_io::dir::Dir;
 use orcheck_io::file::Lock;
 use orcheck_io::gate::Gates;
 use orcheck_io::net::Listener;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::pool::Pool;
+use orcheck_io::ram::Ram;
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn;
 use orcheck_plan::Placement;
@@ -120,15 +123,15 @@ impl Session {
     pub(super) fn start(
         adopting: Adopting,
         conn: Conn,
-        clock: Arc<dyn Clock>,
-        steps: Steps,
+        (clock, steps): (Arc<dyn Clock>, Steps),
+        ram: Arc<Ram>,
         agent: Waker,
     ) -> Result<Self> {
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         let thread = spawn("orcheck-session", move || {
             let _over = Over(Arc::clone(&shared), agent);
-            serve(adopting, conn, clock, &steps, &shared);
+            serve(adopting, conn, (&clock, &steps), ram, &shared);
         })?;
         Ok(Self {
             state,
@@ -240,8 +243,8 @@ impl Drop for Reporter {
 fn serve(
     adopting: Adopting,
     mut conn: Conn,
-    clock: Arc<dyn Clock>,
-    steps: &Steps,
+    (clock, steps): (&Arc<dyn Clock>, &Steps),
+    ram: Arc<Ram>,
     state: &Arc<State>,
 ) {
     let Adopting {
@@ -252,7 +255,7 @@ fn serve(
         links,
     } = adopting;
     let placement = what.placement.take();
-    let host = make_host(what, pool, &clock, steps);
+    let host = make_host(what, pool, ram, (clock, steps));
     let started = host.and_then(|host| {
         let poller = Poller::new()?;
         let threads = start(&host, links, doors, placement)?;
@@ -295,7 +298,12 @@ fn serve(
     drop(host);
 }
 
-fn make_host(what: Unpacked, pool: Pool, clock: &Arc<dyn Clock>, steps: &Steps) -> Result<Host> {
+fn make_host(
+    what: Unpacked,
+    pool: Pool,
+    ram: Arc<Ram>,
+    (clock, steps): (&Arc<dyn Clock>, &Steps),
+) -> Result<Host> {
     let plan = what.plan;
     let node = &plan.layout.nodes[plan.node as usize];
     let shape = IndexShape::of(node);
@@ -305,6 +313,17 @@ fn make_host(what: Unpacked, pool: Pool, clock: &Arc<dyn Clock>, steps: &Steps) 
         .collect();
     let mut places = Places::open(&plan.job, &node.name, root.as_ref(), &servers, steps, false)?;
     places.losses = what.losses;
+    let room = match (&plan.replication, &places.node) {
+        (Some(replication), Some(disk)) => {
+            let (store, memory) = (replication.store, replication.budget_bytes);
+            Some(Arc::new(Room::new(Arc::clone(disk), ram, store, memory)))
+        }
+        _ => None,
+    };
+    if let Some(room) = &room {
+        // Breaks if: the disk is left there; what prune lets go of would stay in memory.
+        places.node = Some(Arc::clone(room) as Arc<dyn Dir>);
+    }
     let pool = Arc::new(pool);
     Ok(Host {
         gates: Arc::new(Gates::open(&pool)?),
@@ -312,6 +331,7 @@ fn make_host(what: Unpacked, pool: Pool, clock: &Arc<dyn Clock>, steps: &Steps) 
         pool,
         shape,
         places,
+        room,
         shared: Arc::default(),
         clock: Arc::clone(clock),
         steps: steps.clone(),

@@ -459,6 +459,7 @@ pub fn adoption() -> Adoption {
             replicas: 1,
             losses: 1,
             budget_bytes: u64::MAX,
+            store: 2,
             domains: vec![vec![0], vec![1, 2]],
             key: [9; 32],
         }),

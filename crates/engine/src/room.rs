@@ -1,0 +1,247 @@
+//! The room of a node for replicas of others: on its disk, in the memory of its agent, or in both.
+//!
+//! How: a directory in front of the node's own one. What the node writes itself goes to the disk as always; replicas go where
+//! the option says. What is in memory is listed, read and removed like what is on disk, so that nobody else (restart,
+//! prune, peers that read) needs to know where something lies.
+//!
+//! Invariants:
+//! 1. A file that is in both places is read from memory, and removed from both.
+//! 2. `Both` says that a replica is safe only when it is on the disk.
+//! 3. Memory takes at most what was set aside for it.
+//!
+//! Survives: what the disk survives; what is in memory alone ends with the agent. Not here: how much one owner may
+//! bring (`protect.rs`), who holds what (`orcheck-redundancy`).
+
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::dir::{Create, Dir, Entry};
+use orcheck_io::file::File;
+use orcheck_io::ram::Ram;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where replicas of other nodes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicaStore {
+    /// In the node's directory.
+    Disk,
+    /// In the memory of the node's agent.
+    Memory,
+    /// In both: the disk's are safe, the memory's are fast to read.
+    Both,
+    /// In memory as far as there is room, then on disk.
+    Spill,
+}
+
+impl ReplicaStore {
+    /// All of them; a store's place is its number where agents are told.
+    pub const ALL: [Self; 4] = [Self::Disk, Self::Memory, Self::Both, Self::Spill];
+
+    /// Room that the protocol gives away, of so much that is set aside.
+    pub(crate) fn granted_bytes(self, budget_bytes: u64) -> u64 {
+        match self {
+            // What does not fit into memory goes to the disk.
+            Self::Spill => u64::MAX,
+            _ => budget_bytes,
+        }
+    }
+}
+
+/// A node's directory and the memory for replicas; see the module.
+pub struct Room {
+    disk: Arc<dyn Dir>,
+    ram: Arc<Ram>,
+    store: ReplicaStore,
+    memory_bytes: u64,
+}
+
+impl Room {
+    /// Replicas on the disk only.
+    #[must_use]
+    pub fn on_disk(disk: Arc<dyn Dir>) -> Self {
+        Self::new(disk, Arc::default(), ReplicaStore::Disk, 0)
+    }
+
+    /// Replicas as `store` says, at most `memory_bytes` of them in `ram`.
+    #[must_use]
+    pub fn new(disk: Arc<dyn Dir>, ram: Arc<Ram>, store: ReplicaStore, memory_bytes: u64) -> Self {
+        Self {
+            disk,
+            ram,
+            store,
+            memory_bytes,
+        }
+    }
+
+    /// Creates a replica with room for `len_bytes`.
+    ///
+    /// # Errors
+    /// NoSpace; what the disk says. Nothing of it is then left.
+    pub fn create_replica(&self, name: &str, how: Create, len_bytes: u64) -> Result<Box<dyn File>> {
+        let created = match self.store {
+            ReplicaStore::Disk => self.disk.create(name, how),
+            ReplicaStore::Memory => self.in_memory(name, len_bytes),
+            ReplicaStore::Both => self.in_memory(name, len_bytes).and_then(|memory| {
+                let disk = self.disk.create(name, how);
+                let disk = disk.inspect_err(|_| {
+                    self.ram.remove(name);
+                })?;
+                Ok(Box::new(Twice { disk, memory }) as Box<dyn File>)
+            }),
+            ReplicaStore::Spill => match self.in_memory(name, len_bytes) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => self.disk.create(name, how),
+                created => created,
+            },
+        };
+        let file = created?;
+        file.allocate(len_bytes).inspect_err(|_| {
+            // Best effort: what cannot be removed now is collected by prune.
+            let _ = self.remove(name);
+        })?;
+        Ok(file)
+    }
+
+    fn in_memory(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
+        let used = self.ram.used_bytes()?;
+        let free = self.memory_bytes.saturating_sub(used);
+        // Breaks if: this is left out; replicas of others would take the memory that the program computes in.
+        if len_bytes > free && !off(Switch::ReplicaMemory) {
+            return Err(Error::no_space(format!(
+                "{len_bytes} bytes of memory were asked for {name}, and {free} of {} for replicas are free",
+                self.memory_bytes
+            ))
+            .next("raise replica_budget, keep fewer checkpoints, use more nodes, or set replica_store = 'spill'"));
+        }
+        self.ram.create(name)
+    }
+
+    /// What counts against the budget: everything that lies where replicas go.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn held(&self) -> Result<Vec<Entry>> {
+        match self.store {
+            ReplicaStore::Memory => self.ram.list(),
+            _ => self.list(),
+        }
+    }
+}
+
+impl Dir for Room {
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        self.disk.create(name, how)
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        match self.ram.open(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => self.disk.open(name),
+            opened => opened,
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename_new(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let was_there = self.ram.remove(name);
+        match self.disk.remove(name) {
+            Err(error) if was_there && error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = self.ram.list()?;
+        let disk = self.disk.list()?;
+        let new = |entry: &Entry| entries.iter().all(|known| known.name != entry.name);
+        let more: Vec<Entry> = disk.into_iter().filter(new).collect();
+        entries.extend(more);
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.disk.sync()
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        self.disk.child(name, create)
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.disk.remove_child(name)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.disk.free_bytes()
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        self.disk.read_only()
+    }
+}
+
+/// A replica that is written to the disk and to memory.
+struct Twice {
+    disk: Box<dyn File>,
+    memory: Box<dyn File>,
+}
+
+impl File for Twice {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.memory.write_at(buf, at)?;
+        self.disk.write_at(buf, at)
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        self.memory.read_at(buf, at)
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.memory.allocate(len)?;
+        self.disk.allocate(len)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.memory.truncate(len)?;
+        self.disk.truncate(len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.disk.sync()
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.disk.len_bytes()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.disk.is_direct()
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        self.disk.alignment_bytes()
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.disk.try_lock()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.memory.close()?;
+        self.disk.close()
+    }
+
+    fn name(&self) -> String {
+        self.disk.name()
+    }
+}
