@@ -405,9 +405,9 @@ fn fetch(
     at_bytes: u64,
     len_bytes: u64,
 ) -> Result<Vec<u8>> {
-    if FileName::parse(name).is_none() && !off(Switch::FetchedName)
-        || len_bytes > MAX_DATA_BYTES as u64
-    {
+    // A list of members has keys in it, and is of no use elsewhere.
+    let wanted = !matches!(FileName::parse(name), None | Some(FileName::Members { .. }));
+    if !wanted && !off(Switch::FetchedName) || len_bytes > MAX_DATA_BYTES as u64 {
         return Err(Error::invalid(format!(
             "{len_bytes} bytes of {name:?} were asked for: expected at most {MAX_DATA_BYTES} of a file of the job"
         )));

@@ -302,6 +302,7 @@ fn only_files_of_the_job_are_read() {
     for (file, kind) in [
         ("secret", ErrorKind::Invalid),
         ("../secret", ErrorKind::Invalid),
+        ("epoch-000001.members", ErrorKind::Invalid),
         ("epoch-000001.claim", ErrorKind::NotFound),
     ] {
         let fetch = Message::Fetch {
