@@ -8,6 +8,8 @@
 #   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
 #   models     properties of protocol, formats, pool and capture; orders of threads
+#   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
+#   survival   real jobs on 16 and 32 nodes, of which some are lost with their disks, against the formula
 #   fuzz       every parser, guided by coverage, as many at once as there are processors
 #   torture    from outside, at the installed library: every call of a save killed and failed
 #
@@ -48,7 +50,7 @@ stage_blocks() { # images of each; mounting btrfs takes three times as long
 }
 stage_faults() {
     local bad=0
-    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: damage:: directory:: errors:: kernels::every hardship:: \
+    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: damage:: directory:: errors:: kernels::every hardship:: losses:: \
         outside:: processes:: reads:: rivals:: signals:: zombie:: || bad=1
     tools/old-kernel.sh || bad=1
     return $bad
@@ -63,6 +65,12 @@ stage_models() {
     tools/schedules.sh || bad=1
     return $bad
 }
+stage_jobs() {
+    ORCHECK_TRIALS=$(some 100000) tests orcheck-dst jobs --nocapture
+}
+stage_survival() { # at each of three points
+    ORCHECK_TRIALS=$(some 400) tests orcheck-client faults survival::
+}
 stage_fuzz() {
     ORCHECK_FUZZ_S=$(some 600) tools/fuzz.sh
 }
@@ -71,7 +79,7 @@ stage_torture() {
         python3 bench/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
-(($#)) || set -- kills power blocks faults models fuzz torture
+(($#)) || set -- kills power blocks faults models jobs survival fuzz torture
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
 done

@@ -1,7 +1,7 @@
 //! Agreement: an error on one rank becomes the same error on all.
 //!
 //! One small allreduce when all is well; only when some rank failed does its text travel too.
-//! Bytes through the collective are O(1) per rank.
+//! Bytes through the collective are O(1) per rank, but for tables with a row for each node.
 
 use crate::collective::Collective;
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -61,6 +61,49 @@ pub fn agree_min<T>(
     let message = String::from_utf8_lossy(&text[8..8 + len.min(TEXT_BYTES)]).into_owned();
     let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Internal);
     Err(Error::new(kind, message).at(format!("rank {failed}")))
+}
+
+/// Bytes that travel in one value of [`rows`]: such a value is less than that of a rank that has nothing to say.
+const ROW_UNIT: usize = 7;
+
+/// A table of `count` rows of `row_bytes` bytes, the same on all ranks: row `i` is what the one rank said that has
+/// `mine = (i, …)`, at most so many bytes, followed by zeros. A row of nobody is zeros.
+///
+/// One reduction of about 8/7 of the table: no rank takes in more than the others, as the root of a gather would.
+///
+/// # Errors
+/// What the collective says.
+pub fn rows(
+    collective: &mut dyn Collective,
+    (count, row_bytes): (usize, usize),
+    mine: Option<(usize, &[u8])>,
+) -> Result<Vec<u8>> {
+    let units = row_bytes.div_ceil(ROW_UNIT);
+    let mut values = vec![i64::MAX; count * units];
+    if let Some((at, bytes)) = mine
+        && let Some(row) = values.get_mut(at * units..(at + 1) * units)
+    {
+        row.fill(0);
+        for (value, part) in row.iter_mut().zip(bytes.chunks(ROW_UNIT)) {
+            *value = number(part) as i64;
+        }
+    }
+    collective.allreduce_min(&mut values)?;
+    let mut table = Vec::with_capacity(count * row_bytes);
+    for row in values.chunks_exact(units.max(1)) {
+        let end = table.len() + row_bytes;
+        for &value in row {
+            let value = if value == i64::MAX { 0 } else { value };
+            table.extend_from_slice(&value.to_le_bytes()[..ROW_UNIT]);
+        }
+        table.truncate(end);
+    }
+    Ok(table)
+}
+
+/// A number of at most eight bytes, the lowest first.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 /// A byte string of any length from `root` to all ranks.

@@ -1,4 +1,4 @@
-//! The paths that need no collective: ranks to their node, nodes to the lead.
+//! The paths that need no collective: ranks to their node, nodes to the lead, beyond `fan_out` nodes through others.
 //!
 //! Invariants:
 //! 1. Every connection is authenticated with the job key before a byte of it is believed.
@@ -8,11 +8,16 @@
 //!
 //! Not here: the transport (`io::conn`), what travels afterwards (`engine::control`).
 
+use crate::agree::agree;
+use crate::collective::Collective;
+use crate::doors;
+use crate::options::Options;
 use crate::session::Environment;
 use crate::start::Start;
 use orcheck_engine::control::Links;
 use orcheck_engine::epoch::Held;
 use orcheck_engine::layout::Layout;
+use orcheck_engine::relay::Tree;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::RunId;
 use orcheck_format::wire::Message;
@@ -32,6 +37,53 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest stay at one listener while others may be ready.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 
+/// A node's place in the tree to the lead.
+pub(crate) struct Way {
+    pub(crate) tree: Tree,
+    /// Where the nodes right below come in, on a node's lowest rank.
+    pub(crate) doors: Vec<Listener>,
+    /// Where the node right above is reached.
+    pub(crate) above: Vec<Address>,
+}
+
+impl Way {
+    /// Opens the doors of the nodes between others and the lead; `lead` are those of the lead. Collective.
+    pub(crate) fn find(
+        collective: &mut dyn Collective,
+        layout: &Layout,
+        options: &Options,
+        start: &Start,
+        lead: Vec<Listener>,
+    ) -> Result<Self> {
+        let tree = Tree::new(layout.nodes.len() as u32, options.fan_out);
+        let rank = collective.rank();
+        let node = layout.node_of(rank);
+        let relays = tree.relays();
+        let mut way = Self {
+            tree,
+            doors: lead,
+            above: start.addresses.clone(),
+        };
+        if relays.is_empty() {
+            return Ok(way);
+        }
+        let mut own = Ok((Vec::new(), Vec::new()));
+        if layout.leads_node(rank) && relays.contains(&node) {
+            let name = format!("orcheck-{}-r{node}", start.run);
+            own = doors::open(&name, layout.has_hosts(), options.net);
+        }
+        let (opened, addresses) = agree(collective, own)?;
+        let mut all = doors::exchange(collective, layout, relays.clone(), &addresses)?;
+        if relays.contains(&node) {
+            way.doors = opened;
+        }
+        if let Some(above) = tree.above(node).filter(|above| relays.contains(above)) {
+            way.above = all.swap_remove((above - relays.start) as usize);
+        }
+        Ok(way)
+    }
+}
+
 /// What a node's lowest rank holds while the others connect.
 pub(crate) struct NodeSide {
     pub(crate) held: Held,
@@ -50,7 +102,7 @@ pub(crate) fn connect(
     rank: u32,
     layout: &Layout,
     side: Option<&mut NodeSide>,
-    listeners: Vec<Listener>,
+    way: Way,
     start: &Start,
     environment: &Environment,
 ) -> Result<(Arc<Pool>, Conn, Option<Links>)> {
@@ -87,35 +139,44 @@ pub(crate) fn connect(
     };
     let clock = environment.clock.as_ref();
     let ranks = layout.nodes[node as usize].ranks.len();
-    let nodes = layout.nodes.len();
+    let Way {
+        tree,
+        doors: listeners,
+        above,
+    } = way;
+    let below = tree.below(node);
     let own_door = side.listener.take().into_iter().collect();
     let meeting = Meeting::new(&start.key, environment)?;
     std::thread::scope(|scope| {
         // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
         let door = || {
-            let accepted = meeting.accept_all(own_door, 0, ranks).and_then(|accepted| {
-                let mut accepted = accepted.unwrap_or_default();
-                for (_, _, conn) in &mut accepted {
-                    conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
-                }
-                Ok(accepted)
-            });
+            let ours = |_, of| of == node;
+            let accepted = meeting
+                .accept_all(own_door, 0, ranks, &ours)
+                .and_then(|accepted| {
+                    let mut accepted = accepted.unwrap_or_default();
+                    for (_, _, conn) in &mut accepted {
+                        conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
+                    }
+                    Ok(accepted)
+                });
             accepted.inspect_err(|_| meeting.give_up())
         };
         let accept_ranks = spawn_scoped(scope, "orcheck-accept", door)?;
         let lead_door = || {
-            let accepted = meeting.accept_all(listeners, 1, nodes - 1);
+            let ours = |_, of| below.contains(&of);
+            let accepted = meeting.accept_all(listeners, 1, below.len(), &ours);
             accepted.inspect_err(|_| meeting.give_up())
         };
-        let accept_nodes = (rank == 0 && nodes > 1)
+        let accept_nodes = (!below.is_empty())
             .then(|| spawn_scoped(scope, "orcheck-accept", lead_door))
             .transpose()
             .inspect_err(|_| meeting.give_up())?;
         let own = join().inspect_err(|_| meeting.give_up());
-        let to_lead = if rank == 0 || own.is_err() {
+        let to_lead = if node == 0 || own.is_err() {
             Ok(None)
         } else {
-            let reached = reach_lead(rank, node, start, steps, clock);
+            let reached = reach(&above, (rank, node), &start.key, steps, clock);
             reached.inspect_err(|_| meeting.give_up()).map(Some)
         };
         let panicked = |_| Error::internal("a connecting thread panicked");
@@ -175,6 +236,7 @@ impl<'a> Meeting<'a> {
         listeners: Vec<Listener>,
         part: usize,
         expected: usize,
+        ours: &dyn Fn(u32, u32) -> bool,
     ) -> Result<Option<Vec<(u32, u32, Conn)>>> {
         let clock = self.environment.clock.as_ref();
         let until = clock.now() + CONNECT_TIMEOUT;
@@ -199,6 +261,7 @@ impl<'a> Meeting<'a> {
                 let steps = &self.environment.steps;
                 if let Some(mut conn) = listeners[ready].accept(self.key, steps, patience)?
                     && let Message::Hello { rank, node } = conn.receive(left)?
+                    && ours(rank, node)
                 {
                     accepted.push((rank, node, conn));
                 }
@@ -208,20 +271,21 @@ impl<'a> Meeting<'a> {
     }
 }
 
-fn reach_lead(
-    rank: u32,
-    node: u32,
-    start: &Start,
+/// Whoever is right above in the tree to the lead.
+fn reach(
+    above: &[Address],
+    (rank, node): (u32, u32),
+    key: &Key,
     steps: &orcheck_io::steps::Steps,
     clock: &dyn Clock,
 ) -> Result<Conn> {
     let until = clock.now() + CONNECT_TIMEOUT;
     let mut errors = Vec::new();
-    for address in &start.addresses {
+    for address in above {
         let left = until
             .saturating_sub(clock.now())
             .min(Duration::from_secs(10));
-        match Conn::connect(address, &start.key, steps, left) {
+        match Conn::connect(address, key, steps, left) {
             Ok(mut conn) => {
                 conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
                 return Ok(conn);

@@ -6,13 +6,14 @@
 //!
 //! Not here: who may come in (`io::net`), what is said there (`engine`).
 
-use crate::agree::{agree, bcast_bytes};
+use crate::agree::{agree, rows};
 use crate::collective::Collective;
 use crate::options::NetKind;
 use orcheck_engine::layout::Layout;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::net::{Address, Listener, local_addresses};
 use std::net::SocketAddr;
+use std::ops::Range;
 
 /// Bytes in which a node's addresses travel; what does not fit is left out.
 const ADDRESS_BYTES: usize = 192;
@@ -47,12 +48,13 @@ pub(crate) fn open(name: &str, hosts: bool, net: NetKind) -> Result<(Vec<Listene
     Ok((listeners, addresses))
 }
 
-/// Every node's addresses, from what its lowest rank says.
+/// The addresses of each of these nodes, from what their lowest ranks say.
 pub(crate) fn exchange(
     collective: &mut dyn Collective,
     layout: &Layout,
+    nodes: Range<u32>,
     own: &[Address],
-) -> Result<Vec<(String, Vec<Address>)>> {
+) -> Result<Vec<Vec<Address>>> {
     let mut text = String::new();
     for address in own {
         let more = format!("{address} ");
@@ -60,42 +62,23 @@ pub(crate) fn exchange(
             text += &more;
         }
     }
-    let mut bytes = text.into_bytes();
-    bytes.resize(ADDRESS_BYTES, b' ');
-    let table = collective.gather(&bytes, 0)?;
-    // Only what the lowest rank of each node said is of use.
-    let table = table.unwrap_or_default();
-    let of_node = |rank: u32| {
-        table
-            .get(rank as usize * ADDRESS_BYTES..)?
-            .get(..ADDRESS_BYTES)
-    };
-    let lowest = layout.nodes.iter().filter_map(|node| node.ranks.first());
-    let chosen: Vec<u8> = lowest
-        .filter_map(|&rank| of_node(rank))
-        .flatten()
-        .copied()
-        .collect();
-    let chosen = if collective.rank() == 0 {
-        chosen
-    } else {
-        Vec::new()
-    };
-    let chosen = bcast_bytes(collective, chosen, 0)?;
-    let parse = || {
-        if chosen.len() != layout.nodes.len() * ADDRESS_BYTES {
+    let rank = collective.rank();
+    let at = layout.node_of(rank).wrapping_sub(nodes.start) as usize;
+    let mine = layout.leads_node(rank).then_some((at, text.as_bytes()));
+    let table = rows(collective, (nodes.len(), ADDRESS_BYTES), mine)?;
+    let parse = |row: &[u8]| {
+        let text = String::from_utf8_lossy(row);
+        let words = text.trim_end_matches('\0').split_whitespace();
+        let addresses: Vec<Address> = words.map(str::parse).collect::<Result<_>>()?;
+        if addresses.is_empty() {
             return Err(Error::internal(
                 "the addresses of the nodes did not all arrive",
             ));
         }
-        let parts = layout.nodes.iter().zip(chosen.chunks_exact(ADDRESS_BYTES));
-        parts
-            .map(|(node, text)| {
-                let text = String::from_utf8_lossy(text);
-                let addresses = text.split_whitespace().map(str::parse);
-                Ok((node.name.clone(), addresses.collect::<Result<_>>()?))
-            })
-            .collect::<Result<Vec<_>>>()
+        Ok(addresses)
     };
-    agree(collective, parse())
+    agree(
+        collective,
+        table.chunks_exact(ADDRESS_BYTES).map(parse).collect(),
+    )
 }

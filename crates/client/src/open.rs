@@ -20,7 +20,7 @@
 use crate::agent::{Agent, dies_with_ranks};
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
-use crate::connect::{NodeSide, connect, node_address};
+use crate::connect::{NodeSide, Way, connect, node_address};
 use crate::facts::exchange_facts;
 use crate::options::{AgentKind, Numa, Options};
 use crate::peers::Peers;
@@ -198,7 +198,8 @@ pub(crate) fn open(
         }
         _ => Ok(()),
     };
-    let connected = connect(rank, &layout, side.as_mut(), listeners, &start, environment);
+    let way = Way::find(collective, &layout, &options, &start, listeners)?;
+    let connected = connect(rank, &layout, side.as_mut(), way, &start, environment);
     let (pool, own, links) = agree(collective, recalled.and(connected))?;
 
     let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
@@ -228,6 +229,7 @@ pub(crate) fn open(
             pin: options.pin,
             incremental: options.incremental_chain.is_some(),
             timeout: Duration::from_secs_f64(options.timeout_s),
+            fan_out: options.fan_out,
             recipe: recipe.clone(),
             replication: peers
                 .as_ref()

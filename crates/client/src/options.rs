@@ -155,6 +155,8 @@ pub struct Options {
     pub timeout_s: f64,
     /// How nodes talk.
     pub net: NetKind,
+    /// Most nodes that are directly below one in the tree through which nodes vote.
+    pub fan_out: u32,
     /// Trigger: every so many steps; 0: off.
     pub every_steps: u64,
     /// Trigger: every so many seconds; 0: off.
@@ -299,6 +301,7 @@ impl Options {
         range("overhead_percent", raw.overhead_percent, 0.0, 100.0)?;
         range("end_margin_s", raw.end_margin_s, 0.0, 1e9)?;
         range("agent_linger_s", raw.agent_linger_s, 0.0, 1e6)?;
+        range("fan_out", f64::from(raw.fan_out), 2.0, 1024.0)?;
         range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
         range("compress_level", f64::from(raw.compress_level), 1.0, 19.0)?;
         Ok(Self {
@@ -345,6 +348,7 @@ impl Options {
             numa: raw.numa,
             timeout_s: raw.timeout_s,
             net: raw.net,
+            fan_out: raw.fan_out,
             every_steps: raw.every_steps,
             every_s: raw.every_s,
             overhead_percent: raw.overhead_percent,

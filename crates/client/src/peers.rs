@@ -6,7 +6,7 @@
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
 
-use crate::agree::{agree, agree_min, bcast_bytes};
+use crate::agree::{agree, agree_min, bcast_bytes, rows};
 use crate::collective::Collective;
 use crate::doors;
 use crate::members::{remember, remembered};
@@ -31,7 +31,7 @@ const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
 /// Room for the name of the node that a rank read from.
 const SOURCE_BYTES: usize = 64;
 /// Ranks of which it is told where they read from.
-const SOURCES_TOLD: usize = 64;
+const SOURCES_TOLD: usize = 16;
 
 /// What a rank knows of the other nodes.
 pub(crate) struct Peers {
@@ -61,21 +61,16 @@ impl Peers {
         let rank = collective.rank();
         let node = layout.node_of(rank);
         let opened = if layout.leads_node(rank) {
-            let hosts = layout
-                .nodes
-                .iter()
-                .any(|other| other.host != layout.nodes[0].host);
-            doors::open(
-                &format!("orcheck-{}-k{node}", start.run),
-                hosts,
-                options.net,
-            )
+            let name = format!("orcheck-{}-k{node}", start.run);
+            doors::open(&name, layout.has_hosts(), options.net)
         } else {
             Ok((Vec::new(), Vec::new()))
         };
         let (doors, addresses) = agree(collective, opened)?;
-        let nodes = doors::exchange(collective, layout, &addresses)?;
-        let nodes = nodes.into_iter().map(|(name, addresses)| NodeAt {
+        let all = 0..layout.nodes.len() as u32;
+        let addresses = doors::exchange(collective, layout, all, &addresses)?;
+        let nodes = layout.node_names().into_iter().zip(addresses);
+        let nodes = nodes.map(|(name, addresses)| NodeAt {
             name,
             addresses,
             key: start.key.clone(),
@@ -139,44 +134,51 @@ impl Peers {
     }
 }
 
-/// On rank 0: which ranks read their part from other nodes; `None` when all had it on their own. Collective.
+/// Which ranks read their part from other nodes, the lowest few, on rank 0; `None` when all had it on their own.
+/// Collective; one small reduction where all had it.
 pub(crate) fn tell_sources(
     collective: &mut dyn Collective,
     layout: &Layout,
     mine: Option<&str>,
 ) -> Result<Option<String>> {
-    // A byte is left for the end of the name.
-    let mut name = [0; SOURCE_BYTES];
-    if let Some(node) = mine {
-        let bytes = &node.as_bytes()[..node.len().min(SOURCE_BYTES - 1)];
-        name[..bytes.len()].copy_from_slice(bytes);
-    }
-    let Some(table) = collective.gather(&name, 0)? else {
-        return Ok(None);
-    };
+    let rank = i64::from(collective.rank());
+    // What the node's own agent has in memory is at home.
+    let home = &layout.nodes[layout.node_of(collective.rank()) as usize].name;
+    let mine = mine.filter(|node| *node != home.as_str());
     let mut told = Vec::new();
-    let mut count = 0;
-    for (rank, name) in (0u32..).zip(table.chunks_exact(SOURCE_BYTES)) {
+    let mut after = -1;
+    loop {
+        let mut next = [i64::MAX];
+        if mine.is_some() && rank > after {
+            next = [rank];
+        }
+        collective.allreduce_min(&mut next)?;
+        after = next[0];
+        if after == i64::MAX {
+            break;
+        }
+        if told.len() == SOURCES_TOLD {
+            told.push("and more".to_owned());
+            break;
+        }
+        // A byte is left for the end of the name.
+        let mut name = [0; SOURCE_BYTES];
+        if let Some(node) = mine.filter(|_| after == rank) {
+            let bytes = &node.as_bytes()[..node.len().min(SOURCE_BYTES - 1)];
+            name[..bytes.len()].copy_from_slice(bytes);
+        }
+        collective.bcast(&mut name, after as u32)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        let here = &layout.nodes[layout.node_of(rank) as usize].name;
+        let here = &layout.nodes[layout.node_of(after as u32) as usize].name;
         let from = String::from_utf8_lossy(name);
-        // What the node's own agent has in memory is at home.
-        if name.is_empty() || from == here.as_str() {
-            continue;
-        }
-        count += 1;
-        if told.len() < SOURCES_TOLD {
-            told.push(format!("rank {rank} on {here} from {from}"));
-        }
+        told.push(format!("rank {after} on {here} from {from}"));
     }
-    if count > told.len() {
-        told.push(format!("and {} more", count - told.len()));
-    }
-    Ok((count > 0).then(|| format!("read from other nodes: {}", told.join(", "))))
+    let tells = rank == 0 && !told.is_empty();
+    Ok(tells.then(|| format!("read from other nodes: {}", told.join(", "))))
 }
 
-/// What the lowest rank of each node says that its node holds. Collective; rank 0 takes in as much from each rank as the
-/// longest list.
+/// What the lowest rank of each node says that its node holds. Collective; every rank takes in as much for each node as the
+/// longest list has bytes.
 pub(crate) fn exchange_holdings(
     collective: &mut dyn Collective,
     layout: &Layout,
@@ -185,35 +187,21 @@ pub(crate) fn exchange_holdings(
     let lines = |(name, len_bytes): &(String, u64)| format!("{name} {len_bytes}\n");
     let text = own.map(|files| files.iter().map(lines).collect::<String>());
     let mut longest = [-(text.as_ref().map_or(0, String::len) as i64)];
-    let mut bytes = agree_min(collective, text, &mut longest)?.into_bytes();
+    let text = agree_min(collective, text, &mut longest)?;
     let room = longest[0].unsigned_abs() as usize;
-    bytes.resize(room, 0);
-    let table = collective.gather(&bytes, 0)?.unwrap_or_default();
-    let lowest = layout.nodes.iter().filter_map(|node| node.ranks.first());
-    let mut chosen = Vec::new();
-    for &rank in lowest {
-        let part = table
-            .get(rank as usize * room..)
-            .and_then(|part| part.get(..room));
-        let part = part.unwrap_or_default();
-        chosen.extend(part.iter().take_while(|&&byte| byte != 0));
-        chosen.push(0);
-    }
-    let chosen = if collective.rank() == 0 {
-        chosen
-    } else {
-        Vec::new()
-    };
-    let chosen = bcast_bytes(collective, chosen, 0)?;
+    let rank = collective.rank();
+    let node = layout.node_of(rank) as usize;
+    let mine = layout.leads_node(rank).then_some((node, text.as_bytes()));
+    let table = rows(collective, (layout.nodes.len(), room), mine)?;
     let parse = |part: &[u8]| {
         let text = String::from_utf8_lossy(part);
-        let files = text.lines().filter_map(|line| {
+        let files = text.trim_end_matches('\0').lines().filter_map(|line| {
             let (name, len) = line.split_once(' ')?;
             Some((name.to_owned(), len.parse().ok()?))
         });
         files.collect::<Vec<_>>()
     };
-    let mut parts: Holdings = chosen.split(|&byte| byte == 0).map(parse).collect();
-    parts.truncate(layout.nodes.len());
+    let mut parts: Holdings = table.chunks_exact(room.max(1)).map(parse).collect();
+    parts.resize(layout.nodes.len(), Vec::new());
     Ok(parts)
 }

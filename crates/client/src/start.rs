@@ -18,7 +18,6 @@ use orcheck_io::environment::read_text;
 use orcheck_io::net::{Address, Key, Listener, host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_plan::Placement;
-use std::collections::BTreeSet;
 
 /// Largest mapping file.
 const MAPPING_LIMIT_BYTES: u64 = 16 << 20;
@@ -49,9 +48,12 @@ pub(crate) fn prepare_start(
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Listener>, Start)> {
     let run = RunId(random_bytes());
-    let hosts: BTreeSet<&str> = layout.nodes.iter().map(|node| node.host.as_str()).collect();
     let (listeners, addresses) = if layout.nodes.len() > 1 {
-        doors::open(&format!("orcheck-{run}-lead"), hosts.len() > 1, options.net)?
+        doors::open(
+            &format!("orcheck-{run}-lead"),
+            layout.has_hosts(),
+            options.net,
+        )?
     } else {
         (Vec::new(), Vec::new())
     };

@@ -54,6 +54,7 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
         pin: plan.pin,
         incremental: plan.incremental,
         timeout_ms: plan.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        fan_out: plan.fan_out,
         recipe: RecipePart {
             compression: plan.recipe.compression,
             level: plan.recipe.level,
@@ -150,6 +151,7 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
         pin: adoption.pin,
         incremental: adoption.incremental,
         timeout: Duration::from_millis(adoption.timeout_ms),
+        fan_out: adoption.fan_out,
         recipe: Recipe {
             compression: adoption.recipe.compression,
             level: adoption.recipe.level,

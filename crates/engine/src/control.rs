@@ -1,12 +1,12 @@
 //! The control thread of a node: carries the commit protocol's messages and actions.
 //!
-//! One thread on the node's lowest rank. It hears the node's writers over Unix sockets, the lead
-//! over one authenticated connection (and, on the lead itself, every node over one), runs the pure
-//! state machines of `protocol.rs`, and does what they ask for: commit records, the board that the
-//! ranks wait on, lanes, prune.
+//! One thread on the node's lowest rank. It hears the node's writers over Unix sockets, and the nodes
+//! above and below it in the tree to the lead over one authenticated connection each; it runs the pure
+//! state machines of `protocol.rs` and `relay.rs`, and does what they ask for: commit records, the board
+//! that the ranks wait on, lanes, prune.
 //!
 //! Invariants:
-//! 1. All decisions are in `protocol.rs`; nothing here depends on the order in which sockets become
+//! 1. All decisions are in `protocol.rs`, all passing on in `relay.rs`; nothing here depends on the order in which sockets become
 //!    readable.
 //! 2. A peer that hangs up, sends rubbish or stalls costs at most the steps in flight; it never
 //!    blocks this thread longer than `SEND_TIMEOUT`.
@@ -21,6 +21,7 @@ use crate::protocol::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
 };
 use crate::prune::{KeepRule, Referred, prune};
+use crate::relay::{Relay, RelayAction, RelayEvent, Tree};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::record::CommitRecord;
@@ -106,8 +107,8 @@ pub struct ControlContext {
     pub keep: usize,
     /// Where the lanes lead at first; `None` without placed directories.
     pub placement: Option<Placement>,
-    /// Whether this node is the lead.
-    pub is_lead: bool,
+    /// The way to the lead, which is node 0.
+    pub tree: Tree,
     /// Whether this thread outlives the ranks: it then ends by itself, when none is left and all that they handed over
     /// is decided.
     pub outlives: bool,
@@ -126,15 +127,16 @@ pub struct ControlContext {
 pub struct Links {
     /// One per rank of this node.
     pub ranks: Vec<(u32, Conn)>,
-    /// To the lead; `None` on the lead.
+    /// To the lead, or to the node between; `None` on the lead.
     pub lead: Option<Conn>,
-    /// On the lead: one per other node.
+    /// One per node right below this one in the tree.
     pub nodes: Vec<(u32, Conn)>,
 }
 
 enum Work {
     Node(NodeEvent),
     Lead(LeadEvent),
+    Relay(RelayEvent),
 }
 
 /// A control thread's state.
@@ -144,6 +146,8 @@ pub struct Control {
     poller: Poller,
     node: NodeState,
     lead: Option<LeadState>,
+    /// On a node between others and the lead.
+    relay: Option<Relay>,
     work: VecDeque<Work>,
     /// Steps of this run committed at each level, the newest few.
     committed: BTreeMap<Level, BTreeSet<u64>>,
@@ -164,15 +168,17 @@ impl Control {
             0
         };
         let node = NodeState::new(context.node, context.writers, levels).outliving(outlived as u32);
-        let lead = context
-            .is_lead
+        let lead = (context.node == 0)
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
+        let relay = (context.tree.relays().contains(&context.node))
+            .then(|| Relay::new(context.tree, context.node));
         let mut this = Self {
             context,
             links,
             poller,
             node,
             lead,
+            relay,
             work: VecDeque::new(),
             committed: BTreeMap::new(),
             referred: BTreeMap::new(),
@@ -223,6 +229,14 @@ impl Control {
                             self.do_for_lead(action)?;
                         }
                     }
+                    Work::Relay(event) => {
+                        let Some(relay) = &mut self.relay else {
+                            continue;
+                        };
+                        for action in relay.step(event) {
+                            self.do_for_relay(action)?;
+                        }
+                    }
                 }
             }
         }
@@ -231,12 +245,10 @@ impl Control {
 
     /// Whether everything that the ranks, all gone, handed over is decided.
     fn is_over(&self) -> bool {
+        // Breaks if: only the lead waits for others; what is decided for the nodes below would not reach them.
         let others = !self.links.nodes.is_empty();
-        let leads_on = self
-            .lead
-            .as_ref()
-            .is_some_and(|lead| others || !lead.is_idle());
-        self.left && self.work.is_empty() && self.node.is_idle() && !leads_on
+        let decides = self.lead.as_ref().is_some_and(|lead| !lead.is_idle());
+        self.left && self.work.is_empty() && self.node.is_idle() && !others && !decides
     }
 
     /// Tells the lead when no rank is left and all CP-threads have reported what there was.
@@ -272,7 +284,8 @@ impl Control {
         let hosts = &self.context.writer_hosts;
         self.links.ranks.retain_mut(|(rank, conn)| {
             match drain(conn, |message| {
-                work.push_back(Work::Node(NodeEvent::FromRank(message)))
+                work.push_back(Work::Node(NodeEvent::FromRank(message)));
+                Ok(())
             }) {
                 Ok(()) => true,
                 Err(error) => {
@@ -290,27 +303,62 @@ impl Control {
                 }
             }
         });
+        let mut drained = Ok(());
         if let Some(conn) = &mut self.links.lead {
-            let drained = drain(conn, |message| {
-                work.push_back(Work::Node(NodeEvent::FromLead(message)))
+            let relays = self.relay.is_some();
+            drained = drain(conn, |message| {
+                if relays {
+                    work.push_back(Work::Relay(RelayEvent::FromAbove(message.clone())));
+                }
+                work.push_back(Work::Node(NodeEvent::FromLead(message)));
+                Ok(())
             });
-            if let Err(error) = drained {
-                self.links.lead = None;
-                let error = error.at("the lead of the job is gone");
-                work.push_back(Work::Node(NodeEvent::LeadGone(error)));
-            }
         }
+        let (tree, leads) = (self.context.tree, self.lead.is_some());
         self.links.nodes.retain_mut(|(node, conn)| {
             let node = *node;
-            match drain(conn, |message| {
-                work.push_back(Work::Lead(LeadEvent::FromNode(node, message)))
-            }) {
-                Ok(()) => true,
-                Err(error) => {
-                    work.push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
-                    false
-                }
+            let drained = drain(conn, |message| {
+                tree.allows(node, &message)?;
+                work.push_back(if leads {
+                    Work::Lead(LeadEvent::FromNode(node, message))
+                } else {
+                    Work::Relay(RelayEvent::FromBelow(node, message))
+                });
+                Ok(())
+            });
+            if let Err(error) = drained {
+                work.push_back(gone(leads, node, error));
+                return false;
             }
+            true
+        });
+        if let Err(error) = drained {
+            self.lead_gone(error);
+        }
+    }
+
+    /// The way to the lead is lost.
+    fn lead_gone(&mut self, error: Error) {
+        self.links.lead = None;
+        let error = error.at("the lead of the job is gone");
+        self.work.push_back(Work::Relay(RelayEvent::AboveGone));
+        self.work.push_back(Work::Node(NodeEvent::LeadGone(error)));
+    }
+
+    fn send_up(&mut self, message: &Message) {
+        if let Some(conn) = &mut self.links.lead
+            && let Err(error) = conn.send(message, SEND_TIMEOUT)
+        {
+            self.lead_gone(error);
+        }
+    }
+
+    fn send_down(&mut self, message: &Message) {
+        let (work, leads) = (&mut self.work, self.lead.is_some());
+        self.links.nodes.retain_mut(|(node, conn)| {
+            let sent = conn.send(message, SEND_TIMEOUT);
+            sent.map_err(|error| work.push_back(gone(leads, *node, error)))
+                .is_ok()
         });
     }
 
@@ -320,15 +368,15 @@ impl Control {
                 self.context
                     .steps
                     .at("control.to_lead", name_of(&message))?;
+                let node = self.context.node;
                 if self.lead.is_some() {
-                    self.work
-                        .push_back(Work::Lead(LeadEvent::FromNode(self.context.node, message)));
-                } else if let Some(conn) = &mut self.links.lead
-                    && let Err(error) = conn.send(&message, SEND_TIMEOUT)
-                {
-                    self.links.lead = None;
-                    let error = error.at("the lead of the job is gone");
-                    self.work.push_back(Work::Node(NodeEvent::LeadGone(error)));
+                    let event = LeadEvent::FromNode(node, message);
+                    self.work.push_back(Work::Lead(event));
+                } else if self.relay.is_some() {
+                    let event = RelayEvent::FromBelow(node, message);
+                    self.work.push_back(Work::Relay(event));
+                } else {
+                    self.send_up(&message);
                 }
             }
             NodeAction::Publish(step, level, outcome) => {
@@ -372,13 +420,9 @@ impl Control {
 
     fn do_for_lead(&mut self, action: LeadAction) -> Result<()> {
         match action {
-            LeadAction::ToNode(node, message) => self.send_to_node(node, &message),
             LeadAction::ToAll(message) => {
                 self.context.steps.at("control.to_all", name_of(&message))?;
-                let others: Vec<u32> = self.links.nodes.iter().map(|(node, _)| *node).collect();
-                for node in others {
-                    self.send_to_node(node, &message);
-                }
+                self.send_down(&message);
                 self.work
                     .push_back(Work::Node(NodeEvent::FromLead(message)));
             }
@@ -394,24 +438,19 @@ impl Control {
         Ok(())
     }
 
-    fn send_to_node(&mut self, node: u32, message: &Message) {
-        let Some(at) = self
-            .links
-            .nodes
-            .iter()
-            .position(|(other, _)| *other == node)
-        else {
-            if node == self.context.node {
-                self.work
-                    .push_back(Work::Node(NodeEvent::FromLead(message.clone())));
+    fn do_for_relay(&mut self, action: RelayAction) -> Result<()> {
+        match action {
+            RelayAction::Up(message) => {
+                self.context.steps.at("control.relay", name_of(&message))?;
+                self.send_up(&message);
             }
-            return;
-        };
-        if let Err(error) = self.links.nodes[at].1.send(message, SEND_TIMEOUT) {
-            self.links.nodes.remove(at);
-            self.work
-                .push_back(Work::Lead(LeadEvent::NodeGone(node, error)));
+            RelayAction::Down(message) => {
+                self.context.steps.at("control.spread", name_of(&message))?;
+                self.send_down(&message);
+            }
+            RelayAction::HangUp => self.links.nodes.clear(),
         }
+        Ok(())
     }
 
     /// The record goes into every placed directory that still takes part.
@@ -480,11 +519,20 @@ impl Control {
     }
 }
 
-fn drain(conn: &mut Conn, mut take: impl FnMut(Message)) -> Result<()> {
+fn drain(conn: &mut Conn, mut take: impl FnMut(Message) -> Result<()>) -> Result<()> {
     while let Some(message) = conn.try_receive()? {
-        take(message);
+        take(message)?;
     }
     Ok(())
+}
+
+/// A node right below is gone.
+fn gone(leads: bool, node: u32, error: Error) -> Work {
+    if leads {
+        Work::Lead(LeadEvent::NodeGone(node, error))
+    } else {
+        Work::Relay(RelayEvent::Gone(node, error))
+    }
 }
 
 /// Short name of a message, as the numbered steps show it.
@@ -496,6 +544,7 @@ fn name_of(message: &Message) -> &'static str {
         Message::Committed { .. } => "committed",
         Message::Aborted { .. } => "aborted",
         Message::Record { .. } => "record",
+        Message::Said { message, .. } => name_of(message),
         _ => "other",
     }
 }

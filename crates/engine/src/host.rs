@@ -20,6 +20,7 @@ use crate::keeper::{KeeperContext, KeeperThread};
 use crate::layout::{Layout, Mode, Node};
 use crate::places::Places;
 use crate::protocol::JobFacts;
+use crate::relay::Tree;
 use crate::remote::NodeAt;
 use crate::replicas::{Replicas, ReplicasContext};
 use crate::room::{ReplicaStore, Room};
@@ -73,6 +74,8 @@ pub struct HostPlan {
     pub incremental: bool,
     /// Longest wait inside the engine.
     pub timeout: Duration,
+    /// Most nodes directly below one in the tree to the lead.
+    pub fan_out: u32,
     /// How containers are encoded.
     pub recipe: Recipe,
     /// Replicas on other nodes, where they are asked for.
@@ -160,7 +163,7 @@ impl Host {
             places: self.places.clone(),
             keep: plan.keep,
             placement,
-            is_lead: plan.node == 0,
+            tree: Tree::new(plan.layout.nodes.len() as u32, plan.fan_out),
             outlives: self.outlives,
             clock: Arc::clone(&self.clock),
             steps: self.steps.clone(),

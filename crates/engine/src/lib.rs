@@ -14,7 +14,7 @@
 //! 1. Only `commit.rs` makes a checkpoint visible, and only after every container of it is durable.
 //! 2. Nothing here calls into the program: the engine completes a checkpoint on its own threads.
 //! 3. Every wait has a deadline; a failed fsync is a loss and never retried on the same pages.
-//! 4. `protocol.rs`, `protect.rs`, `stream.rs` and `layout.rs` are pure: no I/O, no clock.
+//! 4. `protocol.rs`, `relay.rs`, `protect.rs`, `stream.rs` and `layout.rs` are pure: no I/O, no clock.
 //!
 //! Not here: the program's view (crate `client`), where bytes physically go (crate `io`), the
 //! bytes themselves (crate `format`).
@@ -44,6 +44,7 @@ pub mod protect;
 pub mod protocol;
 pub mod prune;
 pub mod reader;
+pub mod relay;
 pub mod remote;
 pub mod replicas;
 pub mod restore;

@@ -16,11 +16,14 @@
 //! 4. Duplicated and reordered messages change nothing; a node that is gone aborts what waits for it.
 //! 5. State is bounded: decisions older than `REMEMBERED` steps are forgotten, votes for them too.
 //!
+//! Between many nodes and the lead there are others (`relay.rs`), which pass on what several of them say as one message.
+//!
 //! Pure: the driver (`control.rs`) brings messages in, carries actions out, and passes the time.
 //! Not here: what a record contains on disk (`commit.rs`).
 
 use crate::index::Outcome;
 use crate::places::is_directory_loss;
+use crate::relay::each;
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level};
@@ -322,8 +325,6 @@ pub enum LeadEvent {
 /// Something the lead has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeadAction {
-    /// Send to one node.
-    ToNode(u32, Message),
     /// Send to every node.
     ToAll(Message),
     /// Write this record into every placed directory.
@@ -397,7 +398,10 @@ impl LeadState {
                     containers,
                     ..
                 },
-            ) => self.vote(node, step, level, containers, now_unix_ms),
+            ) => self.vote(&[(node, 1)], step, level, containers, now_unix_ms),
+            LeadEvent::FromNode(_, Message::Said { by, message }) => {
+                self.said(&by, *message, now_unix_ms)
+            }
             LeadEvent::FromNode(
                 node,
                 Message::NotDurable {
@@ -433,14 +437,7 @@ impl LeadState {
                     let error = Error::new(kind, text);
                     return self.abort(step, level, &error).into_iter().collect();
                 }
-                let Some(ballot) = self.ballots.get_mut(&(step, level)) else {
-                    return Vec::new();
-                };
-                ballot.recorded.insert(node);
-                if ballot.recorded.len() < self.facts.nodes.len() && !off(Switch::AllRecorded) {
-                    return Vec::new();
-                }
-                self.commit(step, level)
+                self.recorded(&[(node, 1)], step, level)
             }
             LeadEvent::FromNode(node, Message::Goodbye { .. }) => {
                 self.left.insert(node);
@@ -465,6 +462,42 @@ impl LeadState {
             LeadEvent::NodeGone(..) if off(Switch::NodeGone) => Vec::new(),
             LeadEvent::NodeGone(node, error) => self.lose_node(node, &error, "is gone"),
         }
+    }
+
+    /// What several nodes say at once.
+    fn said(&mut self, by: &[(u32, u32)], message: Message, now_unix_ms: u64) -> Vec<LeadAction> {
+        match message {
+            Message::Vote {
+                step,
+                level,
+                containers,
+                ..
+            } => self.vote(by, step, level, containers, now_unix_ms),
+            Message::Recorded {
+                step,
+                level,
+                failed: None,
+                ..
+            } => self.recorded(by, step, level),
+            Message::Said { .. } => Vec::new(),
+            other => each(by)
+                .flat_map(|node| {
+                    let event = LeadEvent::FromNode(node, other.clone());
+                    self.step(event, now_unix_ms)
+                })
+                .collect(),
+        }
+    }
+
+    fn recorded(&mut self, by: &[(u32, u32)], step: u64, level: Level) -> Vec<LeadAction> {
+        let Some(ballot) = self.ballots.get_mut(&(step, level)) else {
+            return Vec::new();
+        };
+        ballot.recorded.extend(each(by));
+        if ballot.recorded.len() < self.facts.nodes.len() && !off(Switch::AllRecorded) {
+            return Vec::new();
+        }
+        self.commit(step, level)
     }
 
     /// Whether nothing waits for a decision.
@@ -510,13 +543,14 @@ impl LeadState {
 
     fn vote(
         &mut self,
-        node: u32,
+        by: &[(u32, u32)],
         step: u64,
         level: Level,
         containers: Vec<ContainerRef>,
         now_unix_ms: u64,
     ) -> Vec<LeadAction> {
-        if self.decided.contains(&(step, level)) || node as usize >= self.facts.nodes.len() {
+        let nodes = self.facts.nodes.len();
+        if self.decided.contains(&(step, level)) || each(by).any(|node| node as usize >= nodes) {
             return Vec::new();
         }
         if let Some(error) = self.gone.values().next().cloned() {
@@ -537,7 +571,14 @@ impl LeadState {
             return self.abort(step, level, &error).into_iter().collect();
         }
         let ballot = self.ballots.entry((step, level)).or_default();
-        ballot.votes.insert(node, containers);
+        let mut votes: BTreeMap<u32, Vec<ContainerRef>> =
+            each(by).map(|node| (node, Vec::new())).collect();
+        for container in containers {
+            if let Some(vote) = votes.get_mut(&container.node) {
+                vote.push(container);
+            }
+        }
+        ballot.votes.append(&mut votes);
         let missing = |node: &&u32| !ballot.votes.contains_key(node);
         if let Some(&node) = self.left.iter().find(missing) {
             let error = self.ended(node);

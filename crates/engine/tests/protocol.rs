@@ -134,10 +134,6 @@ impl World {
             Packet::ToLead(event) => {
                 for action in self.lead.step(event, 1) {
                     match action {
-                        LeadAction::ToNode(node, message) => {
-                            self.bag
-                                .push(Packet::ToNode(node, NodeEvent::FromLead(message)));
-                        }
                         LeadAction::ToAll(message) => {
                             if let Message::Committed { step, level } = message {
                                 assert!(self.everybody_durable((step, level)));

@@ -95,6 +95,8 @@ pub struct Adoption {
     pub incremental: bool,
     /// Longest wait inside the engine, in milliseconds.
     pub timeout_ms: u64,
+    /// Most nodes directly below one in the tree to the lead.
+    pub fan_out: u32,
     /// How containers are encoded.
     pub recipe: RecipePart,
     /// Replicas on other nodes, where they are asked for.
@@ -110,9 +112,9 @@ pub struct Adoption {
 pub enum Link {
     /// A rank of the node, by its number.
     Rank(u32),
-    /// The lead of the job.
+    /// The lead of the job, or a node between it and this one.
     Lead,
-    /// Another node, on the lead, by its index.
+    /// A node below this one, by its index.
     Node(u32),
 }
 
@@ -349,7 +351,7 @@ impl Adoption {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(16 + u64::from(self.replication.is_some()));
+        w.map(17 + u64::from(self.replication.is_some()));
         w.uint(1u8).text(&self.version);
         w.uint(2u8).text(self.job.as_str());
         w.uint(3u8).epoch(&self.epoch);
@@ -387,6 +389,7 @@ impl Adoption {
         }
         w.uint(16u8).text(&self.placement);
         w.uint(17u8).text(&self.working_dir);
+        w.uint(18u8).uint(self.fan_out);
         w.finish()
     }
 
@@ -400,7 +403,7 @@ impl Adoption {
         let (mut node, mut servers, mut node_root, mut keep) = (None, None, None, None);
         let (mut mode, mut direct, mut pin, mut incremental) = (None, None, None, None);
         let (mut timeout_ms, mut recipe, mut replication, mut placement) = (None, None, None, None);
-        let mut working_dir = None;
+        let (mut working_dir, mut fan_out) = (None, None);
         r.map(|r, key| {
             match key {
                 1 => {
@@ -429,6 +432,7 @@ impl Adoption {
                 14 => recipe = Some(read_recipe(r)?),
                 15 => replication = Some(read_replication(r)?),
                 17 => working_dir = Some(path(r)?),
+                18 => fan_out = Some(r.uint::<u32>()?),
                 16 => placement = Some(r.text(MAX_BLOB_BYTES)?.to_owned()),
                 _ => return Ok(false),
             }
@@ -449,6 +453,7 @@ impl Adoption {
             pin: r.need(pin, "pin (key 11)")?,
             incremental: r.need(incremental, "incremental (key 12)")?,
             timeout_ms: r.need(timeout_ms, "timeout (key 13)")?,
+            fan_out: r.need(fan_out, "fan-out (key 18)")?,
             recipe: r.need(recipe, "recipe (key 14)")?,
             replication,
             placement: r.need(placement, "placement (key 16)")?,
@@ -489,6 +494,9 @@ impl Adoption {
             return Err(Error::corrupt(
                 "its nodes and their domains are not as many",
             ));
+        }
+        if self.fan_out == 0 {
+            return Err(Error::corrupt("a fan-out of 0 reaches no node"));
         }
         if self.mode > 2 {
             return Err(Error::corrupt(format!("mode {} is unknown", self.mode)));

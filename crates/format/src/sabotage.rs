@@ -122,6 +122,7 @@ switches! {
     // Order.
     AllVotes = "all-votes", "that every node has voted before a commit record is written", "orcheck-engine protocol any_order";
     AllWriters = "all-writers", "that every writer of a node is durable before it votes", "orcheck-engine protocol any_order";
+    RelayWaits = "relay-waits", "that a relay passes on what all nodes below it say as one", "orcheck-engine tree one_message";
     LossIsFinal = "loss-is-final", "that a loss aborts the step", "orcheck-engine protocol any_order";
     DecidedOnce = "decided-once", "that a step is decided once", "orcheck-engine protocol any_order";
     LostServers = "lost-servers", "that nothing in a directory that failed is committed", "orcheck-engine protocol failed_directory";
@@ -193,6 +194,7 @@ switches! {
     FrameOrder = "frame-order", "that a frame is neither repeated, lost nor moved", "orcheck-io net repeated";
     CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
+    SpokenFor = "spoken-for", "that a node speaks only for the nodes below it", "orcheck-engine tree speaks_only";
     FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
     ForeignFiles = "foreign-files", "that files of others are left alone", "orcheck-client session foreign_files";
     PeerUser = "peer-user", "that a peer on the same machine runs under the same user", "orcheck-io net another_user";
@@ -225,6 +227,8 @@ switches! {
     WriterGone = "writer-gone", "that a step is given up when one of its writers is gone", "orcheck-engine protocol a_writer_gone";
     LeadGone = "lead-gone", "that nobody waits for a lead that is gone", "orcheck-engine protocol the_lead_gone";
     NodeGone = "node-gone", "that a step is given up when one of its nodes is gone", "orcheck-engine protocol a_node_gone";
+    RelayTells = "relay-tells", "that the lead hears of a node that is gone below a relay", "orcheck-engine tree a_lost_relay; orcheck-dst jobs jobs_with_faults";
+    RelayHangsUp = "relay-hangs-up", "that a relay which lost the lead lets go of the nodes below it", "orcheck-engine tree a_lost_relay; orcheck-dst jobs jobs_with_faults";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
 use crate::manifest::{MAX_METADATA_BYTES, check_metadata_len};
 use crate::names::MAX_FILE_NAME_BYTES;
-use crate::record::{ContainerRef, MAX_CONTAINERS};
+use crate::record::{ContainerRef, MAX_CONTAINERS, MAX_NODES};
 use crate::sabotage::{Switch, off};
 
 /// Largest payload of a frame, in bytes: a commit record must fit.
@@ -30,6 +30,12 @@ pub const MAX_TEXT_BYTES: usize = 64 << 10;
 pub const MAX_DATA_BYTES: usize = 16 << 20;
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 20;
+
+/// Most ranges of nodes for which one message speaks.
+const MAX_SPEAKERS: usize = MAX_NODES;
+
+/// Kind of [`Message::Said`].
+const SAID: u8 = 64;
 
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
 const FRAME_VERSION: u8 = 1;
@@ -271,6 +277,13 @@ pub enum Message {
         /// Name and length of each.
         files: Vec<(String, u64)>,
     },
+    /// What several nodes have in common to say to the lead, passed on by one above them.
+    Said {
+        /// Indices of the nodes: (first, count), ascending, not touching each other.
+        by: Vec<(u32, u32)>,
+        /// What each of them says; a vote has the containers of all of them.
+        message: Box<Message>,
+    },
     /// Between a rank and the agent of its node.
     Agent(AgentMessage),
 }
@@ -298,6 +311,7 @@ impl Message {
             Message::LetGo { .. } => 17,
             Message::Data { .. } => 18,
             Message::Fetch { .. } => 19,
+            Message::Said { .. } => SAID,
             Message::Agent(message) => message.kind(),
             Message::List => 34,
             Message::Listing { .. } => 35,
@@ -449,6 +463,14 @@ impl Message {
                     w.array(2).text(name).uint(*len_bytes);
                 }
             }
+            Message::Said { by, message } => {
+                w.map(3).uint(1u8).array(by.len());
+                for (first, count) in by {
+                    w.array(2).uint(*first).uint(*count);
+                }
+                w.uint(2u8).uint(message.kind());
+                w.uint(3u8).bytes(&message.encode());
+            }
             Message::Agent(message) => message.write(&mut w),
         }
         w.finish()
@@ -482,6 +504,7 @@ impl Message {
                 }
             }
             11..=19 => read_about_replica(kind, r)?,
+            SAID => read_said(r)?,
             34 => {
                 r.map(|_, _| Ok(false))?;
                 Message::List
@@ -618,6 +641,42 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             }
         }
     })
+}
+
+/// Only what nodes say to the lead can be passed on, and not twice.
+fn read_said(r: &mut Reader<'_>) -> Result<Message> {
+    let (mut by, mut kind, mut bytes) = (None, None, None);
+    r.map(|r, key| {
+        match key {
+            1 => {
+                by = Some(r.items(MAX_SPEAKERS, |r| {
+                    r.tuple(2)?;
+                    Ok((r.uint::<u32>()?, r.uint::<u32>()?))
+                })?);
+            }
+            2 => kind = Some(r.uint::<u8>()?),
+            3 => bytes = Some(r.bytes(MAX_METADATA_BYTES)?.to_vec()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let by = r.need(by, "nodes (key 1)")?;
+    let kind = r.need(kind, "kind (key 2)")?;
+    let bytes = r.need(bytes, "message (key 3)")?;
+    let mut end = 0;
+    for &(first, count) in &by {
+        let next = u64::from(first) + u64::from(count);
+        if count == 0 || u64::from(first) < end || next > MAX_NODES as u64 {
+            return Err(r.corrupt(format_args!("{count} nodes from {first} are no range")));
+        }
+        // A range that touches the one before would be written as one.
+        end = next + 1;
+    }
+    if !matches!(kind, 3 | 4 | 6 | 10) {
+        return Err(r.corrupt(format_args!("a message of kind {kind} is not passed on")));
+    }
+    let message = Box::new(Message::decode(kind, &bytes)?);
+    Ok(Message::Said { by, message })
 }
 
 fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {

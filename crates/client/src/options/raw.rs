@@ -100,6 +100,7 @@ pub(super) struct Raw {
     pub(super) numa: Numa,
     pub(super) timeout_s: f64,
     pub(super) net: NetKind,
+    pub(super) fan_out: u32,
     pub(super) every_steps: u64,
     pub(super) every_s: f64,
     pub(super) overhead_percent: f64,
@@ -150,6 +151,7 @@ impl Default for Raw {
             numa: Numa::Auto,
             timeout_s: 600.0,
             net: NetKind::Auto,
+            fan_out: 64,
             every_steps: 0,
             every_s: 0.0,
             overhead_percent: 0.0,
@@ -172,7 +174,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 45] = [
+pub(super) const NAMES: [&str; 46] = [
     "global",
     "node_dir",
     "node_name",
@@ -200,6 +202,7 @@ pub(super) const NAMES: [&str; 45] = [
     "numa",
     "timeout_s",
     "net",
+    "fan_out",
     "every_steps",
     "every_s",
     "overhead_percent",

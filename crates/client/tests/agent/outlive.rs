@@ -226,6 +226,7 @@ fn adoption(job: &JobName) -> Adoption {
         pin: false,
         incremental: false,
         timeout_ms: 1000,
+        fan_out: 64,
         recipe: RecipePart {
             compression: Compression::None,
             level: 1,

@@ -549,6 +549,8 @@ pub struct Life {
     pub more: String,
     pub steps: Steps,
     pub clock: Arc<dyn Clock>,
+    /// The nodes, where they are not n0, n1, …: the ranks are dealt over them in blocks.
+    names: Option<String>,
     /// Every snapshot is waited for until it survives the ranks.
     sealed: bool,
     /// Where it tells what happens, if that must be open before it begins.
@@ -565,6 +567,7 @@ impl Life {
             more: String::new(),
             steps: Steps::none(),
             clock: Arc::new(SystemClock),
+            names: None,
             sealed: false,
             ledger: None,
         }
@@ -572,6 +575,12 @@ impl Life {
 
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// On nodes of these names, separated by commas.
+    pub fn on(mut self, names: &str) -> Self {
+        self.names = Some(names.to_owned());
         self
     }
 
@@ -630,8 +639,9 @@ impl Life {
     pub fn live_one(&self, collective: Box<dyn Collective>, between: &(dyn Fn(u64) + Sync)) {
         let rank = collective.rank();
         let job = self.workload.job(&self.root, self.steps.clone());
-        let node = rank / job.ranks_per_node;
-        let text = format!("{}{}node_name = 'n{node}'\n", job.options, self.more);
+        let own = || format!("n{}", rank / job.ranks_per_node);
+        let node = self.names.clone().unwrap_or_else(own);
+        let text = format!("{}{}node_name = '{node}'\n", job.options, self.more);
         let environment = Environment {
             steps: self.steps.clone(),
             clock: Arc::clone(&self.clock),

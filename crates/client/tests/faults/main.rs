@@ -25,6 +25,7 @@ mod kill_random;
 mod kill_steps;
 mod ledger;
 mod life;
+mod losses;
 mod outside;
 mod payload;
 mod processes;
@@ -64,6 +65,7 @@ const TESTS: &[harness::Test] = tests![
     hardship::limits_of_the_process,
     hardship::small_and_simple_file_systems,
     outside::any_system_call_fails,
+    losses::nodes_are_lost_at_any_step,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
     reads::one_error_at_every_call_of_verify,

@@ -1,24 +1,27 @@
 //! One simulated job: nodes with their disks, the lead, and everything that is on its way between them.
 //!
-//! Whatever can happen next is a list; the seed chooses. Connections keep their order, as TCP does; nothing else does. A
-//! node flushes one step after the other; checkpoints come as fast as they can.
+//! Whatever can happen next is a list; the seed chooses. Connections keep their order, as TCP does, unless a fault says
+//! otherwise; nothing else does. A node flushes one step after the other; checkpoints come as fast as they can.
 //!
 //! Checked whenever the lead says that a step is committed: each of its containers is durable with its owner and all its
-//! holders and every node has the record (nodes that are dead by then are excused); no node changes its mind.
+//! holders and every node has the record (nodes that are dead by then are excused). After every event: no node changes its
+//! mind, nor was told by nobody, nor loses the record of what it was told to be committed.
+
+mod lead;
 
 use crate::Random;
+use crate::fault::Fault;
 use crate::material::Material;
 use orcheck_engine::index::Outcome;
 use orcheck_engine::protect::{
     Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
 };
-use orcheck_engine::protocol::{
-    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
-};
+use orcheck_engine::protocol::{JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
+use orcheck_engine::relay::{Relay, RelayEvent, Tree};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::Error;
 use orcheck_format::ids::{JobName, Level};
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::record::ContainerRef;
 use orcheck_format::wire::Message;
 use orcheck_io::testing::image::Content;
 use orcheck_redundancy::{Domains, Draw};
@@ -27,46 +30,6 @@ use std::sync::Arc;
 
 /// Files of a node that are durable, by name.
 pub type Disk = BTreeMap<String, Arc<Content>>;
-
-/// Something that goes wrong after so many events.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Fault {
-    /// A node is gone, with its disk.
-    Dies(u64, u32),
-    /// Two nodes do not see each other for a moment: what is between their agents breaks.
-    Cut(u64, u32, u32),
-    /// A node and the lead do not see each other any more.
-    LeadCut(u64, u32),
-    /// The next thing that a node's disk should do fails.
-    DiskFails(u64, u32),
-    /// Nothing happens on a node for so many events.
-    Stalls(u64, u32, u64),
-}
-
-impl Fault {
-    pub fn draw(random: &mut Random, nodes: u32) -> Self {
-        let mut node = || random.below(u64::from(nodes)) as u32;
-        let (a, b) = (node(), node());
-        let when = random.below(u64::from(nodes) * 70);
-        match random.below(6) {
-            0 | 1 => Fault::Dies(when, a),
-            2 => Fault::Cut(when, a, b),
-            3 => Fault::LeadCut(when, a),
-            4 => Fault::DiskFails(when, a),
-            _ => Fault::Stalls(when, a, 100 + random.below(2000)),
-        }
-    }
-
-    fn when(self) -> u64 {
-        match self {
-            Fault::Dies(when, _)
-            | Fault::Cut(when, ..)
-            | Fault::LeadCut(when, _)
-            | Fault::DiskFails(when, _)
-            | Fault::Stalls(when, ..) => when,
-        }
-    }
-}
 
 enum Peer {
     Message(Message),
@@ -92,6 +55,7 @@ struct Flush {
 
 struct Node {
     state: NodeState,
+    relay: Relay,
     keeper: Keeper,
     /// Incomplete files of others.
     incoming: BTreeMap<Place, (String, Vec<u8>)>,
@@ -102,6 +66,7 @@ struct Node {
     next_step: u64,
     told: BTreeMap<u64, Outcome>,
     stalled_until: u64,
+    slow_until: u64,
 }
 
 /// The job; see the module.
@@ -111,15 +76,24 @@ pub struct World<'a> {
     steps: u64,
     random: Random,
     nodes: Vec<Option<Node>>,
+    tree: Tree,
     lead: LeadState,
+    clock_unix_ms: u64,
+    /// Steps that the lead said to be committed.
+    committed: BTreeSet<u64>,
     /// To a keeper: owner, holder. To an owner: holder, owner.
     to_keeper: BTreeMap<(u32, u32), VecDeque<Peer>>,
     to_owner: BTreeMap<(u32, u32), VecDeque<Peer>>,
+    /// Between a node and the one above it in the tree to the lead.
     to_lead: BTreeMap<u32, VecDeque<Option<Message>>>,
     from_lead: BTreeMap<u32, VecDeque<Option<Message>>>,
-    /// Nodes whose connection to the lead is gone: it does not come again.
+    /// Nodes whose connection to the one above is gone: it does not come again.
     without_lead: BTreeSet<u32>,
+    repeats: BTreeSet<u32>,
+    reorders: BTreeSet<u32>,
     dead: BTreeSet<u32>,
+    /// Of those that are dead, the disks that are there.
+    kept: BTreeMap<u32, Disk>,
     happened: u64,
     struck: u64,
 }
@@ -132,6 +106,17 @@ enum Can {
     FromLead(u32),
     Disk(u32),
     Flush(u32),
+}
+
+impl Can {
+    /// Where it happens.
+    fn at(self) -> u32 {
+        match self {
+            Can::ToKeeper(_, at) | Can::ToOwner(_, at) => at,
+            Can::ToLead(_) => 0,
+            Can::FromLead(at) | Can::Disk(at) | Can::Flush(at) => at,
+        }
+    }
 }
 
 impl<'a> World<'a> {
@@ -147,6 +132,9 @@ impl<'a> World<'a> {
             node_root: "/local".into(),
         };
         let level = Level::Peers(material.replicas as u8);
+        // Half of the jobs have relays.
+        let fan_out = [2, 3, 64, 64][seed as usize % 4];
+        let tree = Tree::new(nodes, fan_out);
         let node = |node: u32| {
             let mut keeper = Keeper::new(material.epoch, u64::MAX, 2 * PIECE_BYTES);
             // Each pair of nodes has one connection, known by the other's number.
@@ -155,6 +143,7 @@ impl<'a> World<'a> {
             }
             Some(Node {
                 state: NodeState::new(node, 1, vec![level]),
+                relay: Relay::new(tree, node),
                 keeper,
                 incoming: BTreeMap::new(),
                 disk: material.small.clone(),
@@ -164,6 +153,7 @@ impl<'a> World<'a> {
                 next_step: 1,
                 told: BTreeMap::new(),
                 stalled_until: 0,
+                slow_until: 0,
             })
         };
         Self {
@@ -172,13 +162,19 @@ impl<'a> World<'a> {
             steps,
             random: Random::new(seed),
             nodes: (0..nodes).map(node).collect(),
+            tree,
             lead: LeadState::new(facts, None),
+            clock_unix_ms: 1,
+            committed: BTreeSet::new(),
             to_keeper: BTreeMap::new(),
             to_owner: BTreeMap::new(),
             to_lead: BTreeMap::new(),
             from_lead: BTreeMap::new(),
             without_lead: BTreeSet::new(),
+            repeats: BTreeSet::new(),
+            reorders: BTreeSet::new(),
             dead: BTreeSet::new(),
+            kept: BTreeMap::new(),
             happened: 0,
             struck: 0,
         }
@@ -205,6 +201,7 @@ impl<'a> World<'a> {
             let choice = can[self.random.below(can.len() as u64) as usize];
             self.happened += 1;
             self.happen(choice);
+            self.check_node(choice.at());
         }
     }
 
@@ -216,8 +213,10 @@ impl<'a> World<'a> {
         self.struck
     }
 
-    pub fn dead(&self) -> BTreeSet<u32> {
-        self.dead.clone()
+    /// Nodes that are gone with their disks.
+    pub fn lost(&self) -> BTreeSet<u32> {
+        let gone = self.dead.iter().copied();
+        gone.filter(|node| !self.kept.contains_key(node)).collect()
     }
 
     /// Steps that some node was told to be committed.
@@ -232,6 +231,7 @@ impl<'a> World<'a> {
     pub fn disks(&self) -> BTreeMap<u32, Disk> {
         let left = (0..).zip(&self.nodes);
         left.filter_map(|(node, one)| Some((node, one.as_ref()?.disk.clone())))
+            .chain(self.kept.clone())
             .collect()
     }
 
@@ -242,7 +242,21 @@ impl<'a> World<'a> {
     fn strike(&mut self, fault: Fault) {
         self.struck += 1;
         match fault {
-            Fault::Dies(_, node) => self.die(node),
+            Fault::Dies(_, node) => drop(self.die(node)),
+            Fault::Crashes(_, node) => {
+                if let Some(disk) = self.die(node) {
+                    self.kept.insert(node, disk);
+                }
+            }
+            Fault::Repeats(_, node) => drop(self.repeats.insert(node)),
+            Fault::Reorders(_, node) => drop(self.reorders.insert(node)),
+            Fault::Clock(_, unix_ms) => self.clock_unix_ms = unix_ms,
+            Fault::Slow(_, node, events) => {
+                let until = self.happened + events;
+                if let Some(node) = self.alive(node) {
+                    node.slow_until = until;
+                }
+            }
             Fault::Cut(_, a, b) if a != b => self.cut(a, b),
             Fault::Cut(..) => {}
             // The lead is on node 0.
@@ -262,18 +276,15 @@ impl<'a> World<'a> {
         }
     }
 
-    fn die(&mut self, node: u32) {
-        if self.nodes[node as usize].take().is_none() {
-            return;
-        }
+    fn die(&mut self, node: u32) -> Option<Disk> {
+        let gone = self.nodes[node as usize].take()?;
         self.dead.insert(node);
         for other in 0..self.nodes.len() as u32 {
             self.cut(node, other);
-            if node == 0 {
-                self.cut_lead(other);
-            }
         }
+        self.tree.below(node).for_each(|below| self.cut_lead(below));
         self.cut_lead(node);
+        Some(gone.disk)
     }
 
     /// What is on its way between two nodes is gone, and both notice.
@@ -299,23 +310,24 @@ impl<'a> World<'a> {
 
     fn can(&mut self) -> Vec<Can> {
         // Who is dead hears nothing.
-        let dead = &self.dead;
+        let (dead, tree) = (&self.dead, self.tree);
         self.to_keeper
             .retain(|(_, at), way| !dead.contains(at) && !way.is_empty());
         self.to_owner
             .retain(|(_, at), way| !dead.contains(at) && !way.is_empty());
         self.from_lead
             .retain(|at, way| !dead.contains(at) && !way.is_empty());
-        self.to_lead
-            .retain(|_, way| !dead.contains(&0) && !way.is_empty());
+        self.to_lead.retain(|&node, way| {
+            tree.above(node).is_some_and(|at| !dead.contains(&at)) && !way.is_empty()
+        });
         let mut can = Vec::new();
         let keepers = self.to_keeper.keys().filter(|(_, at)| self.awake(*at));
         can.extend(keepers.map(|&(owner, at)| Can::ToKeeper(owner, at)));
         let owners = self.to_owner.keys().filter(|(_, at)| self.awake(*at));
         can.extend(owners.map(|&(keeper, at)| Can::ToOwner(keeper, at)));
-        if self.awake(0) {
-            can.extend(self.to_lead.keys().map(|&node| Can::ToLead(node)));
-        }
+        let heard = self.to_lead.keys();
+        let heard = heard.filter(|&&node| tree.above(node).is_some_and(|at| self.awake(at)));
+        can.extend(heard.map(|&node| Can::ToLead(node)));
         let told = self.from_lead.keys().filter(|at| self.awake(**at));
         can.extend(told.map(|&node| Can::FromLead(node)));
         for (node, one) in (0..).zip(&self.nodes) {
@@ -323,7 +335,7 @@ impl<'a> World<'a> {
             if !self.awake(node) {
                 continue;
             }
-            if !one.work.is_empty() {
+            if !one.work.is_empty() && one.slow_until <= self.happened {
                 can.push(Can::Disk(node));
             }
             let begins = one.flush.is_none() && one.next_step <= self.steps && self.dead.is_empty();
@@ -337,11 +349,12 @@ impl<'a> World<'a> {
                 .nodes
                 .iter()
                 .flatten()
-                .any(|one| one.stalled_until > self.happened)
+                .any(|one| one.stalled_until.max(one.slow_until) > self.happened)
         {
             // Only who is stalled could do anything: time goes on.
             for one in self.nodes.iter_mut().flatten() {
                 one.stalled_until = 0;
+                one.slow_until = 0;
             }
             return self.can();
         }
@@ -412,29 +425,41 @@ impl<'a> World<'a> {
                 self.owner(at, event);
             }
             Can::ToLead(node) => {
-                let Some(one) = self.to_lead.get_mut(&node).and_then(VecDeque::pop_front) else {
+                let Some(one) = self.next_of(node, true) else {
                     return;
                 };
-                let event = match one {
-                    Some(message) => LeadEvent::FromNode(node, message),
-                    None => LeadEvent::NodeGone(
-                        node,
-                        Error::unavailable("the peer closed the connection"),
-                    ),
-                };
-                self.tell_lead(event);
+                let gone = || Error::unavailable("the peer closed the connection");
+                match self.tree.above(node) {
+                    Some(0) => self.tell_lead(match one {
+                        Some(message) => LeadEvent::FromNode(node, message),
+                        None => LeadEvent::NodeGone(node, gone()),
+                    }),
+                    Some(at) => {
+                        let event = match one {
+                            Some(message) => RelayEvent::FromBelow(node, message),
+                            None => RelayEvent::Gone(node, gone()),
+                        };
+                        self.tell_relay(at, event);
+                    }
+                    None => {}
+                }
             }
             Can::FromLead(node) => {
-                let Some(one) = self.from_lead.get_mut(&node).and_then(VecDeque::pop_front) else {
+                let Some(one) = self.next_of(node, false) else {
                     return;
                 };
-                let event = match one {
-                    Some(message) => NodeEvent::FromLead(message),
-                    None => {
-                        NodeEvent::LeadGone(Error::unavailable("the peer closed the connection"))
-                    }
+                let (of_relay, of_node) = match one {
+                    Some(message) => (
+                        RelayEvent::FromAbove(message.clone()),
+                        NodeEvent::FromLead(message),
+                    ),
+                    None => (
+                        RelayEvent::AboveGone,
+                        NodeEvent::LeadGone(Error::unavailable("the peer closed the connection")),
+                    ),
                 };
-                self.tell_node(node, event);
+                self.tell_relay(node, of_relay);
+                self.tell_node(node, of_node);
             }
             Can::Disk(node) => self.at_disk(node),
             Can::Flush(node) => self.flush(node),
@@ -642,18 +667,24 @@ impl<'a> World<'a> {
         for action in node.state.step(event) {
             match action {
                 NodeAction::ToLead(message) => {
-                    if at == 0 && !self.without_lead.contains(&0) {
+                    if at == 0 {
                         self.tell_lead(LeadEvent::FromNode(0, message));
-                    } else if !self.without_lead.contains(&at) {
-                        self.to_lead.entry(at).or_default().push_back(Some(message));
+                    } else if self.tree.relays().contains(&at) {
+                        self.tell_relay(at, RelayEvent::FromBelow(at, message));
+                    } else {
+                        self.send_up(at, message);
                     }
                 }
                 NodeAction::Publish(step, _, outcome) => {
-                    let Some(node) = self.alive(at) else {
-                        return;
-                    };
                     // The first cause of a loss stays, on the board that ranks look at.
                     let committed = outcome == Outcome::Committed;
+                    assert!(
+                        !committed || self.committed.contains(&step),
+                        "node {at} was told that step {step} is committed, by nobody"
+                    );
+                    let Some(node) = self.nodes[at as usize].as_mut() else {
+                        return;
+                    };
                     let before = node.told.entry(step).or_insert(outcome);
                     assert_eq!(
                         *before == Outcome::Committed,
@@ -667,64 +698,6 @@ impl<'a> World<'a> {
                     }
                 }
                 NodeAction::Lanes(..) | NodeAction::Gone(_) => {}
-            }
-        }
-    }
-
-    fn tell_lead(&mut self, event: LeadEvent) {
-        for action in self.lead.step(event, 1) {
-            match action {
-                LeadAction::ToNode(node, message) => self.send_from_lead(node, message),
-                LeadAction::ToAll(message) => {
-                    if let Message::Committed { step, .. } = message {
-                        self.check_committed(step);
-                    }
-                    for node in 0..self.nodes.len() as u32 {
-                        self.send_from_lead(node, message.clone());
-                    }
-                }
-                LeadAction::WriteRecord(_) => unreachable!("there is no level global"),
-            }
-        }
-    }
-
-    fn send_from_lead(&mut self, node: u32, message: Message) {
-        if node == 0 {
-            self.tell_node(0, NodeEvent::FromLead(message));
-        } else if !self.without_lead.contains(&node) {
-            self.from_lead
-                .entry(node)
-                .or_default()
-                .push_back(Some(message));
-        }
-    }
-
-    /// Every node that is left has its copy of the record, its container and the replicas that it holds.
-    fn check_committed(&self, step: u64) {
-        let level = Level::Peers(self.material.replicas as u8);
-        let name = orcheck_engine::commit::name_of(step, self.material.epoch, level);
-        let left = || {
-            (0u32..)
-                .zip(&self.nodes)
-                .filter_map(|(at, node)| Some((at, node.as_ref()?)))
-        };
-        for (at, node) in left() {
-            let Some(record) = node.disk.get(&name) else {
-                panic!("step {step} is committed, and node {at} has no record of it");
-            };
-            let record = CommitRecord::decode(&record.bytes()).unwrap();
-            assert_eq!(record.containers.len() as u32, self.material.nodes);
-            for container in &record.containers {
-                assert_eq!(container.holders.len() as u32, self.material.replicas);
-                if container.node == at || container.holders.contains(&at) {
-                    let (_, content) = &self.material.containers[&(step, container.node)];
-                    let there = node.disk.get(&container.file);
-                    assert!(
-                        there.is_some_and(|found| found.bytes() == content.bytes()),
-                        "{} at node {at}",
-                        container.file
-                    );
-                }
             }
         }
     }

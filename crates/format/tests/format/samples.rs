@@ -336,6 +336,10 @@ pub fn messages() -> Vec<Message> {
             text: "generation = 3\n".into(),
         },
         Message::Goodbye { node },
+        Message::Said {
+            by: vec![(0, 1), (3, 2)],
+            message: Box::new(Message::Goodbye { node }),
+        },
         Message::Reserve {
             slot: 3,
             file: container_ref(1, &[]).file,
@@ -450,6 +454,7 @@ pub fn adoption() -> Adoption {
         pin: false,
         incremental: true,
         timeout_ms: 600_000,
+        fan_out: 64,
         recipe: RecipePart {
             compression: Compression::Zstd,
             level: -3,

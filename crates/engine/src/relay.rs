@@ -1,0 +1,416 @@
+//! The tree between the nodes and the lead: who is above whom, and what a node in between passes on.
+//!
+//! ```text
+//! node 0, the lead ◀─ nodes 1 … F ◀─ nodes F+1 … F+F² ◀─ …      F: the fan-out
+//! ```
+//!
+//! How: a node in between, a relay, holds what the nodes below it say about a checkpoint until all of them have said it,
+//! and passes it on as one message. A loss is passed on at once. What the lead decides goes down the same way. With no
+//! more nodes than the fan-out every node is below the lead, and there are no relays.
+//!
+//! Invariants:
+//! 1. The lead hears of a checkpoint one vote and one "recorded" from each node right below it, however many there are
+//!    below those.
+//! 2. A relay decides nothing: it passes on what was said, in the name of who said it, and for nobody else.
+//! 3. Nothing is held back for a node that left, failed or is gone: from then on everything is passed on at once.
+//! 4. A relay that loses the way up lets go of those below it: they must not wait for what cannot come.
+//! 5. State is bounded: what is held for a checkpoint goes when it is decided; decisions older than `REMEMBERED` are
+//!    forgotten.
+//!
+//! Survives: duplicates and any order of messages, as the machines at both ends do.
+//!
+//! Pure. Not here: what votes mean (`protocol.rs`), connections (`control.rs`).
+
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::record::ContainerRef;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Decisions that are remembered, to recognise late messages.
+const REMEMBERED: usize = 4096;
+
+/// Who is above whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tree {
+    nodes: u32,
+    fan_out: u32,
+}
+
+impl Tree {
+    /// Of so many nodes, with at most `fan_out` right below each.
+    #[must_use]
+    pub fn new(nodes: u32, fan_out: u32) -> Self {
+        let fan_out = fan_out.max(1);
+        Self { nodes, fan_out }
+    }
+
+    /// The node right above; none for the lead.
+    #[must_use]
+    pub fn above(&self, node: u32) -> Option<u32> {
+        Some(node.checked_sub(1)? / self.fan_out)
+    }
+
+    /// The nodes right below.
+    #[must_use]
+    pub fn below(&self, node: u32) -> Range<u32> {
+        let first = u64::from(node) * u64::from(self.fan_out) + 1;
+        let end = first + u64::from(self.fan_out);
+        let within = |at: u64| at.min(u64::from(self.nodes)) as u32;
+        within(first)..within(end)
+    }
+
+    /// The nodes between others and the lead.
+    #[must_use]
+    pub fn relays(&self) -> Range<u32> {
+        let last = self.nodes.checked_sub(1).and_then(|last| self.above(last));
+        1..last.map_or(1, |last| last + 1)
+    }
+
+    /// How many nodes there are below a node, itself included.
+    #[must_use]
+    pub fn size(&self, node: u32) -> u32 {
+        let (mut size, mut level) = (0, node..node.saturating_add(1).min(self.nodes));
+        while !level.is_empty() {
+            size += level.end - level.start;
+            level = self.below(level.start).start..self.below(level.end - 1).end;
+        }
+        size
+    }
+
+    /// Whether `node` is `top`, or below it.
+    #[must_use]
+    pub fn is_under(&self, top: u32, mut node: u32) -> bool {
+        while node > top {
+            node = (node - 1) / self.fan_out;
+        }
+        node == top
+    }
+
+    /// Whether the node `from`, right below, may say this.
+    ///
+    /// # Errors
+    /// Corrupt when it speaks for nodes that are not below it.
+    pub fn allows(&self, from: u32, message: &Message) -> Result<()> {
+        let own = [(from, 1)];
+        let (by, message) = match message {
+            Message::Said { by, message } => (&by[..], message.as_ref()),
+            other => (&own[..], other),
+        };
+        let stranger = |node: u32| {
+            Err(Error::corrupt(format!(
+                "node {from} speaks for node {node}, which is not below it"
+            )))
+        };
+        if off(Switch::SpokenFor) {
+            return Ok(());
+        }
+        for node in each(by) {
+            if node >= self.nodes || !self.is_under(from, node) {
+                return stranger(node);
+            }
+        }
+        let Message::Vote { containers, .. } = message else {
+            return Ok(());
+        };
+        for container in containers {
+            if !is_of(by, container.node) {
+                return stranger(container.node);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every node of these ranges.
+pub(crate) fn each(by: &[(u32, u32)]) -> impl Iterator<Item = u32> {
+    by.iter()
+        .flat_map(|&(first, count)| first..first.saturating_add(count))
+}
+
+fn is_of(by: &[(u32, u32)], node: u32) -> bool {
+    let after = by.partition_point(|(first, _)| *first <= node);
+    after > 0 && node - by[after - 1].0 < by[after - 1].1
+}
+
+fn ranges(nodes: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &node in nodes {
+        match ranges.last_mut() {
+            Some((first, count)) if *first + *count == node => *count += 1,
+            _ => ranges.push((node, 1)),
+        }
+    }
+    ranges
+}
+
+/// Something that happened to a relay.
+#[derive(Debug, Clone)]
+pub enum RelayEvent {
+    /// A message of a node right below, or of the relay's own node.
+    FromBelow(u32, Message),
+    /// The connection to a node right below is gone.
+    Gone(u32, Error),
+    /// A message from above.
+    FromAbove(Message),
+    /// The connection to the node above is gone.
+    AboveGone,
+}
+
+/// Something a relay has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RelayAction {
+    /// Send to the node above.
+    Up(Message),
+    /// Send to every node right below.
+    Down(Message),
+    /// Hang up on every node right below.
+    HangUp,
+}
+
+/// What nodes say of a checkpoint, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Vote,
+    Recorded,
+}
+
+/// What was said of one checkpoint.
+#[derive(Debug, Default)]
+struct Held {
+    /// By whom.
+    said: BTreeSet<u32>,
+    /// Of these, whose is not passed on yet, with their containers.
+    waiting: BTreeSet<u32>,
+    containers: Vec<ContainerRef>,
+}
+
+/// The directory that failed, if one did, and the kind of error.
+type Loss = (Option<u32>, i32);
+
+/// A relay's part.
+#[derive(Debug)]
+pub struct Relay {
+    tree: Tree,
+    node: u32,
+    held: BTreeMap<(u64, Level, Phase), Held>,
+    /// Losses of a checkpoint that were passed on.
+    lost: BTreeMap<(u64, Level), BTreeSet<Loss>>,
+    decided: BTreeSet<(u64, Level)>,
+    /// Some node below left, failed or is gone.
+    at_once: bool,
+}
+
+impl Relay {
+    /// The part of `node`.
+    #[must_use]
+    pub fn new(tree: Tree, node: u32) -> Self {
+        Self {
+            tree,
+            node,
+            held: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            decided: BTreeSet::new(),
+            at_once: false,
+        }
+    }
+
+    /// Takes one event in.
+    pub fn step(&mut self, event: RelayEvent) -> Vec<RelayAction> {
+        match event {
+            RelayEvent::FromBelow(_, Message::Said { by, message }) => self.said(by, *message),
+            RelayEvent::FromBelow(node, message) => self.said(vec![(node, 1)], message),
+            RelayEvent::Gone(..) if off(Switch::RelayTells) => Vec::new(),
+            RelayEvent::Gone(node, error) => {
+                let error = error.at(format!("the connection to node {node}"));
+                let message = Message::NotDurable {
+                    step: 0,
+                    level: None,
+                    server: None,
+                    kind: error.kind(),
+                    text: error.message().to_owned(),
+                };
+                self.said(vec![(node, 1)], message)
+            }
+            RelayEvent::FromAbove(message) => {
+                if let Message::Committed { step, level } | Message::Aborted { step, level, .. } =
+                    message
+                {
+                    self.forget(step, level);
+                    self.lost.remove(&(step, level));
+                    self.decided.insert((step, level));
+                    while self.decided.len() > REMEMBERED {
+                        self.decided.pop_first();
+                    }
+                }
+                vec![RelayAction::Down(message)]
+            }
+            RelayEvent::AboveGone if off(Switch::RelayHangsUp) => Vec::new(),
+            RelayEvent::AboveGone => vec![RelayAction::HangUp],
+        }
+    }
+
+    fn forget(&mut self, step: u64, level: Level) {
+        for phase in [Phase::Vote, Phase::Recorded] {
+            self.held.remove(&(step, level, phase));
+        }
+    }
+
+    /// Whether nothing more need be known about a checkpoint.
+    fn is_over(&self, step: u64, level: Level) -> bool {
+        self.decided.contains(&(step, level)) || self.lost.contains_key(&(step, level))
+    }
+
+    fn said(&mut self, by: Vec<(u32, u32)>, message: Message) -> Vec<RelayAction> {
+        match message {
+            Message::Vote {
+                step,
+                level,
+                containers,
+                ..
+            } => self.hold((step, level, Phase::Vote), &by, containers),
+            Message::Recorded {
+                step,
+                level,
+                failed: None,
+                ..
+            } => self.hold((step, level, Phase::Recorded), &by, Vec::new()),
+            Message::NotDurable {
+                step,
+                level: Some(level),
+                server,
+                kind,
+                ..
+            } => self.lose((step, level), (server, kind.code()), by, message),
+            Message::Recorded {
+                step,
+                level,
+                failed: Some((kind, _)),
+                ..
+            } => self.lose((step, level), (None, kind.code()), by, message),
+            Message::NotDurable { level: None, .. } | Message::Goodbye { .. } => {
+                // What they said before counts. Breaks if: it is held back; the lead hears of the leave first, and
+                // takes what they voted for as lost.
+                let keys: Vec<_> = self.held.keys().copied().collect();
+                let mut actions: Vec<RelayAction> = keys
+                    .into_iter()
+                    .filter_map(|key| self.release(key))
+                    .collect();
+                self.at_once = true;
+                actions.push(RelayAction::Up(Message::Said {
+                    by,
+                    message: Box::new(message),
+                }));
+                actions
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn hold(
+        &mut self,
+        key: (u64, Level, Phase),
+        by: &[(u32, u32)],
+        containers: Vec<ContainerRef>,
+    ) -> Vec<RelayAction> {
+        if self.is_over(key.0, key.1) {
+            return Vec::new();
+        }
+        let held = self.held.entry(key).or_default();
+        let new: BTreeSet<u32> = each(by).filter(|node| !held.said.contains(node)).collect();
+        let of_new = |container: &ContainerRef| new.contains(&container.node);
+        held.containers
+            .extend(containers.into_iter().filter(of_new));
+        held.said.extend(&new);
+        held.waiting.extend(&new);
+        let whole = held.said.len() as u32 >= self.tree.size(self.node) || off(Switch::RelayWaits);
+        if !whole && !self.at_once {
+            return Vec::new();
+        }
+        self.release(key).into_iter().collect()
+    }
+
+    /// Passes on what is held.
+    fn release(&mut self, key: (u64, Level, Phase)) -> Option<RelayAction> {
+        let (step, level, phase) = key;
+        let held = self.held.get_mut(&key)?;
+        if held.waiting.is_empty() {
+            return None;
+        }
+        let by = ranges(&std::mem::take(&mut held.waiting));
+        let node = self.node;
+        let message = Box::new(match phase {
+            Phase::Vote => Message::Vote {
+                step,
+                level,
+                node,
+                containers: std::mem::take(&mut held.containers),
+            },
+            Phase::Recorded => Message::Recorded {
+                step,
+                level,
+                node,
+                failed: None,
+            },
+        });
+        Some(RelayAction::Up(Message::Said { by, message }))
+    }
+
+    /// Passes a loss on, once for each directory and kind: the first one decides the checkpoint, the others say which
+    /// directories are lost.
+    fn lose(
+        &mut self,
+        key: (u64, Level),
+        what: Loss,
+        by: Vec<(u32, u32)>,
+        message: Message,
+    ) -> Vec<RelayAction> {
+        if self.decided.contains(&key) && what.0.is_none() {
+            return Vec::new();
+        }
+        let lost = self.lost.entry(key).or_default();
+        if !lost.insert(what) {
+            return Vec::new();
+        }
+        while self.lost.len() > REMEMBERED {
+            self.lost.pop_first();
+        }
+        self.forget(key.0, key.1);
+        vec![RelayAction::Up(Message::Said {
+            by,
+            message: Box::new(message),
+        })]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: a node has no way to the lead, two ways, or more below it than the fan-out.
+    #[test]
+    fn every_node_is_in_the_tree_once() {
+        for fan_out in [1, 2, 3, 64] {
+            for nodes in (1..70).chain([4160, 4161, 10_000]) {
+                let tree = Tree::new(nodes, fan_out);
+                let mut seen = vec![0];
+                for node in 0..nodes {
+                    let below = tree.below(node);
+                    assert!(below.len() as u32 <= fan_out);
+                    assert!(below.clone().all(|one| tree.above(one) == Some(node)));
+                    assert_eq!(tree.relays().contains(&node), node > 0 && !below.is_empty());
+                    seen.extend(below);
+                }
+                assert!(seen.into_iter().eq(0..nodes));
+                assert_eq!(tree.size(0), nodes);
+                let sum: u32 = tree.below(0).map(|node| tree.size(node)).sum();
+                assert_eq!(sum + 1, nodes);
+            }
+        }
+        let tree = Tree::new(65, 64);
+        assert!(tree.relays().is_empty());
+        assert!(tree.is_under(0, 64) && !tree.is_under(1, 64) && !tree.is_under(2, 1));
+    }
+}
