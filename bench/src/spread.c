@@ -1,0 +1,100 @@
+/* Checkpoints and restarts of ranks on several nodes (bench/cluster): how long until they are safe, and until they are back.
+ *
+ *   mpirun ... spread --do write|restart --size BYTES [--only RANK] --level node|peers|global --rounds N
+ *                     [--leave 0|1] --options TOML --report FILE
+ *
+ * --size is what each rank has; with --only the others have a page. A round is one checkpoint; its clock runs from the
+ * first rank that enters orc_checkpoint to the last that learns that the step is safe at the level. The clock is the
+ * machine's, which virtual nodes share. The first round (connections, the pool's memory) is not reported. --leave 1: the
+ * last checkpoint is only staged, and all ranks are killed. restart: open_s is until the job is open and a step found,
+ * read_s until its bytes are in place; then whether they are the right ones. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include "ranks.h"
+
+static double reduced(double mine, MPI_Op op) {
+    double all = mine;
+    MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
+    return all;
+}
+
+static double from_first_to_last_s(double begin_s, double end_s) {
+    const double first = reduced(begin_s, MPI_MIN), last = reduced(end_s, MPI_MAX);
+    return last - first;
+}
+
+/* What every byte is for: no page is like another, and none shrinks. */
+static uint64_t word_at(size_t i) {
+    uint64_t x = (uint64_t)i * 0x9E3779B97F4A7C15u + (uint64_t)(rank + 1) * 0xD1B54A32D192ED03u;
+    x ^= x >> 29, x *= 0xBF58476D1CE4E5B9u;
+    return x ^ x >> 32;
+}
+
+static void quiet(void) {
+    for (int still = 0; still < 5; still = others_busy() ? 0 : still + 1)
+        nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void write_rounds(orc_session *session, orc_level level, long long rounds, bool leave, size_t size, FILE *report) {
+    for (long long round = 0; round <= rounds; round++) {
+        quiet();
+        const uint64_t step = (uint64_t)round + 1;
+        const double begin_s = now_s();
+        TRY(orc_checkpoint(session, step));
+        const double staged_s = now_s();
+        if (leave && round == rounds) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            raise(SIGKILL);
+        }
+        TRY(orc_wait(session, step, level, 600));
+        const double safe_s = from_first_to_last_s(begin_s, now_s()), blocked_s = from_first_to_last_s(begin_s, staged_s);
+        const double all = reduced((double)size, MPI_SUM);
+        if (rank == 0 && round > 0)
+            fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"bytes\": %.0f}", round > 1 ? ", " : "", safe_s, blocked_s, all);
+    }
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const char *what = option(argc, argv, "--do", NULL), *name = option(argc, argv, "--level", NULL);
+    const orc_level level = !strcmp(name, "node") ? ORC_NODE : !strcmp(name, "peers") ? ORC_PEERS : ORC_GLOBAL;
+    const int only = atoi(option(argc, argv, "--only", "-1"));
+    size_t size = (size_t)number(argc, argv, "--size", NULL) / 4096 * 4096;
+    if (only >= 0 && only != rank) size = 4096;
+    if (size == 0) die("--size is less than a page");
+    uint64_t *state = memory(size, false, 1), step = 0;
+    FILE *report = NULL;
+    if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("cannot create the report");
+
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begin_s = now_s();
+    orc_session *session;
+    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, "spread", option(argc, argv, "--options", NULL)));
+    TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
+    if (strcmp(what, "write") == 0) {
+        for (size_t i = 0; i < size / 8; i++) state[i] = word_at(i);
+        if (report) fputs("[", report);
+        write_rounds(session, level, number(argc, argv, "--rounds", "5"), atoi(option(argc, argv, "--leave", "0")), size, report);
+        if (report) fputs("]\n", report);
+    } else if (strcmp(what, "restart") == 0) {
+        TRY(orc_find(session, &step));
+        const double open_s = now_s();
+        MPI_Barrier(MPI_COMM_WORLD);
+        const double found_s = now_s();
+        TRY(orc_restart(session, &step));
+        const double end_s = now_s();
+        for (size_t i = 0; i < size / 8; i++)
+            if (state[i] != word_at(i)) die("wrong bytes at word %zu", i);
+        const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
+        const double all = from_first_to_last_s(begin_s, end_s), bytes = reduced((double)size, MPI_SUM);
+        if (report) fprintf(report, "{\"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"bytes\": %.0f, \"step\": %llu}\n",
+                            opened, read, all, bytes, (unsigned long long)step);
+    } else die("--do %s: write or restart", what);
+    if (report && fclose(report)) die("cannot write the report");
+    TRY(orc_close(session, 600));
+    MPI_Finalize();
+    return 0;
+}
