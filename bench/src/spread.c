@@ -10,7 +10,7 @@
  * read_s until its bytes are in place; then whether they are the right ones.
  *
  * --beside: addresses of the ranks 1, 2, ... In each round, before and after, rank 0 sends its bytes to each of them
- * through a TCP connection, all at once (restart: they to rank 0's, through one); the clock runs until the last has all. */
+ * through a TCP connection, all at once; the clock runs until the last has all. restart: rank 1 to rank 0, twice, before. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -150,6 +150,12 @@ int main(int argc, char **argv) {
     FILE *report = NULL;
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("cannot create the report");
 
+    double raw[2] = {-1, -1}; /* before the job is open: once it is, missing copies are made again */
+    if (*beside && strcmp(what, "restart") == 0) {
+        char *more = rank == 1 ? memory(beside_size, false, 1) : NULL;
+        for (int i = 0; i < 2; i++) raw[i] = raw_s(beside, more, beside_size, true);
+    }
+
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin_s = now_s();
     orc_session *session;
@@ -172,9 +178,6 @@ int main(int argc, char **argv) {
             if (state[i] != word_at(i)) die("wrong bytes at word %zu", i);
         const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
         const double all = from_first_to_last_s(begin_s, end_s), bytes = reduced((double)size, MPI_SUM);
-        char *more = rank == 1 && *beside ? memory(beside_size, false, 1) : NULL;
-        double raw[2];
-        for (int i = 0; i < 2; i++) raw[i] = raw_s(beside, more, beside_size, true);
         if (report) fprintf(report, "{\"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"bytes\": %.0f, \"step\": %llu, "
                             "\"raw_s\": [%.9f, %.9f]}\n", opened, read, all, bytes, (unsigned long long)step, raw[0], raw[1]);
     } else die("--do %s: write or restart", what);
