@@ -55,15 +55,18 @@ def environment():
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"]}
 
 
-def build(prefix, name):
-    """Compiles bench/src/NAME.c against the library under prefix; returns the program's path."""
-    out = os.path.join(ROOT, "build", "bench-bin", name)
+def build(prefix, name, variant=None, flags=()):
+    """Compiles bench/src/NAME.c against the library under prefix; returns the program's path.
+
+    variant: a second program of the same source, with more flags.
+    """
+    out = os.path.join(ROOT, "build", "bench-bin", name + (f"-{variant}" if variant else ""))
     os.makedirs(os.path.dirname(out), exist_ok=True)
     sources = [os.path.join(ROOT, file) for file in (f"bench/src/{name}.c", *MORE_SOURCES.get(name, ()))]
     lib = os.path.join(prefix, "lib")
     subprocess.run([os.environ.get("MPICC", "mpicc"), "-std=c11", "-O3", "-march=native", "-ffp-contract=off",
                     "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-fopenmp", "-I" + os.path.join(prefix, "include"),
-                    *sources, "-o", out, "-L" + lib, "-lorcheck", "-Wl,-rpath," + lib, "-lm"], check=True)
+                    *sources, "-o", out, "-L" + lib, "-lorcheck", "-Wl,-rpath," + lib, "-lm", *flags], check=True)
     return out
 
 

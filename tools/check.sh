@@ -58,7 +58,7 @@ step build tools/install-prefix.sh "$prefix"
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
 step benches env PREFIX="$prefix" python3 bench/orcbench.py
-step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" bash crates/capi/tests/hosts.sh
+step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 bench/cluster/selftest.py
 step torture env PREFIX="$prefix" python3 bench/torture/selftest.py
 if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources

@@ -1,0 +1,307 @@
+"""A cluster on one machine: nodes of network, process and mount namespaces, on a switch with shaped links.
+
+    with Cluster(parent, nodes=4, servers=1, rate="200mbit") as cluster:
+        cluster.run(["mpirun", "--host", ",".join(cluster.nodes), "-n", "4", "./solver"])
+        kill(cluster.work, "n2")
+
+How: a node is a process that does nothing but hold namespaces (and, as the first process of its own process
+namespace, everything that runs on the node: when it is killed, the kernel kills the rest before it is gone). All nodes
+wait for the end of one pipe, whose other end only this process has. So however this process ends, the nodes end, and
+with them the links, the mounts and all processes; nothing has a name outside that could be left. The head is where
+the job is started from, as on a login node: it has a network address and a host name, but no processes of its own, so
+that it can enter the nodes; its holder kills what runs there, and removes the work directory at last.
+
+    WORK/nodes/NAME   the disk of a node, which sees it as WORK/local, and those of others not at all
+    WORK/pids/NAME    the process that holds a node; removed before the node is killed
+    WORK/on           `on NAME COMMAND`: what ssh is elsewhere; Open MPI's launch agent
+    anything else     seen by all nodes
+
+A node has /dev/shm and TMPDIR of its own. Links are 198.18.0.0/16 and reach nothing else; `rate` is for each direction of
+each link, the head's excepted.
+
+Survives: any signal to this process. Not here: what runs on the nodes.
+"""
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+NET = "198.18.0.0/16"
+HEAD, SWITCH = "head", "switch"
+PREFIX = "orcheck-cluster-"
+DEADLINE_S = 30
+
+# Where a node's processes find memory-backed files of their own: no mount of the machine shows them.
+NODE_SETUP = """set -e
+mount --bind "$1/nodes/$2" "$1/local"
+mount -t tmpfs none "$1/nodes"
+mount -t tmpfs -o mode=1777 none /dev/shm
+hostname "$2"
+ip link set lo up
+echo ready
+read -r _ || :
+"""
+SWITCH_SETUP = """set -e
+ip link add br0 type bridge
+ip link set br0 up
+echo ready
+read -r _ || :
+"""
+# Ends what runs on the head (no process namespace does it here), then the files, once the nodes have let go of them.
+HEAD_SETUP = """hostname "$2"
+ip link set lo up
+echo ready
+read -r _
+here=$(readlink /proc/self/ns/net)
+for round in {1..100}; do
+    found=
+    for one in /proc/[0-9]*; do
+        [[ ${one#/proc/} != $$ && $(readlink "$one/ns/net") == "$here" ]] 2>/dev/null || continue
+        [[ $(<"$one/stat") != *') Z '* ]] 2>/dev/null || continue
+        kill -9 "${one#/proc/}" 2>/dev/null
+        [[ $(readlink "$one/exe") == */readlink ]] 2>/dev/null || found=1
+    done
+    [[ $found ]] || { rm -rf "$1" 2>/dev/null && exit; }
+    sleep 0.05
+done
+"""
+# Like ssh: the words are joined and a shell takes them. Runs on the head.
+ON = """#!/usr/bin/env bash
+work=%s
+node=$1
+shift
+read -r pid <"$work/pids/$node" || { echo "node $node is not there" >&2; exit 255; }
+exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" env TMPDIR=/dev/shm bash -c "$*"
+"""
+
+
+class ClusterError(Exception):
+    """The cluster cannot be had here; the text says what to do."""
+
+
+def missing():
+    """Why there can be no cluster on this machine; None if there can."""
+    if os.geteuid() != 0:
+        return "a cluster of namespaces takes root"
+    for program in ("ip", "tc", "unshare", "nsenter"):
+        if not shutil.which(program):
+            return f"{program} is missing (packages iproute2 and util-linux)"
+    if subprocess.run(["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"], capture_output=True).returncode:
+        return "this machine does not let root make namespaces (a container without CAP_SYS_ADMIN?)"
+    return None
+
+
+def sweep(parent):
+    """Removes what a cluster left under parent whose processes have all been killed at once."""
+    for name in os.listdir(parent):
+        if not name.startswith(PREFIX):
+            continue
+        path = os.path.join(parent, name)
+        with contextlib.suppress(OSError), open(os.path.join(path, "lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as anybody of it lives
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def pid_of(work, name):
+    try:
+        with open(os.path.join(work, "pids", name)) as file:
+            return int(file.read())
+    except OSError:
+        raise ClusterError(f"node {name} is not there: lost before, or never of this cluster ({work})") from None
+
+
+def kill(work, name):
+    """A node is lost: all its processes, its memory and what was on its disk. Returns the bytes that were there."""
+    pid = pid_of(work, name)
+    os.remove(os.path.join(work, "pids", name))
+    end(pid)
+    disk, had = os.path.join(work, "nodes", name), 0
+    for where, _, files in os.walk(disk):
+        had += sum(os.lstat(os.path.join(where, file)).st_size for file in files)
+    for entry in os.scandir(disk):
+        shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.remove(entry.path)
+    return had
+
+
+def end(pid):
+    """Kills a holder of namespaces; all processes within have ended when this returns."""
+    handle = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if not select.select([handle], [], [], DEADLINE_S)[0]:
+            raise ClusterError(f"process {pid} was killed and did not end within {DEADLINE_S} s")
+    finally:
+        os.close(handle)
+
+
+def link(work, name, up):
+    """Sets the port of a node at the switch: down, nothing reaches the node, and it is told nothing."""
+    pid_of(work, name)
+    command = ["nsenter", "--target", str(pid_of(work, SWITCH)), "--net"]
+    checked([*command, "ip", "link", "set", f"p-{name}", "up" if up else "down"])
+
+
+def checked(command, **more):
+    done = subprocess.run(command, capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise ClusterError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+class Cluster:
+    """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine."""
+
+    def __init__(self, parent, nodes, servers=0, rate=None):
+        why = missing()
+        if why:
+            raise ClusterError(why)
+        self.nodes = [f"n{i + 1}" for i in range(nodes)]
+        self.servers = [f"s{i + 1}" for i in range(servers)]
+        self.rate, self.holders, self.alive = rate, {}, None
+        os.makedirs(parent, exist_ok=True)
+        sweep(parent)
+        # Under another name until the lock is held: a sweep must not take it for an old one.
+        hidden = tempfile.mkdtemp(prefix=".", dir=parent)
+        os.chmod(hidden, 0o755)
+        self.lock = open(os.path.join(hidden, "lock"), "w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.work = os.path.join(os.path.realpath(parent), PREFIX + os.path.basename(hidden)[1:])
+        os.rename(hidden, self.work)
+        self.local = os.path.join(self.work, "local")
+
+    def __enter__(self):
+        try:
+            self.bring_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # ---- up and down ----
+    def bring_up(self):
+        names = self.nodes + self.servers
+        os.makedirs(self.local)
+        os.makedirs(os.path.join(self.work, "pids"))
+        for name in names:
+            os.makedirs(os.path.join(self.work, "nodes", name))
+        on = os.path.join(self.work, "on")
+        with open(on, "w") as file:
+            file.write(ON % shell_word(self.work))
+        os.chmod(on, 0o755)
+        waits, self.alive = os.pipe()
+        try:
+            self.hold(HEAD, HEAD_SETUP, waits, ["--net", "--uts"])
+            self.hold(SWITCH, SWITCH_SETUP, waits, ["--net", "--pid", "--fork", "--kill-child"])
+            for name in names:
+                self.hold(name, NODE_SETUP, waits,
+                          ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        finally:
+            os.close(waits)
+        until = time.monotonic() + DEADLINE_S
+        for name, holder in self.holders.items():
+            if not select.select([holder.stdout], [], [], max(0, until - time.monotonic()))[0]:
+                raise ClusterError(f"{name} did not come up within {DEADLINE_S} s")
+            if holder.stdout.readline() != b"ready\n":
+                raise ClusterError(f"{name} did not come up: {holder.stderr.read().decode().strip()}")
+            pid = holder.pid if name == HEAD else child_of(holder.pid)
+            with open(os.path.join(self.work, "pids", name), "w") as file:
+                file.write(f"{pid}\n")
+        self.connect([HEAD, *names])
+
+    def hold(self, name, script, waits, namespaces):
+        # In a session of its own: Ctrl-C is for this process, whose end the holder notices.
+        self.holders[name] = subprocess.Popen(
+            ["unshare", *namespaces, "bash", "-c", script, f"{PREFIX}{name}", self.work, name],
+            stdin=waits, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+            pass_fds=[self.lock.fileno()] if name == HEAD else [])
+
+    def connect(self, names):
+        """One link for each: v in the node, p-NAME in the switch."""
+        switch = pid_of(self.work, SWITCH)
+        lines = [f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns {switch}" for name in names]
+        checked(["ip", "-batch", "-"], input="\n".join(lines))
+        inside = ["nsenter", "--target", str(switch), "--net"]
+        checked([*inside, "ip", "-batch", "-"], input="\n".join(f"link set p-{name} master br0 up" for name in names))
+        shaped = [name for name in names if self.rate and name != HEAD]
+        checked([*inside, "tc", "-batch", "-"], input="\n".join(self.shape(f"p-{name}") for name in shaped))
+        begun = []
+        for name in names:
+            text = f"ip addr add {self.address(name)}/16 dev v && ip link set v up"
+            text += f" && tc {self.shape('v')}" if name in shaped else ""
+            begun.append((text, subprocess.Popen(["nsenter", "--target", str(pid_of(self.work, name)), "--net", "sh", "-c", text],
+                                                 stderr=subprocess.PIPE, text=True)))
+        for text, process in begun:
+            said = process.communicate()[1]
+            if process.returncode != 0:
+                raise ClusterError(f"{text}: {said.strip()}")
+
+    def shape(self, device):
+        return f"qdisc add dev {device} root tbf rate {self.rate} burst 256kb latency 50ms"
+
+    def close(self):
+        if self.alive is not None:
+            os.close(self.alive)
+            self.alive = None
+        for name, holder in self.holders.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                holder.wait(DEADLINE_S)
+            holder.stdout.close()
+            holder.stderr.close()
+        self.holders = {}
+        self.lock.close()
+        shutil.rmtree(self.work, ignore_errors=True)  # there only if it never came up
+
+    # ---- what is there ----
+    def address(self, name):
+        net = 0 if name == HEAD else 1 if name in self.nodes else 2
+        return f"198.18.{net}.{1 if name == HEAD else int(name[1:])}"
+
+    def environment(self):
+        """For what runs on the head: mpirun finds the nodes by their names."""
+        settings = {"plm_rsh_agent": os.path.join(self.work, "on"), "plm_rsh_no_tree_spawn": "1", "pml": "ob1",
+                    "btl": "tcp,self", "btl_tcp_if_include": NET, "oob_tcp_if_include": NET,
+                    "hwloc_base_binding_policy": "none", "rmaps_base_oversubscribe": "1", "mpi_yield_when_idle": "1"}
+        return {**os.environ, **{f"OMPI_MCA_{key}": value for key, value in settings.items()},
+                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "CLUSTER": self.work,
+                "CLUSTER_NODES": ",".join(self.nodes), "CLUSTER_SERVERS": ",".join(self.servers)}
+
+    def enter(self, name, command):
+        """The command as it is started on a node, or on the head, from anywhere on the machine."""
+        if name == HEAD:
+            return ["nsenter", "--target", str(pid_of(self.work, HEAD)), "--net", "--uts", *command]
+        return [os.path.join(self.work, "on"), name, "exec " + " ".join(map(shell_word, command))]
+
+    def start(self, command, on=HEAD, env=None, **more):
+        return subprocess.Popen(self.enter(on, command), env={**self.environment(), **(env or {})}, **more)
+
+    def run(self, command, on=HEAD, env=None, timeout_s=600):
+        """Runs to the end; what it said. An error or a run beyond the deadline raises with that."""
+        process = self.start(command, on, env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+        try:
+            said = process.communicate(timeout=timeout_s)[0]
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}\nended with {process.returncode}:\n{said[-4000:]}")
+        return said
+
+
+def child_of(pid):
+    """The one child of a process."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return int(file.read())
+
+
+def shell_word(text):
+    return "'" + str(text).replace("'", "'\\''") + "'"
