@@ -154,6 +154,8 @@ pub struct Options {
     pub timeout_s: f64,
     /// How nodes talk.
     pub net: NetKind,
+    /// Whether what travels over TCP is encrypted.
+    pub net_encrypt: bool,
     /// Trigger: every so many steps; 0: off.
     pub every_steps: u64,
     /// Trigger: every so many seconds; 0: off.
@@ -342,6 +344,7 @@ impl Options {
             numa: raw.numa,
             timeout_s: raw.timeout_s,
             net: raw.net,
+            net_encrypt: raw.net_encrypt == EncryptName::Aes256Gcm,
             every_steps: raw.every_steps,
             every_s: raw.every_s,
             overhead_percent: raw.overhead_percent,

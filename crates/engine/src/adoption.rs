@@ -62,7 +62,8 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
             losses,
             budget_bytes: replication.budget_bytes,
             domains: replication.domains.of_each().to_vec(),
-            key: replication.key.0,
+            key: replication.key.bytes,
+            encrypt: replication.key.encrypt,
         }),
         placement: placement
             .map(|placement| placement.to_toml(&plan.layout.node_names()))
@@ -113,7 +114,10 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
                 budget_bytes: part.budget_bytes,
                 domains: Domains::of(part.domains),
                 nodes: nodes.collect::<Result<_>>()?,
-                key: Key(part.key),
+                key: Key {
+                    bytes: part.key,
+                    encrypt: part.encrypt,
+                },
             })
         }
     };

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The key of conversations with an agent. It is no secret: who may come in is checked by user.
-pub const KEY: Key = Key(*b"orcheck agent of one's own user\0");
+pub const KEY: Key = Key::new(*b"orcheck agent of one's own user\0");
 /// Longest wait for the rest of something that a rank began to say.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The end of a rank is noticed by then.

@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
-const KEY: Key = Key([7; 32]);
+const KEY: Key = Key::new([7; 32]);
 const EPOCH: Epoch = Epoch {
     counter: 1,
     run: RunId([3; 16]),
@@ -231,7 +231,7 @@ fn an_owner_that_gives_up_leaves_nothing() {
 fn without_the_key_nobody_comes_in() {
     let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
     let error = bring(
-        &holder.replicas(Key([8; 32]), LONG),
+        &holder.replicas(Key::new([8; 32]), LONG),
         &own,
         1,
         &content(4096),

@@ -51,6 +51,8 @@ pub struct ReplicaPart {
     pub domains: Vec<Vec<u32>>,
     /// The job's key.
     pub key: [u8; 32],
+    /// What travels between nodes over TCP is encrypted.
+    pub encrypt: bool,
 }
 
 /// How containers are encoded.
@@ -328,6 +330,8 @@ impl AgentMessage {
 pub struct ConnState {
     /// Whether descriptors can travel over it.
     pub unix: bool,
+    /// Whether payloads are encrypted; never where descriptors travel.
+    pub encrypted: bool,
     /// Who is at the other end, for messages.
     pub peer: String,
     /// Key of the frames that are sent.
@@ -374,7 +378,7 @@ impl Adoption {
         w.uint((i64::from(self.recipe.level) + (1 << 31)) as u64);
         w.bytes(self.recipe.secret.as_ref().map_or(&[][..], |key| key));
         if let Some(replication) = &self.replication {
-            w.uint(15u8).array(5);
+            w.uint(15u8).array(6);
             w.uint(replication.replicas).uint(replication.losses);
             w.uint(replication.budget_bytes);
             w.array(replication.domains.len());
@@ -382,6 +386,7 @@ impl Adoption {
                 numbers(&mut w, domains);
             }
             w.bytes(&replication.key);
+            w.uint(u8::from(replication.encrypt));
         }
         w.uint(16u8).text(&self.placement);
         w.uint(17u8).text(&self.working_dir);
@@ -497,15 +502,21 @@ impl Adoption {
 
 impl ConnState {
     pub(crate) fn write(&self, w: &mut Writer) {
-        w.array(7).uint(u8::from(self.unix)).text(&self.peer);
+        w.array(8).uint(u8::from(self.unix));
+        w.uint(u8::from(self.encrypted)).text(&self.peer);
         w.bytes(&self.send_key).bytes(&self.receive_key);
         w.uint(self.sent).uint(self.received).bytes(&self.inbox);
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
-        r.tuple(7)?;
+        r.tuple(8)?;
+        let (unix, encrypted) = (flag(r)?, flag(r)?);
+        if unix && encrypted {
+            return Err(r.corrupt("a connection within a host is encrypted"));
+        }
         Ok(Self {
-            unix: flag(r)?,
+            unix,
+            encrypted,
             peer: r.text(MAX_PATH_BYTES)?.to_owned(),
             send_key: r.exact()?,
             receive_key: r.exact()?,
@@ -597,12 +608,13 @@ fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
 }
 
 fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
-    r.tuple(5)?;
+    r.tuple(6)?;
     Ok(ReplicaPart {
         replicas: r.uint()?,
         losses: r.uint()?,
         budget_bytes: r.u64()?,
         domains: r.items(MAX_ITEMS, |r| r.items(MAX_NAME_BYTES, Reader::uint))?,
         key: r.exact()?,
+        encrypt: flag(r)?,
     })
 }

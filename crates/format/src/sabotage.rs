@@ -187,6 +187,10 @@ switches! {
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";
+    NetCipher = "net-cipher", "the authentication of encrypted frames", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";
+    NetHeader = "net-header", "that an encrypted frame belongs to its header", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";
+    NetNonce = "net-nonce", "that no two frames are encrypted with one nonce", "orcheck-io lib equal_texts";
+    NetDowngrade = "net-downgrade", "that both sides of a connection encrypt, or none", "orcheck-io net both_sides_encrypt";
     FrameOrder = "frame-order", "that a frame is neither repeated, lost nor moved", "orcheck-io net repeated";
     CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";

@@ -91,6 +91,7 @@ pub(super) struct Raw {
     pub(super) numa: Numa,
     pub(super) timeout_s: f64,
     pub(super) net: NetKind,
+    pub(super) net_encrypt: EncryptName,
     pub(super) every_steps: u64,
     pub(super) every_s: f64,
     pub(super) overhead_percent: f64,
@@ -140,6 +141,7 @@ impl Default for Raw {
             numa: Numa::Auto,
             timeout_s: 600.0,
             net: NetKind::Auto,
+            net_encrypt: EncryptName::None,
             every_steps: 0,
             every_s: 0.0,
             overhead_percent: 0.0,
@@ -161,7 +163,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 44] = [
+pub(super) const NAMES: [&str; 45] = [
     "global",
     "node_dir",
     "node_name",
@@ -189,6 +191,7 @@ pub(super) const NAMES: [&str; 44] = [
     "numa",
     "timeout_s",
     "net",
+    "net_encrypt",
     "every_steps",
     "every_s",
     "overhead_percent",

@@ -363,6 +363,7 @@ pub fn messages() -> Vec<Message> {
 fn agent_messages() -> Vec<AgentMessage> {
     let state = ConnState {
         unix: true,
+        encrypted: false,
         peer: "process 7 at unix:@orcheck-n0".into(),
         send_key: [1; 32],
         receive_key: [2; 32],
@@ -439,6 +440,7 @@ pub fn adoption() -> Adoption {
             budget_bytes: u64::MAX,
             domains: vec![vec![0], vec![1, 2]],
             key: [9; 32],
+            encrypt: true,
         }),
         placement: "generation = 0\n".into(),
         working_dir: "/home/me".into(),
