@@ -196,6 +196,7 @@ switches! {
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
     FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
     ForeignFiles = "foreign-files", "that files of others are left alone", "orcheck-client session foreign_files";
+    SilentFirst = "silent-first", "that of half-open connections the silent ones go first", "orcheck-io net pushed_out";
     PeerUser = "peer-user", "that a peer on the same machine runs under the same user", "orcheck-io net another_user";
     NoFork = "no-fork", "that a forked child has no part of the pool", "orcheck-io pool forked_child";
     FileLimit = "file-limit", "that a limit on the length of files does not end the program", "orcheck-client faults limits_of_the_process";
@@ -221,6 +222,7 @@ switches! {
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-client session snapshots_of_one_rank";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
+    AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-io lib a_crowd";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";
     DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-io pool a_dead_holder";
     WriterGone = "writer-gone", "that a step is given up when one of its writers is gone", "orcheck-engine protocol a_writer_gone";

@@ -9,7 +9,8 @@
 //! Invariants
 //! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not proven the key.
 //! 2. On a Unix socket both sides check that the other runs under the same user.
-//! 3. At most 64 half-open connections are kept (the oldest goes first), none longer than 5 s.
+//! 3. At most 64 half-open connections are kept (the oldest goes first, of those that said nothing yet if there are any),
+//!    none longer than 5 s. A caller that was sent away for that comes again, until its deadline.
 //! 4. Every wait has a deadline; a stranger's behaviour is never an error of ours.
 //! 5. The proofs of the two sides and the two session keys are made under different labels, so that no message
 //!    of one side can be reflected as one of the other.
@@ -412,6 +413,10 @@ impl Listener {
                     }
                 }
             }
+            // Breaks if: it is looked at only when nobody comes; strangers who keep coming would keep the thread here.
+            if deadline.passed() && !off(Switch::AcceptDeadline) {
+                return Ok(None);
+            }
         }
     }
 
@@ -434,7 +439,10 @@ impl Listener {
             return Ok(());
         };
         if pending.len() >= PENDING_LIMIT && !off(Switch::HalfOpen) {
-            pending.remove(0);
+            // Breaks if: the oldest goes whoever it is; a crowd that says nothing would push out who is shaking hands.
+            let silent = |one: &Pending| one.challenges.is_none() && !off(Switch::SilentFirst);
+            let goes = pending.iter().position(silent).unwrap_or(0);
+            pending.remove(goes);
         }
         let data = epoll::EventData::new_u64(number);
         if epoll::add(&self.watched, &socket, data, epoll::EventFlags::IN).is_ok() {
@@ -491,13 +499,43 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     }
 }
 
-/// The caller's side: connects and shakes hands, all before the deadline.
+/// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
+/// no room for another caller: it is asked again.
 pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
     let deadline = Deadline::after(if off(Switch::ConnectDeadline) {
         timeout.saturating_mul(400)
     } else {
         timeout
     });
+    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
+        let errno = Errno::from_raw_os_error(errno);
+        return Err(rustix_error(errno, format_args!("connect to {at}")));
+    }
+    let mut attempt = 0;
+    loop {
+        if let Some(conn) = connect_once(at, key, steps, (timeout, deadline))? {
+            return Ok(conn);
+        }
+        if deadline.passed() {
+            return Err(Error::unavailable(format!(
+                "connect to {at}: the listener hung up on {} of {0} calls within {} s",
+                attempt + 1,
+                timeout.as_secs_f64()
+            ))
+            .next("look for a crowd of strangers at that address, or another program there"));
+        }
+        backoff(attempt, deadline);
+        attempt += 1;
+    }
+}
+
+/// `None`: the listener hung up before it had proven the key.
+fn connect_once(
+    at: &Address,
+    key: &Key,
+    steps: &Steps,
+    (timeout, deadline): (Duration, Deadline),
+) -> Result<Option<Conn>> {
     let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
     let late = || {
         Error::unavailable(format!(
@@ -506,9 +544,6 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
         ))
         .next("check that the node is up and that the ranks' network can be reached")
     };
-    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
-        return Err(what(Errno::from_raw_os_error(errno)));
-    }
     let socket = at.socket()?;
     let raw = at.raw()?;
     let mut attempt = 0;
@@ -538,14 +573,17 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
     hello[..HELLO.len()].copy_from_slice(&HELLO);
     hello[HELLO.len()..].copy_from_slice(&caller);
     let mut answer = [0; ANSWER_BYTES];
-    send_exactly(&socket, &hello, deadline)
-        .map_err(what)?
-        .then_some(())
-        .ok_or_else(late)?;
-    receive_exactly(&socket, &mut answer, deadline)
-        .map_err(what)?
-        .then_some(())
-        .ok_or_else(late)?;
+    let said = send_exactly(&socket, &hello, deadline);
+    let heard = match said {
+        Ok(true) => receive_exactly(&socket, &mut answer, deadline),
+        other => other,
+    };
+    match heard {
+        Ok(true) => {}
+        Ok(false) => return Err(late()),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(None),
+        Err(errno) => return Err(what(errno)),
+    }
     let challenges = Challenges {
         caller,
         listener: array(&answer),
@@ -572,7 +610,8 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
         .then_some(())
         .ok_or_else(late)?;
     let guards = challenges.guards(&key)?;
-    Ok(Conn::new(socket, at.is_unix(), peer, guards, steps))
+    let unix = at.is_unix();
+    Ok(Some(Conn::new(socket, unix, peer, guards, steps)))
 }
 
 /// One side encrypts, and the other one does not.
@@ -744,6 +783,22 @@ mod tests {
         assert_eq!(taken_in(), strangers.len() as u64);
         let (_, pending) = &*listener.pending.lock().unwrap();
         assert_eq!(pending.len(), PENDING_LIMIT);
+    }
+
+    // Breaks if: `accept` goes on as long as somebody comes; its thread would do nothing else for so long.
+    #[test]
+    fn a_crowd_is_taken_in_little_by_little() {
+        let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
+        let Address::Tcp(at) = listener.address() else {
+            unreachable!()
+        };
+        #[allow(clippy::disallowed_methods)] // strangers do not come through this door
+        let _crowd: Vec<_> = (0..200)
+            .map(|_| std::net::TcpStream::connect(at).unwrap())
+            .collect();
+        let came = listener.accept(&Key::new([0; 32]), &Steps::none(), Duration::ZERO);
+        assert!(came.unwrap().is_none());
+        assert!((1..=16).contains(&listener.pending.lock().unwrap().0));
     }
 
     #[test]

@@ -197,6 +197,110 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
     assert!(Instant::now() < give_up);
 }
 
+/// Passes on what both sides of a handshake say, with something to do before the caller's proof.
+fn pass_on(caller: &mut TcpStream, to: SocketAddr, before_proof: impl FnOnce()) -> TcpStream {
+    let mut to = TcpStream::connect(to).unwrap();
+    let mut bytes = [0; 64];
+    caller.read_exact(&mut bytes[..40]).unwrap();
+    to.write_all(&bytes[..40]).unwrap();
+    to.read_exact(&mut bytes).unwrap();
+    caller.write_all(&bytes).unwrap();
+    caller.read_exact(&mut bytes[..32]).unwrap();
+    before_proof();
+    to.write_all(&bytes[..32]).unwrap();
+    to
+}
+
+// Breaks if: of half-open connections the oldest goes first whoever it is.
+#[test]
+fn who_is_shaking_hands_is_not_pushed_out() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let Address::Tcp(raw) = listener.address() else {
+        unreachable!()
+    };
+    let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(proxy.local_addr().unwrap());
+    let (came, crowd_came) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let between = scope.spawn(move || {
+            let (mut caller, _) = proxy.accept().unwrap();
+            let mut crowd: Vec<TcpStream> = Vec::new();
+            let to = pass_on(&mut caller, raw, || {
+                crowd.extend((0..200).map(|_| TcpStream::connect(raw).unwrap()));
+                came.send(()).unwrap();
+                may_go.recv_timeout(LIMIT).unwrap();
+            });
+            (caller, to)
+        });
+        let give_up = Instant::now() + LIMIT;
+        let mut all_came = false;
+        loop {
+            let begun = Instant::now();
+            let nobody = listener.accept(&key(), &Steps::none(), SOON).unwrap();
+            assert!(nobody.is_none() && begun < give_up);
+            all_came |= crowd_came.try_recv().is_ok();
+            // Quiet: the whole crowd was taken in, and most of it sent away.
+            if all_came && begun.elapsed() >= SOON {
+                break;
+            }
+        }
+        go.send(()).unwrap();
+        accept(&listener);
+        drop(caller.join().unwrap());
+        drop(between.join().unwrap());
+    });
+}
+
+// Breaks if: a caller gives up when a listener without room for another one hangs up.
+#[test]
+fn a_caller_that_was_sent_away_comes_again() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let Address::Tcp(raw) = listener.address() else {
+        unreachable!()
+    };
+    let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(proxy.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let between = scope.spawn(move || {
+            // At once, and in the middle of it.
+            drop(proxy.accept().unwrap());
+            let (mut other, _) = proxy.accept().unwrap();
+            other.read_exact(&mut [0; 20]).unwrap();
+            drop(other);
+            let (mut caller, _) = proxy.accept().unwrap();
+            let to = pass_on(&mut caller, raw, || ());
+            (caller, to)
+        });
+        accept(&listener);
+        drop(caller.join().unwrap());
+        drop(between.join().unwrap());
+    });
+    // One who always hangs up is left at the deadline.
+    let rude = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(rude.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            while is_over.try_recv().is_err() {
+                drop(rude.accept().unwrap());
+            }
+        });
+        let before = Instant::now();
+        let came = Conn::connect(&at, &key(), &Steps::none(), 4 * SOON);
+        let took = before.elapsed();
+        over.send(()).unwrap();
+        let Address::Tcp(raw) = at else {
+            unreachable!()
+        };
+        drop(TcpStream::connect(raw));
+        assert!(took >= 4 * SOON && took < LIMIT / 2);
+        assert_eq!(came.err().unwrap().kind(), ErrorKind::Unavailable);
+    });
+}
+
 #[test]
 fn a_recorded_handshake_opens_nothing() {
     let (frames, c2s) = record(&key(), vec![hello(1)], |bytes| bytes);
