@@ -223,6 +223,7 @@ switches! {
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
     AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-io lib a_crowd";
+    AgentHears = "agent-hears", "that a caller who says a half keeps no other from an agent", "orcheck-client agent say_a_half";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";
     DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-io pool a_dead_holder";
     WriterGone = "writer-gone", "that a step is given up when one of its writers is gone", "orcheck-engine protocol a_writer_gone";
