@@ -194,7 +194,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     let (holder, own) = (Holder::new(1 << 20), Scratch::new("owner"));
     let error = bring(&holder.replicas(KEY, LONG), &own, 1, &content(2 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert!(error.message().contains("node 1"), "{error}");
+    assert!(error.message().contains("node 'n1'"), "{error}");
     assert!(holder.dir().list().unwrap().is_empty());
 }
 
@@ -366,7 +366,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
     let error = bring(&Replicas::new(context).unwrap(), &own, 1, &content(4096)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
-        error.message().contains("node 1 (asked for room)"),
+        error.message().contains("node 'n1' (asked for room)"),
         "{error}"
     );
     stop.store(true, Ordering::Release);
