@@ -80,7 +80,8 @@ pub(crate) fn remember(dir: &dyn Dir, job: &JobName, epoch: Epoch, peers: &Peers
     let member = |node: &NodeAt| Member {
         name: node.name.clone(),
         addresses: node.addresses.iter().map(ToString::to_string).collect(),
-        key: node.key.0,
+        key: node.key.bytes,
+        encrypt: node.key.encrypt,
         epoch: epoch.counter,
     };
     let present = peers.nodes.iter().map(member);
@@ -140,7 +141,10 @@ fn absent(
         let at = NodeAt {
             addresses: addresses.collect::<Result<_>>()?,
             name: member.name,
-            key: Key(member.key),
+            key: Key {
+                bytes: member.key,
+                encrypt: member.encrypt,
+            },
         };
         Ok((at, member.epoch))
     });

@@ -146,7 +146,8 @@ pub(crate) fn open(
             prepared.map_or_else(|| (Vec::new(), Vec::new()), |(l, s)| (l, s.encode(&nodes)));
         let bytes = bcast_bytes(collective, bytes, 0)?;
         let servers = server_names(&options);
-        let start = agree(collective, Start::decode(&bytes, &nodes, &servers))?;
+        let mut start = agree(collective, Start::decode(&bytes, &nodes, &servers))?;
+        start.key.encrypt = options.net_encrypt;
         (listeners, start)
     };
     let epoch = Epoch {

@@ -157,6 +157,8 @@ pub struct Options {
     pub net: NetKind,
     /// Most nodes that are directly below one in the tree through which nodes vote.
     pub fan_out: u32,
+    /// Whether what travels over TCP is encrypted.
+    pub net_encrypt: bool,
     /// Trigger: every so many steps; 0: off.
     pub every_steps: u64,
     /// Trigger: every so many seconds; 0: off.
@@ -349,6 +351,7 @@ impl Options {
             timeout_s: raw.timeout_s,
             net: raw.net,
             fan_out: raw.fan_out,
+            net_encrypt: raw.net_encrypt == EncryptName::Aes256Gcm,
             every_steps: raw.every_steps,
             every_s: raw.every_s,
             overhead_percent: raw.overhead_percent,

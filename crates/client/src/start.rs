@@ -70,7 +70,7 @@ pub(crate) fn prepare_start(
     }
     let start = Start {
         run,
-        key: Key(random_bytes()),
+        key: Key::new(random_bytes()),
         addresses,
         placement,
         host: host_name(),
@@ -152,7 +152,7 @@ impl Start {
             addresses.join(" ")
         );
         let mut bytes = self.run.0.to_vec();
-        bytes.extend_from_slice(&self.key.0);
+        bytes.extend_from_slice(&self.key.bytes);
         bytes.extend_from_slice(text.as_bytes());
         bytes
     }
@@ -166,7 +166,7 @@ impl Start {
         let (host, pid, addresses, placement) = (part()?, part()?, part()?, part()?);
         Ok(Self {
             run: RunId(fixed[..16].try_into().map_err(|_| bad())?),
-            key: Key(fixed[16..].try_into().map_err(|_| bad())?),
+            key: Key::new(fixed[16..].try_into().map_err(|_| bad())?),
             addresses: addresses
                 .split_whitespace()
                 .map(str::parse)

@@ -68,7 +68,8 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
                 .position(|&store| store == replication.store)
                 .unwrap_or(0) as u8,
             domains: replication.domains.of_each().to_vec(),
-            key: replication.key.0,
+            key: replication.key.bytes,
+            encrypt: replication.key.encrypt,
         }),
         placement: placement
             .map(|placement| placement.to_toml(&plan.layout.node_names()))
@@ -110,12 +111,16 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
     let replication = match adoption.replication {
         None => None,
         Some(part) => {
+            let key = Key {
+                bytes: part.key,
+                encrypt: part.encrypt,
+            };
             let nodes = adoption.nodes.iter().map(|node| {
                 let addresses = node.addresses.iter().map(|text| text.parse());
                 Ok(NodeAt {
                     name: node.name.clone(),
                     addresses: addresses.collect::<Result<_>>()?,
-                    key: Key(part.key),
+                    key: key.clone(),
                 })
             });
             Some(Replication {
@@ -124,7 +129,7 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
                 store: ReplicaStore::ALL[usize::from(part.store) % ReplicaStore::ALL.len()],
                 domains: Domains::of(part.domains),
                 nodes: nodes.collect::<Result<_>>()?,
-                key: Key(part.key),
+                key,
             })
         }
     };

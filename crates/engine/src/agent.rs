@@ -22,7 +22,8 @@
 //! 5. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
 //!    everything of it.
 //!
-//! Faults survived: ranks that are killed at any moment, half-way through handing over too; strangers.
+//! Faults survived: ranks that are killed at any moment, half-way through handing over too; callers that say nothing, a
+//! half, or too much, or do not listen: nobody waits for them, and they cost themselves.
 //!
 //! Not here: how a rank finds or starts an agent (crate `client`), the process (crate `cli`).
 
@@ -43,16 +44,22 @@ use orcheck_io::ram::Ram;
 use orcheck_io::steps::Steps;
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The key of conversations with an agent. It is no secret: who may come in is checked by user.
-pub const KEY: Key = Key(*b"orcheck agent of one's own user\0");
-/// Longest wait for the rest of something that a rank began to say.
+pub const KEY: Key = Key::new(*b"orcheck agent of one's own user\0");
+/// Longest wait for the rest of something that a rank began to say, and for one of a session to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for a caller to take an answer, of which its socket holds hundreds.
+const WORD: Duration = Duration::from_millis(50);
+/// Longest silence of a rank that is handing over.
+const HANDING_OVER: Duration = Duration::from_secs(60);
+/// Most words of one caller that are heard before the others have their turn.
+const WORDS_MAX: usize = 64;
 /// The end of a rank is noticed by then.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
@@ -93,6 +100,10 @@ struct Caller {
     /// It waits for older runs to finish: from when, and until when.
     yields: Option<(Duration, Duration)>,
     adopting: Option<Adopting>,
+    /// What it said whose descriptor has not come yet.
+    awaits: Option<AgentMessage>,
+    /// When it was heard last.
+    heard: Duration,
 }
 
 /// Ends an agent from another thread.
@@ -159,6 +170,7 @@ impl Agent {
     /// Lack of descriptors.
     pub fn run(mut self, linger: Duration) -> Result<()> {
         let mut idle_since = self.clock.now();
+        let mut ended_in_order = false;
         loop {
             let fds: Vec<_> = std::iter::once(self.listener.as_fd())
                 .chain(self.callers.iter().map(|caller| caller.conn.as_fd()))
@@ -172,7 +184,7 @@ impl Agent {
             if ready.first() == Some(&0) {
                 self.let_in();
             }
-            let (mut ended_in_order, mut left) = (false, None);
+            let mut left = None;
             self.sessions.retain_mut(|session| {
                 let over = session.is_over();
                 if over {
@@ -186,6 +198,8 @@ impl Agent {
                 self.shelf = Some(shelf);
             }
             let now = self.clock.now();
+            // Breaks if: it is forgotten meanwhile; a caller who says a half at the end would keep the agent for its linger.
+            ended_in_order &= self.sessions.is_empty();
             if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
                 idle_since = now;
             }
@@ -226,12 +240,14 @@ impl Agent {
             conn,
             yields: None,
             adopting: None,
+            awaits: None,
+            heard: self.clock.now(),
         });
     }
 
     /// Takes what a caller says; `None` when it is done with, or has a session now.
     fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
-        loop {
+        for _ in 0..WORDS_MAX {
             if let Some((since, until)) = caller.yields {
                 let now = self.clock.now();
                 let busy = self.sessions.iter().any(Session::is_finishing);
@@ -249,13 +265,30 @@ impl Agent {
                 } else {
                     Ok(())
                 };
-                reply(&mut caller.conn, answer).ok()?;
+                reply_within(&mut caller.conn, answer, WORD).ok()?;
+            }
+            // Breaks if: it is waited for here; a caller that says a half would keep all others waiting.
+            if let Some(message) = caller.awaits.take() {
+                let came = if off(Switch::AgentHears) {
+                    caller.conn.receive_fd(PATIENCE).map(Some)
+                } else {
+                    caller.conn.try_receive_fd()
+                };
+                let Some(fd) = came.ok()? else {
+                    caller.awaits = Some(message);
+                    return self.stays(caller);
+                };
+                let done = take(&mut caller.adopting, message, fd, &self.steps);
+                caller.heard = self.clock.now();
+                reply_within(&mut caller.conn, done, WORD).ok()?;
+                continue;
             }
             let message = match caller.conn.try_receive() {
                 Ok(Some(Message::Agent(message))) => message,
-                Ok(None) => return (!caller.conn.is_closed()).then_some(caller),
+                Ok(None) => return self.stays(caller),
                 Ok(Some(_)) | Err(_) => return None,
             };
+            caller.heard = self.clock.now();
             let done = match message {
                 AgentMessage::Yield { force, patience_ms } => {
                     if force {
@@ -281,10 +314,28 @@ impl Agent {
                     None => Err(Error::invalid("nothing was handed over")),
                 },
                 AgentMessage::Status => self.tell_status(&mut caller.conn),
-                message => take(&mut caller.adopting, &mut caller.conn, message, &self.steps),
+                message => match (&message, &caller.adopting) {
+                    (AgentMessage::Adopt { .. }, _) | (_, Some(_)) => {
+                        caller.awaits = Some(message);
+                        continue;
+                    }
+                    _ => Err(Error::invalid(format!("{message:?} came before a job"))),
+                },
             };
-            reply(&mut caller.conn, done).ok()?;
+            reply_within(&mut caller.conn, done, WORD).ok()?;
         }
+        Some(caller)
+    }
+
+    /// A caller that has said everything for now; `None` when it is gone, or silent for too long in the middle of something.
+    fn stays(&self, mut caller: Caller) -> Option<Caller> {
+        let patience = match (&caller.awaits, &caller.adopting) {
+            (Some(_), _) => PATIENCE,
+            (None, Some(_)) => HANDING_OVER,
+            (None, None) => Duration::MAX,
+        };
+        let silent = self.clock.now().saturating_sub(caller.heard);
+        (silent < patience && !caller.conn.is_closed()).then_some(caller)
     }
 }
 
@@ -292,7 +343,7 @@ impl Agent {
     fn tell_status(&self, conn: &mut Conn) -> Result<()> {
         let notes = std::iter::once(self.whose.clone());
         for text in notes.chain(self.sessions.iter().map(Session::summary)) {
-            conn.send(&Message::Agent(AgentMessage::Note { text }), PATIENCE)?;
+            conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;
         }
         Ok(())
     }
@@ -345,33 +396,33 @@ pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
 
 impl Caller {
     fn is_busy(&self) -> bool {
-        self.adopting.is_some() || self.yields.is_some()
+        self.adopting.is_some() || self.yields.is_some() || self.awaits.is_some()
     }
 }
 
 /// Takes one thing that a rank hands over.
 fn take(
     adopting: &mut Option<Adopting>,
-    conn: &mut Conn,
     message: AgentMessage,
+    fd: OwnedFd,
     steps: &Steps,
 ) -> Result<()> {
-    match message {
-        AgentMessage::Adopt { job } => {
-            *adopting = Some(Adopting::new(&job, conn.receive_fd(PATIENCE)?)?);
+    match (message, adopting) {
+        (AgentMessage::Adopt { job }, adopting) => {
+            *adopting = Some(Adopting::new(&job, fd)?);
             Ok(())
         }
-        other => {
-            let Some(adopting) = adopting else {
-                return Err(Error::invalid(format!("{other:?} came before a job")));
-            };
-            adopting.take(other, conn.receive_fd(PATIENCE)?, steps)
-        }
+        (other, Some(adopting)) => adopting.take(other, fd, steps),
+        (other, None) => Err(Error::invalid(format!("{other:?} came before a job"))),
     }
 }
 
 /// Says what became of something.
 pub(crate) fn reply(conn: &mut Conn, done: Result<()>) -> Result<()> {
+    reply_within(conn, done, PATIENCE)
+}
+
+fn reply_within(conn: &mut Conn, done: Result<()>, patience: Duration) -> Result<()> {
     let answer = match done {
         Ok(()) => AgentMessage::Done,
         Err(error) => AgentMessage::Refused {
@@ -379,7 +430,7 @@ pub(crate) fn reply(conn: &mut Conn, done: Result<()>) -> Result<()> {
             text: error.message().to_owned(),
         },
     };
-    conn.send(&Message::Agent(answer), PATIENCE)
+    conn.send(&Message::Agent(answer), patience)
 }
 
 /// Says something to the agent and waits until it is done; what it has to tell the user meanwhile goes to `note`.

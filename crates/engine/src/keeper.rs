@@ -46,8 +46,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const READERS_MAX: usize = 64;
 /// Longest sleep before the stop flag is looked at.
 const SLICE: Duration = Duration::from_millis(500);
-/// Longest stay at the door while others may be ready.
-const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 /// Most connections at once.
 const CONNS_MAX: usize = 4096;
 /// Bytes of one container that may be on the way.
@@ -131,7 +129,8 @@ impl KeeperThread {
             drop(fds);
             for door in ready.into_iter().filter(|&at| at < doors) {
                 let (key, steps) = (&self.context.key, &self.context.steps);
-                if let Some(conn) = self.listeners[door].accept(key, steps, ACCEPT_SLICE)?
+                // Breaks if: it stays at the door; with strangers there all the time, replicas would come in drop by drop.
+                if let Some(conn) = self.listeners[door].accept(key, steps, Duration::ZERO)?
                     && self.peers.len() < CONNS_MAX
                 {
                     self.peers.insert(self.next_peer, Peer { conn, node: None });

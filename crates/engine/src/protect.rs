@@ -78,6 +78,8 @@ enum Phase {
 
 #[derive(Debug)]
 struct Holder {
+    /// For messages.
+    name: String,
     phase: Phase,
     credit_bytes: u64,
     sent_bytes: u64,
@@ -114,6 +116,7 @@ impl Owner {
             .collect();
         let asked = |&node: &u32| {
             let holder = Holder {
+                name: node.to_string(),
                 phase: Phase::Asked,
                 credit_bytes: 0,
                 sent_bytes: 0,
@@ -129,6 +132,15 @@ impl Owner {
             decided: false,
         };
         (this, actions)
+    }
+
+    /// What messages call the holders; else they are called by their numbers.
+    #[must_use]
+    pub fn naming<'a>(mut self, name: impl Fn(u32) -> &'a str) -> Self {
+        for (&node, holder) in &mut self.holders {
+            holder.name = format!("'{}'", name(node));
+        }
+        self
     }
 
     /// Takes one event in. After `Done` or `Lost` nothing more comes out.
@@ -158,9 +170,9 @@ impl Owner {
             OwnerEvent::Deadline => {
                 let slow: Vec<String> = self
                     .holders
-                    .iter()
-                    .filter(|(_, holder)| holder.phase != Phase::Held)
-                    .map(|(node, holder)| format!("node {node} ({})", holder.doing()))
+                    .values()
+                    .filter(|holder| holder.phase != Phase::Held)
+                    .map(|holder| format!("node {} ({})", holder.name, holder.doing()))
                     .collect();
                 let text = format!(
                     "holders of its replicas did not answer in time: {}",
@@ -242,8 +254,8 @@ impl Owner {
 
     fn lose(&mut self, at: Option<u32>, error: Error) -> Vec<OwnerAction> {
         self.decided = true;
-        let error = match at {
-            Some(node) => error.at(format!("replica on node {node}")),
+        let error = match at.and_then(|node| self.holders.get(&node)) {
+            Some(holder) => error.at(format!("replica on node {}", holder.name)),
             None => error,
         };
         let others = self.holders.keys().filter(|&&node| Some(node) != at);

@@ -172,6 +172,7 @@ impl Replicas {
         links.next_slot = slot.wrapping_add(1);
         drop(links);
         let (owner, actions) = Owner::new(slot, name, most_bytes, holders);
+        let owner = owner.naming(|node| &self.context.nodes[node as usize].name);
         let mut sending = Sending {
             owner,
             slot,

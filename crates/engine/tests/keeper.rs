@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
-const KEY: Key = Key([7; 32]);
+const KEY: Key = Key::new([7; 32]);
 const EPOCH: Epoch = Epoch {
     counter: 1,
     run: RunId([3; 16]),
@@ -211,7 +211,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     let (holder, own) = (Holder::new(1 << 20), Scratch::new("owner"));
     let error = bring(&holder.replicas(KEY, LONG), &own, 1, &content(2 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert!(error.message().contains("node 1"), "{error}");
+    assert!(error.message().contains("node 'n1'"), "{error}");
     assert!(holder.dir().list().unwrap().is_empty());
 }
 
@@ -248,7 +248,7 @@ fn an_owner_that_gives_up_leaves_nothing() {
 fn without_the_key_nobody_comes_in() {
     let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
     let error = bring(
-        &holder.replicas(Key([8; 32]), LONG),
+        &holder.replicas(Key::new([8; 32]), LONG),
         &own,
         1,
         &content(4096),
@@ -383,7 +383,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
     let error = bring(&Replicas::new(context).unwrap(), &own, 1, &content(4096)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
-        error.message().contains("node 1 (asked for room)"),
+        error.message().contains("node 'n1' (asked for room)"),
         "{error}"
     );
     stop.store(true, Ordering::Release);

@@ -53,6 +53,8 @@ pub struct ReplicaPart {
     pub domains: Vec<Vec<u32>>,
     /// The job's key.
     pub key: [u8; 32],
+    /// What travels between nodes over TCP is encrypted.
+    pub encrypt: bool,
 }
 
 /// How containers are encoded.
@@ -332,6 +334,8 @@ impl AgentMessage {
 pub struct ConnState {
     /// Whether descriptors can travel over it.
     pub unix: bool,
+    /// Whether payloads are encrypted; never where descriptors travel.
+    pub encrypted: bool,
     /// Who is at the other end, for messages.
     pub peer: String,
     /// Key of the frames that are sent.
@@ -386,6 +390,7 @@ impl Adoption {
                 numbers(&mut w, domains);
             }
             w.bytes(&replication.key);
+            w.uint(u8::from(replication.encrypt));
         }
         w.uint(16u8).text(&self.placement);
         w.uint(17u8).text(&self.working_dir);
@@ -507,15 +512,21 @@ impl Adoption {
 
 impl ConnState {
     pub(crate) fn write(&self, w: &mut Writer) {
-        w.array(7).uint(u8::from(self.unix)).text(&self.peer);
+        w.array(8).uint(u8::from(self.unix));
+        w.uint(u8::from(self.encrypted)).text(&self.peer);
         w.bytes(&self.send_key).bytes(&self.receive_key);
         w.uint(self.sent).uint(self.received).bytes(&self.inbox);
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self> {
-        r.tuple(7)?;
+        r.tuple(8)?;
+        let (unix, encrypted) = (flag(r)?, flag(r)?);
+        if unix && encrypted {
+            return Err(r.corrupt("a connection within a host is encrypted"));
+        }
         Ok(Self {
-            unix: flag(r)?,
+            unix,
+            encrypted,
             peer: r.text(MAX_PATH_BYTES)?.to_owned(),
             send_key: r.exact()?,
             receive_key: r.exact()?,
@@ -556,7 +567,7 @@ fn path(r: &mut Reader<'_>) -> Result<String> {
     r.text(MAX_PATH_BYTES).map(str::to_owned)
 }
 
-fn flag(r: &mut Reader<'_>) -> Result<bool> {
+pub(crate) fn flag(r: &mut Reader<'_>) -> Result<bool> {
     match r.uint::<u8>()? {
         0 => Ok(false),
         1 => Ok(true),
@@ -615,5 +626,6 @@ fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
         store: r.uint()?,
         domains: r.items(MAX_ITEMS, |r| r.items(MAX_NAME_BYTES, Reader::uint))?,
         key: r.exact()?,
+        encrypt: flag(r)?,
     })
 }

@@ -43,6 +43,11 @@ impl Writer {
         Writer(minicbor::Encoder::new(Vec::new()))
     }
 
+    /// One that appends.
+    pub(crate) fn behind(bytes: Vec<u8>) -> Self {
+        Writer(minicbor::Encoder::new(bytes))
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0.into_writer()
     }

@@ -10,6 +10,7 @@
 //!
 //! Not here: who is asked, and what for (crate `client`).
 
+use crate::agent::flag;
 use crate::cbor::{Reader, Writer};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName};
@@ -43,6 +44,8 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// The key of the run that it took part in last.
     pub key: [u8; 32],
+    /// Whether that run encrypts what travels over TCP.
+    pub encrypt: bool,
     /// The counter of that run's epoch.
     pub epoch: u64,
 }
@@ -64,11 +67,12 @@ impl Members {
         w.uint(2u8).epoch(&self.epoch);
         w.uint(3u8).array(self.nodes.len());
         for member in &self.nodes {
-            w.map(4);
+            w.map(5);
             w.uint(1u8).text(&member.name);
             w.uint(2u8).texts(&member.addresses);
             w.uint(3u8).bytes(&member.key);
-            w.uint(4u8).uint(member.epoch);
+            w.uint(4u8).uint(u8::from(member.encrypt));
+            w.uint(5u8).uint(member.epoch);
         }
         wrap(KIND_MEMBERS, 0, &w.finish())
     }
@@ -110,13 +114,15 @@ impl Members {
 
 impl Member {
     fn read(r: &mut Reader<'_>) -> Result<Self> {
-        let (mut name, mut addresses, mut secret, mut epoch) = (None, None, None, None);
+        let (mut name, mut addresses, mut secret) = (None, None, None);
+        let (mut encrypt, mut epoch) = (None, None);
         r.map(|r, key| {
             match key {
                 1 => name = Some(r.name(MAX_NAME_BYTES)?),
                 2 => addresses = Some(r.items(MAX_ADDRESSES, |r| r.name(MAX_ADDRESS_BYTES))?),
                 3 => secret = Some(r.exact()?),
-                4 => epoch = Some(r.u64()?),
+                4 => encrypt = Some(flag(r)?),
+                5 => epoch = Some(r.u64()?),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -125,7 +131,8 @@ impl Member {
             name: r.need(name, "node name (key 1)")?,
             addresses: r.need(addresses, "addresses (key 2)")?,
             key: r.need(secret, "key of the run (key 3)")?,
-            epoch: r.need(epoch, "epoch of the node (key 4)")?,
+            encrypt: r.need(encrypt, "encryption (key 4)")?,
+            epoch: r.need(epoch, "epoch of the node (key 5)")?,
         })
     }
 }

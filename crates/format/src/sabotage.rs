@@ -191,12 +191,17 @@ switches! {
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
     Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";
+    NetCipher = "net-cipher", "the authentication of encrypted frames", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";
+    NetHeader = "net-header", "that an encrypted frame belongs to its header", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";
+    NetNonce = "net-nonce", "that no two frames are encrypted with one nonce", "orcheck-io lib equal_texts";
+    NetDowngrade = "net-downgrade", "that both sides of a connection encrypt, or none", "orcheck-io net both_sides_encrypt";
     FrameOrder = "frame-order", "that a frame is neither repeated, lost nor moved", "orcheck-io net repeated";
     CallerProof = "caller-proof", "that a caller proves that it knows the key", "orcheck-io net a_recorded";
     ListenerProof = "listener-proof", "that a listener proves that it knows the key", "orcheck-io net only_holders";
     SpokenFor = "spoken-for", "that a node speaks only for the nodes below it", "orcheck-engine tree speaks_only";
     FrameLength = "frame-length", "that a frame has at most so many bytes", "orcheck-format format longer_than_allowed";
     ForeignFiles = "foreign-files", "that files of others are left alone", "orcheck-client session foreign_files";
+    SilentFirst = "silent-first", "that of half-open connections the silent ones go first", "orcheck-io net pushed_out";
     PeerUser = "peer-user", "that a peer on the same machine runs under the same user", "orcheck-io net another_user";
     NoFork = "no-fork", "that a forked child has no part of the pool", "orcheck-io pool forked_child";
     FileLimit = "file-limit", "that a limit on the length of files does not end the program", "orcheck-client faults limits_of_the_process";
@@ -222,6 +227,8 @@ switches! {
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-client session snapshots_of_one_rank";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
+    AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-io lib a_crowd";
+    AgentHears = "agent-hears", "that a caller who says a half keeps no other from an agent", "orcheck-client agent say_a_half";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";
     DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-io pool a_dead_holder";
     WriterGone = "writer-gone", "that a step is given up when one of its writers is gone", "orcheck-engine protocol a_writer_gone";

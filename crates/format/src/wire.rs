@@ -1,7 +1,7 @@
 //! Control messages between the ranks of a node, nodes and the lead.
 //!
-//! How: a frame is a header of 20 bytes, a payload of deterministic CBOR, and a MAC of 16 bytes
-//! that the transport appends and checks before the payload is looked at.
+//! How: a frame is a header of 20 bytes, a payload of deterministic CBOR, and 16 bytes that prove both,
+//! which the transport appends and checks before the payload is looked at. It may encrypt the payload.
 //!
 //! Invariants:
 //! 1. A payload is at most [`MAX_PAYLOAD_BYTES`]; a reader may allocate that much and no more.
@@ -320,7 +320,17 @@ impl Message {
 
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
+        self.encode_behind(Vec::new(), 0)
+    }
+
+    /// The payload behind what is there, with room for so many bytes more behind it: what is long is copied once.
+    pub fn encode_behind(&self, mut bytes: Vec<u8>, more: usize) -> Vec<u8> {
+        let long = match self {
+            Message::Data { bytes, .. } | Message::Record { bytes, .. } => bytes.len(),
+            _ => 0,
+        };
+        bytes.reserve(long + more + 64);
+        let mut w = Writer::behind(bytes);
         match self {
             Message::Hello { rank, node } => {
                 w.map(2).uint(1u8).uint(*rank).uint(2u8).uint(*node);

@@ -1,16 +1,18 @@
 //! One authenticated connection: messages, and descriptors on a Unix socket.
 //!
-//! How: a frame is a header (kind, length, number), the message, and a MAC over both under the session key of its
-//! direction. The numbers count up by one, so that a frame that is repeated, left out or moved is noticed.
+//! How: a frame is a header (kind, length, number), the message, and a proof of both under the session key of its
+//! direction; over TCP the message is encrypted where that was asked for ([`crate::guard`]). The numbers count up by
+//! one, so that a frame that is repeated, left out or moved is noticed.
 //!
 //! Invariants
-//! 1. A message is handed out only after the MAC over header and message held and the number was the next one.
+//! 1. A message is handed out only after the proof of header and message held and the number was the next one.
 //! 2. Memory grows with the bytes received, never with a length that a header claims.
-//! 3. After a wrong MAC, a wrong number, a broken header or a half-sent frame the connection is dead: every later
+//! 3. After a wrong proof, a wrong number, a broken header or a half-sent frame the connection is dead: every later
 //!    call fails with the same error.
 //! 4. Every wait has a deadline. A receive that runs into it loses nothing; a send that does leaves half a frame
 //!    and kills the connection.
 //! 5. At most four descriptors wait to be claimed; further ones are closed.
+//! 6. Where descriptors can travel, on Unix sockets, nothing is encrypted: it does not leave the kernel.
 //!
 //! Faults survived: truncated, repeated, reordered and altered frames, a peer that vanishes at any byte.
 //!
@@ -18,6 +20,7 @@
 
 use crate::clock::Deadline;
 use crate::error::rustix_error;
+use crate::guard::{Guard, MAC_BYTES};
 use crate::net::{Address, Key};
 use crate::poll::poll_one;
 use crate::steps::{Outcome, Steps};
@@ -36,8 +39,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
-/// Bytes of the MAC behind every frame.
-pub const MAC_BYTES: usize = 16;
 /// The kind of the frame that a descriptor travels with; kinds above 127 are the transport's own.
 const KIND_DESCRIPTOR: u8 = 255;
 const PIECE_BYTES: usize = 64 * 1024;
@@ -48,8 +49,8 @@ pub struct Conn {
     socket: OwnedFd,
     unix: bool,
     peer: String,
-    send_key: [u8; 32],
-    receive_key: [u8; 32],
+    send: Guard,
+    receive: Guard,
     sent: u64,
     received: u64,
     inbox: Vec<u8>,
@@ -64,16 +65,15 @@ impl Conn {
         socket: OwnedFd,
         unix: bool,
         peer: String,
-        send_key: [u8; 32],
-        receive_key: [u8; 32],
+        (send, receive): (Guard, Guard),
         steps: &Steps,
     ) -> Conn {
         Conn {
             socket,
             unix,
             peer,
-            send_key,
-            receive_key,
+            send,
+            receive,
             sent: 0,
             received: 0,
             inbox: Vec::new(),
@@ -95,8 +95,9 @@ impl Conn {
         let state = ConnState {
             unix: self.unix,
             peer: self.peer,
-            send_key: self.send_key,
-            receive_key: self.receive_key,
+            encrypted: self.send.encrypts(),
+            send_key: self.send.key(),
+            receive_key: self.receive.key(),
             sent: self.sent,
             received: self.received,
             inbox: self.inbox,
@@ -105,25 +106,29 @@ impl Conn {
     }
 
     /// Goes on with a connection that another process detached. Descriptors that had come and were not received are lost.
-    #[must_use]
-    pub fn attach(socket: OwnedFd, state: ConnState, steps: &Steps) -> Conn {
-        let (send, receive) = (state.send_key, state.receive_key);
-        let mut conn = Conn::new(socket, state.unix, state.peer, send, receive, steps);
+    ///
+    /// # Errors
+    /// Internal when the library of ciphers refuses.
+    pub fn attach(socket: OwnedFd, state: ConnState, steps: &Steps) -> Result<Conn> {
+        let guard = |key| Guard::new(key, state.encrypted);
+        let guards = (guard(state.send_key)?, guard(state.receive_key)?);
+        let mut conn = Conn::new(socket, state.unix, state.peer, guards, steps);
         conn.sent = state.sent;
         conn.received = state.received;
         conn.inbox = state.inbox;
-        conn
+        Ok(conn)
     }
 
     /// Sends a message; all of it is with the kernel when this returns.
     pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
-        let payload = message.encode();
         let longest = if off(Switch::SendDeadline) {
             timeout.saturating_mul(120)
         } else {
             timeout
         };
-        self.send_frame(message.kind(), &payload, None, Deadline::after(longest))
+        // Encoded where it is sent from: bulk data is not copied once more.
+        let frame = message.encode_behind(vec![0; HEADER_BYTES], MAC_BYTES);
+        self.send_frame(message.kind(), frame, None, Deadline::after(longest))
     }
 
     /// Waits for the next message. `Unavailable` when none came within `timeout` (the connection lives on) or the
@@ -147,6 +152,9 @@ impl Conn {
         let Some(header) = self.next_frame()? else {
             return Ok(None);
         };
+        if header.kind == KIND_DESCRIPTOR && !self.unix {
+            return Err(self.die(Error::corrupt("a descriptor's frame came over TCP")));
+        }
         if header.kind == KIND_DESCRIPTOR {
             return Err(Error::invalid(format!(
                 "{}: expected a message, found a descriptor waiting to be received first",
@@ -161,36 +169,40 @@ impl Conn {
 
     /// Sends a descriptor to a peer on this machine.
     pub fn send_fd(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
-        if !self.unix {
-            return Err(Error::unsupported(format!(
-                "{}: descriptors travel over Unix sockets only",
-                self.peer
-            )));
-        }
-        self.send_frame(KIND_DESCRIPTOR, &[], Some(fd), Deadline::after(timeout))
+        self.check_unix()?;
+        let frame = vec![0; HEADER_BYTES];
+        self.send_frame(KIND_DESCRIPTOR, frame, Some(fd), Deadline::after(timeout))
     }
 
     /// Waits for a descriptor.
     pub fn receive_fd(&mut self, timeout: Duration) -> Result<OwnedFd> {
         let deadline = Deadline::after(timeout);
         loop {
-            let Some(header) = self.next_frame()? else {
-                self.wait_for_more("descriptor", deadline, timeout)?;
-                continue;
-            };
-            if header.kind != KIND_DESCRIPTOR {
-                return Err(Error::invalid(format!(
-                    "{}: expected a descriptor, found a message waiting to be received first",
-                    self.peer
-                )));
+            if let Some(fd) = self.try_receive_fd()? {
+                return Ok(fd);
             }
-            self.consume(&header);
-            return match self.descriptors.pop_front() {
-                Some(fd) => Ok(fd),
-                None => Err(self.die(Error::corrupt(
-                    "a descriptor's frame came without the descriptor",
-                ))),
-            };
+            self.wait_for_more("descriptor", deadline, timeout)?;
+        }
+    }
+
+    /// The next descriptor if it is there, without waiting.
+    pub fn try_receive_fd(&mut self) -> Result<Option<OwnedFd>> {
+        self.check_unix()?;
+        let Some(header) = self.next_frame()? else {
+            return Ok(None);
+        };
+        if header.kind != KIND_DESCRIPTOR {
+            return Err(Error::invalid(format!(
+                "{}: expected a descriptor, found a message waiting to be received first",
+                self.peer
+            )));
+        }
+        self.consume(&header);
+        match self.descriptors.pop_front() {
+            Some(fd) => Ok(Some(fd)),
+            None => Err(self.die(Error::corrupt(
+                "a descriptor's frame came without the descriptor",
+            ))),
         }
     }
 
@@ -231,21 +243,33 @@ impl Conn {
         error
     }
 
+    fn check_unix(&self) -> Result<()> {
+        if self.unix {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "{}: descriptors travel over Unix sockets only",
+            self.peer
+        )))
+    }
+
     fn check_alive(&self) -> Result<()> {
         self.dead
             .as_ref()
             .map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    /// Sends a frame, of which `frame` has room for the header and the payload behind it.
     fn send_frame(
         &mut self,
         kind: u8,
-        payload: &[u8],
+        mut frame: Vec<u8>,
         fd: Option<BorrowedFd<'_>>,
         deadline: Deadline,
     ) -> Result<()> {
         self.check_alive()?;
-        let len_bytes = u32::try_from(payload.len())
+        let payload_bytes = frame.len() - HEADER_BYTES;
+        let len_bytes = u32::try_from(payload_bytes)
             .ok()
             .filter(|len| *len <= wire::MAX_PAYLOAD_BYTES)
             .ok_or_else(|| {
@@ -253,7 +277,7 @@ impl Conn {
                     "{}: expected a message of at most {} bytes, found {}",
                     self.peer,
                     wire::MAX_PAYLOAD_BYTES,
-                    payload.len()
+                    payload_bytes
                 ))
             })?;
         let header = FrameHeader {
@@ -263,11 +287,9 @@ impl Conn {
             seq: self.sent,
         }
         .encode();
-        let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len() + MAC_BYTES);
-        frame.extend_from_slice(&header);
-        frame.extend_from_slice(payload);
-        let mac = mac(&self.send_key, &frame);
-        frame.extend_from_slice(&mac);
+        frame[..HEADER_BYTES].copy_from_slice(&header);
+        self.send.close(self.sent, &mut frame)?;
+        // Breaks if: the number is used again after a send that failed half-way; so would be the nonce.
         self.sent += 1;
         let mut done = 0;
         while done < frame.len() {
@@ -350,7 +372,7 @@ impl Conn {
     }
 
     /// The header of the frame at the start of the inbox, checked together with its payload, after reading what
-    /// the socket has. `None`: no whole frame yet.
+    /// the socket has. `None`: no whole frame yet. An encrypted payload is readable afterwards, and must be consumed.
     fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
         self.check_alive()?;
         loop {
@@ -365,8 +387,8 @@ impl Conn {
                 }
                 let end = HEADER_BYTES + header.len_bytes as usize;
                 if self.inbox.len() >= end + MAC_BYTES {
-                    let expected = mac(&self.receive_key, &self.inbox[..end]);
-                    if !same(&expected, &self.inbox[end..end + MAC_BYTES]) && !off(Switch::Mac) {
+                    let frame = &mut self.inbox[..end + MAC_BYTES];
+                    if !self.receive.open(self.received, frame) {
                         return Err(self.die(Error::corrupt(format!(
                             "frame {} of {} bytes is not what the peer sent (wrong MAC)",
                             header.seq, header.len_bytes
@@ -435,43 +457,22 @@ impl AsFd for Conn {
     }
 }
 
-fn mac(key: &[u8; 32], frame: &[u8]) -> [u8; MAC_BYTES] {
-    let mut mac = [0; MAC_BYTES];
-    mac.copy_from_slice(&blake3::keyed_hash(key, frame).as_bytes()[..MAC_BYTES]);
-    mac
-}
-
-/// Equality in a time that does not depend on where the difference is.
-fn same(expected: &[u8; MAC_BYTES], found: &[u8]) -> bool {
-    found.len() == MAC_BYTES
-        && std::hint::black_box(
-            expected
-                .iter()
-                .zip(found)
-                .fold(0u8, |difference, (a, b)| difference | (a ^ b)),
-        ) == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+    fn guard(key: u8) -> Guard {
+        Guard::new([key; 32], false).unwrap()
+    }
+
     fn conn() -> (OwnedFd, Conn) {
         let flags = SocketFlags::CLOEXEC;
         let (raw, socket) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        (
-            raw,
-            Conn::new(
-                socket,
-                true,
-                "test".to_owned(),
-                [1; 32],
-                [2; 32],
-                &Steps::none(),
-            ),
-        )
+        let guards = (guard(1), guard(2));
+        let conn = Conn::new(socket, true, "test".to_owned(), guards, &Steps::none());
+        (raw, conn)
     }
 
     #[test]
@@ -533,7 +534,9 @@ mod tests {
             seq: 0,
         }
         .encode();
-        rustix::io::write(&raw, &[&header[..], &mac(&[2; 32], &header)].concat()).unwrap();
+        let mut frame = header.to_vec();
+        guard(2).close(0, &mut frame).unwrap();
+        rustix::io::write(&raw, &frame).unwrap();
         assert!(conn.receive_fd(Duration::from_secs(5)).is_err());
         assert!(conn.is_closed());
     }

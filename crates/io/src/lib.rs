@@ -39,6 +39,7 @@ mod fold;
 #[cfg(not(orcheck_shuttle))]
 mod futex;
 pub mod gate;
+mod guard;
 mod head;
 pub mod machine;
 pub mod memory;

@@ -9,20 +9,24 @@
 //! Invariants
 //! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not proven the key.
 //! 2. On a Unix socket both sides check that the other runs under the same user.
-//! 3. At most 64 half-open connections are kept (the oldest goes first), none longer than 5 s.
+//! 3. At most 64 half-open connections are kept (the oldest goes first, of those that said nothing yet if there are any),
+//!    none longer than 5 s. A caller that was sent away for that comes again, until its deadline.
 //! 4. Every wait has a deadline; a stranger's behaviour is never an error of ours.
 //! 5. The proofs of the two sides and the two session keys are made under different labels, so that no message
 //!    of one side can be reflected as one of the other.
+//! 6. Over TCP both sides encrypt, or none does: proofs and session keys of the two forms differ, so that nobody on the
+//!    way can talk one side out of it.
 //!
 //! Faults survived: strangers that are silent, talk nonsense, connect many times, replay a recorded handshake.
 //!
-//! Not here: frames (see [`crate::conn`]); encryption of the contents.
+//! Not here: frames (see [`crate::conn`]), how they are encrypted ([`crate::guard`]).
 
 use crate::clock::Deadline;
 use crate::conn::Conn;
 use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::backoff;
+use crate::guard::Guard;
 use crate::poll::{poll_one, poll_until};
 use crate::rng::random_bytes;
 use crate::steps::Steps;
@@ -111,9 +115,41 @@ impl Address {
     }
 }
 
-/// The secret that the processes of a job share.
+/// The secret that the processes of a job share, and how they use it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(pub [u8; 32]);
+pub struct Key {
+    /// The secret.
+    pub bytes: [u8; 32],
+    /// What travels over TCP is encrypted.
+    pub encrypt: bool,
+}
+
+impl Key {
+    /// A secret for connections that are authenticated and not encrypted.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Key {
+        Key {
+            bytes,
+            encrypt: false,
+        }
+    }
+
+    /// The same secret used the other way.
+    fn other_form(&self) -> Key {
+        Key {
+            bytes: self.bytes,
+            encrypt: !self.encrypt,
+        }
+    }
+
+    /// How it is used at an address: within a machine nothing leaves the kernel.
+    fn at(&self, at: &Address) -> Key {
+        Key {
+            bytes: self.bytes,
+            encrypt: self.encrypt && !at.is_unix(),
+        }
+    }
+}
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,11 +176,14 @@ struct Challenges {
 impl Challenges {
     /// A value that only holders of the key can make, different for every label and handshake.
     fn derive(&self, key: &Key, label: &[u8; 16]) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&key.0);
+        let mut hasher = blake3::Hasher::new_keyed(&key.bytes);
         hasher
             .update(label)
             .update(&self.caller)
             .update(&self.listener);
+        if key.encrypt {
+            hasher.update(b"aes-256-gcm");
+        }
         hasher.finalize()
     }
 
@@ -161,6 +200,13 @@ impl Challenges {
         let to_listener = self.derive(key, b"orc1 to listener");
         let to_caller = self.derive(key, b"orc1 to caller  ");
         (*to_listener.as_bytes(), *to_caller.as_bytes())
+    }
+
+    /// What guards the frames, in the same order.
+    fn guards(&self, key: &Key) -> Result<(Guard, Guard)> {
+        let (to_listener, to_caller) = self.session(key);
+        let guard = |session| Guard::new(session, key.encrypt);
+        Ok((guard(to_listener)?, guard(to_caller)?))
     }
 }
 
@@ -310,6 +356,7 @@ impl Listener {
             }
         };
         let (numbers, pending) = &mut *pending;
+        let key = key.at(&self.at);
         loop {
             pending.retain(|one| !one.until.passed());
             let look_again = pending
@@ -351,7 +398,7 @@ impl Listener {
                 let Some(at) = pending.iter().position(|one| one.number == number) else {
                     continue;
                 };
-                match pending[at].advance(key) {
+                match pending[at].advance(&key) {
                     Progress::Waits => {}
                     Progress::Dropped => {
                         pending.remove(at);
@@ -360,11 +407,15 @@ impl Listener {
                     Progress::Proven(challenges) => {
                         let Pending { socket, peer, .. } = pending.remove(at);
                         let _ = epoll::delete(&self.watched, &socket);
-                        let (receive, send) = challenges.session(key);
+                        let (receive, send) = challenges.guards(&key)?;
                         let unix = self.at.is_unix();
-                        return Ok(Some(Conn::new(socket, unix, peer, send, receive, steps)));
+                        return Ok(Some(Conn::new(socket, unix, peer, (send, receive), steps)));
                     }
                 }
+            }
+            // Breaks if: it is looked at only when nobody comes; strangers who keep coming would keep the thread here.
+            if deadline.passed() && !off(Switch::AcceptDeadline) {
+                return Ok(None);
             }
         }
     }
@@ -388,7 +439,10 @@ impl Listener {
             return Ok(());
         };
         if pending.len() >= PENDING_LIMIT && !off(Switch::HalfOpen) {
-            pending.remove(0);
+            // Breaks if: the oldest goes whoever it is; a crowd that says nothing would push out who is shaking hands.
+            let silent = |one: &Pending| one.challenges.is_none() && !off(Switch::SilentFirst);
+            let goes = pending.iter().position(silent).unwrap_or(0);
+            pending.remove(goes);
         }
         let data = epoll::EventData::new_u64(number);
         if epoll::add(&self.watched, &socket, data, epoll::EventFlags::IN).is_ok() {
@@ -445,13 +499,43 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     }
 }
 
-/// The caller's side: connects and shakes hands, all before the deadline.
+/// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
+/// no room for another caller: it is asked again.
 pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
     let deadline = Deadline::after(if off(Switch::ConnectDeadline) {
         timeout.saturating_mul(400)
     } else {
         timeout
     });
+    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
+        let errno = Errno::from_raw_os_error(errno);
+        return Err(rustix_error(errno, format_args!("connect to {at}")));
+    }
+    let mut attempt = 0;
+    loop {
+        if let Some(conn) = connect_once(at, key, steps, (timeout, deadline))? {
+            return Ok(conn);
+        }
+        if deadline.passed() {
+            return Err(Error::unavailable(format!(
+                "connect to {at}: the listener hung up on {} of {0} calls within {} s",
+                attempt + 1,
+                timeout.as_secs_f64()
+            ))
+            .next("look for a crowd of strangers at that address, or another program there"));
+        }
+        backoff(attempt, deadline);
+        attempt += 1;
+    }
+}
+
+/// `None`: the listener hung up before it had proven the key.
+fn connect_once(
+    at: &Address,
+    key: &Key,
+    steps: &Steps,
+    (timeout, deadline): (Duration, Deadline),
+) -> Result<Option<Conn>> {
     let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
     let late = || {
         Error::unavailable(format!(
@@ -460,9 +544,6 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
         ))
         .next("check that the node is up and that the ranks' network can be reached")
     };
-    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
-        return Err(what(Errno::from_raw_os_error(errno)));
-    }
     let socket = at.socket()?;
     let raw = at.raw()?;
     let mut attempt = 0;
@@ -492,32 +573,58 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
     hello[..HELLO.len()].copy_from_slice(&HELLO);
     hello[HELLO.len()..].copy_from_slice(&caller);
     let mut answer = [0; ANSWER_BYTES];
-    send_exactly(&socket, &hello, deadline)
-        .map_err(what)?
-        .then_some(())
-        .ok_or_else(late)?;
-    receive_exactly(&socket, &mut answer, deadline)
-        .map_err(what)?
-        .then_some(())
-        .ok_or_else(late)?;
+    let said = send_exactly(&socket, &hello, deadline);
+    let heard = match said {
+        Ok(true) => receive_exactly(&socket, &mut answer, deadline),
+        other => other,
+    };
+    match heard {
+        Ok(true) => {}
+        Ok(false) => return Err(late()),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(None),
+        Err(errno) => return Err(what(errno)),
+    }
     let challenges = Challenges {
         caller,
         listener: array(&answer),
     };
     let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
-    if given != challenges.listener_proof(key) && !off(Switch::ListenerProof) {
+    let mut key = key.at(at);
+    let other_form = key.other_form();
+    if given == challenges.listener_proof(&other_form) && !at.is_unix() {
+        // Breaks if: the listener's form is taken over; whoever can change one option opens what all should hide.
+        if !off(Switch::NetDowngrade) {
+            return Err(other_side(at, key.encrypt));
+        }
+        key = other_form;
+    }
+    if given != challenges.listener_proof(&key) && !off(Switch::ListenerProof) {
         return Err(
             Error::unavailable(format!("{at}: the listener does not know this job's key"))
                 .next("check that no other job listens there and that all ranks belong to one run"),
         );
     }
-    let proof = challenges.caller_proof(key);
+    let proof = challenges.caller_proof(&key);
     send_exactly(&socket, proof.as_bytes(), deadline)
         .map_err(what)?
         .then_some(())
         .ok_or_else(late)?;
-    let (send, receive) = challenges.session(key);
-    Ok(Conn::new(socket, at.is_unix(), peer, send, receive, steps))
+    let guards = challenges.guards(&key)?;
+    let unix = at.is_unix();
+    Ok(Some(Conn::new(socket, unix, peer, guards, steps)))
+}
+
+/// One side encrypts, and the other one does not.
+fn other_side(at: &Address, encrypt: bool) -> Error {
+    let (ours, theirs) = if encrypt {
+        ("encrypts", "does not")
+    } else {
+        ("does not encrypt", "does")
+    };
+    Error::invalid(format!(
+        "{at}: this side {ours} what it sends, the listener {theirs}; the connection is refused"
+    ))
+    .next("give all ranks of the job the same net_encrypt")
 }
 
 /// `Ok(false)`: the deadline passed.
@@ -649,7 +756,7 @@ mod tests {
         ] {
             assert!(text.parse::<Address>().is_err(), "{text:?}");
         }
-        assert!(!format!("{:?}", Key([7; 32])).contains('7'));
+        assert!(!format!("{:?}", Key::new([7; 32])).contains('7'));
     }
 
     // Breaks if: `take_in` keeps all who come; strangers would take every descriptor of the process.
@@ -666,7 +773,11 @@ mod tests {
         let taken_in = || listener.pending.lock().unwrap().0;
         let give_up = Deadline::after(Duration::from_secs(20));
         while taken_in() < strangers.len() as u64 && !give_up.passed() {
-            let came = listener.accept(&Key([0; 32]), &Steps::none(), Duration::from_millis(20));
+            let came = listener.accept(
+                &Key::new([0; 32]),
+                &Steps::none(),
+                Duration::from_millis(20),
+            );
             assert!(came.unwrap().is_none());
         }
         assert_eq!(taken_in(), strangers.len() as u64);
@@ -674,9 +785,26 @@ mod tests {
         assert_eq!(pending.len(), PENDING_LIMIT);
     }
 
+    // Breaks if: `accept` goes on as long as somebody comes; its thread would do nothing else for so long.
+    #[test]
+    fn a_crowd_is_taken_in_little_by_little() {
+        let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
+        let Address::Tcp(at) = listener.address() else {
+            unreachable!()
+        };
+        #[allow(clippy::disallowed_methods)] // strangers do not come through this door
+        let _crowd: Vec<_> = (0..200)
+            .map(|_| std::net::TcpStream::connect(at).unwrap())
+            .collect();
+        let came = listener.accept(&Key::new([0; 32]), &Steps::none(), Duration::ZERO);
+        assert!(came.unwrap().is_none());
+        assert!((1..=16).contains(&listener.pending.lock().unwrap().0));
+    }
+
     #[test]
     fn proofs_and_keys_differ_by_side_and_challenge() {
-        let key = Key([1; 32]);
+        let key = Key::new([1; 32]);
+        let hides = key.other_form();
         let one = Challenges {
             caller: [2; 32],
             listener: [3; 32],
@@ -693,10 +821,14 @@ mod tests {
             blake3::Hash::from_bytes(one.session(&key).1),
             two.listener_proof(&key),
             two.caller_proof(&key),
+            one.listener_proof(&hides),
+            one.caller_proof(&hides),
+            blake3::Hash::from_bytes(one.session(&hides).0),
+            blake3::Hash::from_bytes(one.session(&hides).1),
         ];
         all.sort_by_key(|hash| *hash.as_bytes());
         all.dedup();
-        assert_eq!(all.len(), 6);
+        assert_eq!(all.len(), 10);
     }
 
     #[test]

@@ -17,7 +17,15 @@ const LIMIT: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_millis(30);
 
 fn key() -> Key {
-    Key([7; 32])
+    Key::new([7; 32])
+}
+
+/// The same key where what travels over TCP is encrypted.
+fn hiding() -> Key {
+    Key {
+        encrypt: true,
+        ..key()
+    }
 }
 
 fn tcp() -> Address {
@@ -46,9 +54,13 @@ fn large(len: usize) -> Message {
 
 /// Accepts until an authenticated peer is there.
 fn accept(listener: &Listener) -> Conn {
+    accept_with(listener, &key())
+}
+
+fn accept_with(listener: &Listener, key: &Key) -> Conn {
     let give_up = Instant::now() + LIMIT;
     loop {
-        if let Some(conn) = listener.accept(&key(), &Steps::none(), LIMIT).unwrap() {
+        if let Some(conn) = listener.accept(key, &Steps::none(), LIMIT).unwrap() {
             return conn;
         }
         assert!(Instant::now() < give_up);
@@ -56,19 +68,28 @@ fn accept(listener: &Listener) -> Conn {
 }
 
 fn pair(at: &Address) -> (Conn, Conn) {
+    pair_with(at, &key())
+}
+
+fn pair_with(at: &Address, key: &Key) -> (Conn, Conn) {
     let listener = Listener::bind(at).unwrap();
     let at = listener.address();
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
-        let accepted = accept(&listener);
+        let caller = scope.spawn(|| Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap());
+        let accepted = accept_with(&listener, key);
         (caller.join().unwrap(), accepted)
     })
 }
 
 #[test]
 fn messages_go_both_ways_in_order() {
-    for at in [tcp(), unix()] {
-        let (mut one, mut two) = pair(&at);
+    for (at, key) in [
+        (tcp(), key()),
+        (unix(), key()),
+        (tcp(), hiding()),
+        (unix(), hiding()),
+    ] {
+        let (mut one, mut two) = pair_with(&at, &key);
         assert!(one.try_receive().unwrap().is_none());
         for rank in 0..50 {
             one.send(&hello(rank), LIMIT).unwrap();
@@ -104,7 +125,7 @@ fn only_holders_of_the_key_get_in() {
         let at = listener.address();
         std::thread::scope(|scope| {
             let caller = scope.spawn(|| {
-                let error = Conn::connect(&at, &Key([8; 32]), &Steps::none(), LIMIT)
+                let error = Conn::connect(&at, &Key::new([8; 32]), &Steps::none(), LIMIT)
                     .err()
                     .unwrap();
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -176,9 +197,113 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
     assert!(Instant::now() < give_up);
 }
 
+/// Passes on what both sides of a handshake say, with something to do before the caller's proof.
+fn pass_on(caller: &mut TcpStream, to: SocketAddr, before_proof: impl FnOnce()) -> TcpStream {
+    let mut to = TcpStream::connect(to).unwrap();
+    let mut bytes = [0; 64];
+    caller.read_exact(&mut bytes[..40]).unwrap();
+    to.write_all(&bytes[..40]).unwrap();
+    to.read_exact(&mut bytes).unwrap();
+    caller.write_all(&bytes).unwrap();
+    caller.read_exact(&mut bytes[..32]).unwrap();
+    before_proof();
+    to.write_all(&bytes[..32]).unwrap();
+    to
+}
+
+// Breaks if: of half-open connections the oldest goes first whoever it is.
+#[test]
+fn who_is_shaking_hands_is_not_pushed_out() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let Address::Tcp(raw) = listener.address() else {
+        unreachable!()
+    };
+    let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(proxy.local_addr().unwrap());
+    let (came, crowd_came) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let between = scope.spawn(move || {
+            let (mut caller, _) = proxy.accept().unwrap();
+            let mut crowd: Vec<TcpStream> = Vec::new();
+            let to = pass_on(&mut caller, raw, || {
+                crowd.extend((0..200).map(|_| TcpStream::connect(raw).unwrap()));
+                came.send(()).unwrap();
+                may_go.recv_timeout(LIMIT).unwrap();
+            });
+            (caller, to)
+        });
+        let give_up = Instant::now() + LIMIT;
+        let mut all_came = false;
+        loop {
+            let begun = Instant::now();
+            let nobody = listener.accept(&key(), &Steps::none(), SOON).unwrap();
+            assert!(nobody.is_none() && begun < give_up);
+            all_came |= crowd_came.try_recv().is_ok();
+            // Quiet: the whole crowd was taken in, and most of it sent away.
+            if all_came && begun.elapsed() >= SOON {
+                break;
+            }
+        }
+        go.send(()).unwrap();
+        accept(&listener);
+        drop(caller.join().unwrap());
+        drop(between.join().unwrap());
+    });
+}
+
+// Breaks if: a caller gives up when a listener without room for another one hangs up.
+#[test]
+fn a_caller_that_was_sent_away_comes_again() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let Address::Tcp(raw) = listener.address() else {
+        unreachable!()
+    };
+    let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(proxy.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let between = scope.spawn(move || {
+            // At once, and in the middle of it.
+            drop(proxy.accept().unwrap());
+            let (mut other, _) = proxy.accept().unwrap();
+            other.read_exact(&mut [0; 20]).unwrap();
+            drop(other);
+            let (mut caller, _) = proxy.accept().unwrap();
+            let to = pass_on(&mut caller, raw, || ());
+            (caller, to)
+        });
+        accept(&listener);
+        drop(caller.join().unwrap());
+        drop(between.join().unwrap());
+    });
+    // One who always hangs up is left at the deadline.
+    let rude = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = Address::Tcp(rude.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            while is_over.try_recv().is_err() {
+                drop(rude.accept().unwrap());
+            }
+        });
+        let before = Instant::now();
+        let came = Conn::connect(&at, &key(), &Steps::none(), 4 * SOON);
+        let took = before.elapsed();
+        over.send(()).unwrap();
+        let Address::Tcp(raw) = at else {
+            unreachable!()
+        };
+        drop(TcpStream::connect(raw));
+        assert!(took >= 4 * SOON && took < LIMIT / 2);
+        assert_eq!(came.err().unwrap().kind(), ErrorKind::Unavailable);
+    });
+}
+
 #[test]
 fn a_recorded_handshake_opens_nothing() {
-    let (frames, c2s) = record(vec![hello(1)], |bytes| bytes);
+    let (frames, c2s) = record(&key(), vec![hello(1)], |bytes| bytes);
     assert_eq!(frames, 1);
     let listener = Listener::bind(&tcp()).unwrap();
     let Address::Tcp(raw) = listener.address() else {
@@ -198,6 +323,7 @@ fn a_recorded_handshake_opens_nothing() {
 /// Sends messages through a proxy that changes what the caller sent after the handshake. Returns how many
 /// messages arrived before the error that ends every such connection, and all that the caller had sent.
 fn record(
+    key: &Key,
     messages: Vec<Message>,
     change: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync,
 ) -> (usize, Vec<u8>) {
@@ -210,7 +336,7 @@ fn record(
     std::thread::scope(|scope| {
         let messages = &messages;
         scope.spawn(move || {
-            let mut caller = Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap();
+            let mut caller = Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap();
             for message in messages {
                 caller.send(message, LIMIT).unwrap();
             }
@@ -232,7 +358,7 @@ fn record(
             let _ = to.write_all(&change(frames));
             all
         });
-        let mut conn = accept(&listener);
+        let mut conn = accept_with(&listener, key);
         let mut arrived = 0;
         let error = loop {
             match conn.receive(LIMIT) {
@@ -267,7 +393,10 @@ fn every_flipped_bit_is_noticed() {
             bytes
         };
         // Breaks if: the MAC leaves out the header (or the payload).
-        assert_eq!(record(vec![hello(1), hello(2)], flip).0, 1, "byte {at}");
+        for key in [key(), hiding()] {
+            let (arrived, _) = record(&key, vec![hello(1), hello(2)], flip);
+            assert_eq!(arrived, 1, "byte {at}, {}", key.encrypt);
+        }
     }
 }
 
@@ -275,24 +404,99 @@ fn every_flipped_bit_is_noticed() {
 fn truncated_repeated_lost_and_moved_frames_are_noticed() {
     let len = frame_len(&hello(1));
     let two = || vec![hello(1), hello(2)];
-    for cut in [0, 1, 19, 20, len - 1, len, len + 1, 2 * len - 1] {
-        let (arrived, _) = record(two(), |mut bytes| {
-            bytes.truncate(cut);
-            bytes
+    for key in [key(), hiding()] {
+        let key = &key;
+        for cut in [0, 1, 19, 20, len - 1, len, len + 1, 2 * len - 1] {
+            let (arrived, _) = record(key, two(), |mut bytes| {
+                bytes.truncate(cut);
+                bytes
+            });
+            assert_eq!(arrived, cut / len, "cut at {cut}");
+        }
+        // Breaks if: the number of a frame is not compared with the expected one.
+        let repeated = record(key, two(), |bytes| {
+            [&bytes[..len], &bytes[..len], &bytes[len..]].concat()
         });
-        assert_eq!(arrived, cut / len, "cut at {cut}");
+        assert_eq!(repeated.0, 1);
+        assert_eq!(record(key, two(), |bytes| bytes[len..].to_vec()).0, 0);
+        let moved = record(key, two(), |bytes| [&bytes[len..], &bytes[..len]].concat());
+        assert_eq!(moved.0, 0);
+        let more = record(key, two(), |bytes| [&bytes[..], &[1; 50]].concat());
+        assert_eq!(more.0, 2);
     }
-    // Breaks if: the number of a frame is not compared with the expected one.
-    let repeated = record(two(), |bytes| {
-        [&bytes[..len], &bytes[..len], &bytes[len..]].concat()
-    });
-    assert_eq!(repeated.0, 1);
-    assert_eq!(record(two(), |bytes| bytes[len..].to_vec()).0, 0);
+}
+
+// Breaks if: `net_encrypt` changes nothing on the wire, or hides so little that what is sent can be found there.
+#[test]
+fn nobody_on_the_way_reads_what_is_encrypted() {
+    let secret = b"only for the two of them";
+    let message = || Message::Record {
+        step: 9,
+        level: Level::Global,
+        bytes: secret.to_vec(),
+    };
+    let seen = |key: &Key| {
+        let (arrived, bytes) = record(key, vec![message()], |bytes| bytes);
+        assert_eq!(arrived, 1);
+        bytes.windows(secret.len()).any(|part| part == secret)
+    };
+    assert!(seen(&key()));
+    assert!(!seen(&hiding()));
+}
+
+// Breaks if: the form is not part of the proofs, or a caller follows the listener into the other one.
+#[test]
+fn both_sides_encrypt_or_there_is_no_connection() {
+    let cases = [
+        (
+            key(),
+            hiding(),
+            "this side encrypts",
+            "the listener does not",
+        ),
+        (
+            hiding(),
+            key(),
+            "this side does not encrypt",
+            "the listener does",
+        ),
+    ];
+    for (theirs, ours, here, there) in cases {
+        let listener = Listener::bind(&tcp()).unwrap();
+        let at = listener.address();
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| Conn::connect(&at, &ours, &Steps::none(), LIMIT));
+            let accepted = listener.accept(&theirs, &Steps::none(), LIMIT).unwrap();
+            assert!(accepted.is_none(), "the listener lets nobody in");
+            let error = caller.join().unwrap().err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            for part in [here, there, "net_encrypt"] {
+                assert!(error.to_string().contains(part), "{error}");
+            }
+        });
+    }
+}
+
+// Breaks if: a connection forgets its form or its numbers when it changes its process.
+#[test]
+fn an_encrypted_connection_goes_on_in_another_process() {
+    let (mut one, mut two) = pair_with(&tcp(), &hiding());
+    for round in 0..3 {
+        one.send(&hello(round), LIMIT).unwrap();
+        two.send(&hello(10 + round), LIMIT).unwrap();
+        assert_eq!(one.receive(LIMIT).unwrap(), hello(10 + round));
+        assert_eq!(two.receive(LIMIT).unwrap(), hello(round));
+        let (socket, state) = one.detach();
+        assert!(state.encrypted);
+        one = Conn::attach(socket, state, &Steps::none()).unwrap();
+    }
+    // A descriptor cannot come this way, and nothing that came is lost by asking for one.
+    two.send(&hello(7), LIMIT).unwrap();
     assert_eq!(
-        record(two(), |bytes| [&bytes[len..], &bytes[..len]].concat()).0,
-        0
+        one.receive_fd(LIMIT).unwrap_err().kind(),
+        ErrorKind::Unsupported
     );
-    assert_eq!(record(two(), |bytes| [&bytes[..], &[1; 50]].concat()).0, 2);
+    assert_eq!(one.receive(LIMIT).unwrap(), hello(7));
 }
 
 #[test]

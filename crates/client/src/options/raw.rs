@@ -101,6 +101,7 @@ pub(super) struct Raw {
     pub(super) timeout_s: f64,
     pub(super) net: NetKind,
     pub(super) fan_out: u32,
+    pub(super) net_encrypt: EncryptName,
     pub(super) every_steps: u64,
     pub(super) every_s: f64,
     pub(super) overhead_percent: f64,
@@ -152,6 +153,7 @@ impl Default for Raw {
             timeout_s: 600.0,
             net: NetKind::Auto,
             fan_out: 64,
+            net_encrypt: EncryptName::None,
             every_steps: 0,
             every_s: 0.0,
             overhead_percent: 0.0,
@@ -174,7 +176,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 46] = [
+pub(super) const NAMES: [&str; 47] = [
     "global",
     "node_dir",
     "node_name",
@@ -203,6 +205,7 @@ pub(super) const NAMES: [&str; 46] = [
     "timeout_s",
     "net",
     "fan_out",
+    "net_encrypt",
     "every_steps",
     "every_s",
     "overhead_percent",

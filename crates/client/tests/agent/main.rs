@@ -1,5 +1,6 @@
 //! The same programs as in `../session`, with the engine of each node in an agent.
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
 
 mod outlive;
 
@@ -23,6 +24,8 @@ mod mistakes;
 mod overrun;
 #[path = "../session/peers.rs"]
 mod peers;
+#[path = "../session/peers.rs"]
+mod peers_encrypted;
 #[path = "../session/regions.rs"]
 mod regions;
 #[path = "../session/resume.rs"]

@@ -202,6 +202,42 @@ fn nonsense_costs_only_who_says_it() {
     assert!(again.is_ok(), "the agent ended with the job");
 }
 
+// Breaks if: the agent waits for the rest of what one caller says, or for one that does not listen, before it hears others.
+#[test]
+fn callers_that_say_a_half_or_do_not_listen_keep_nobody_waiting() {
+    let scratch = Scratch::new("half");
+    let job = Job::new(scratch.path(), 2, 1, false);
+    let name = JobName::new("job").unwrap();
+    let at = address(&name, "n0", &scratch.path().join("ost0"));
+    let agents = job.agents();
+    let bad: Vec<Conn> = (0..16)
+        .map(|number| {
+            let mut conn = Conn::connect(&at, &KEY, &Steps::none(), LONG).unwrap();
+            let mut say = |message| conn.send(&Message::Agent(message), Duration::from_millis(20));
+            if number % 2 == 0 {
+                let job = adoption(&name).encode();
+                say(AgentMessage::Adopt { job }).unwrap();
+            } else {
+                // Until the agent takes no more, because nobody takes its answers.
+                while say(AgentMessage::Status).is_ok() {}
+            }
+            conn
+        })
+        .collect();
+    job.run_ranks(|session, rank| {
+        let session = save(session, rank, 1);
+        session.wait(1, Level::Global, LONG).unwrap();
+        session.close(LONG).unwrap();
+    });
+    // The job ended in order: so do they, whoever is still in the middle of something.
+    let begun = SystemClock.now();
+    for (_, agent) in agents {
+        agent.join().unwrap().unwrap();
+    }
+    assert!(SystemClock.now() - begun < LONG);
+    drop(bad);
+}
+
 /// A job of one rank, as it is handed over.
 fn adoption(job: &JobName) -> Adoption {
     Adoption {

@@ -1,5 +1,6 @@
 //! The session as a program sees it, on real directories.
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
 
 mod directories;
 mod disk;
@@ -11,6 +12,8 @@ mod memory;
 mod mistakes;
 mod overrun;
 mod peers;
+#[path = "peers.rs"]
+mod peers_encrypted;
 mod regions;
 mod resume;
 mod runs;

@@ -84,7 +84,7 @@ impl Adopting {
                 self.doors.push(Listener::attach(fd, address.parse()?)?);
             }
             AgentMessage::Link { to, state } => {
-                let conn = Conn::attach(fd, state, steps);
+                let conn = Conn::attach(fd, state, steps)?;
                 match to {
                     Link::Rank(rank) => self.links.ranks.push((rank, conn)),
                     Link::Node(node) => self.links.nodes.push((node, conn)),

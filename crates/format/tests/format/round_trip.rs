@@ -265,11 +265,11 @@ proptest! {
     #[test]
     fn lists_of_members(
         (job, epoch) in (job(), epoch()),
-        nodes in vec((name(), vec(name(), 0..3), any::<[u8; 32]>(), any::<u64>()), 0..5),
+        nodes in vec((name(), vec(name(), 0..3), any::<[u8; 32]>(), any::<(bool, u64)>()), 0..5),
     ) {
         let named: BTreeMap<String, Member> = nodes
             .into_iter()
-            .map(|(name, addresses, key, epoch)| (name.clone(), Member { name, addresses, key, epoch }))
+            .map(|(name, addresses, key, (encrypt, epoch))| (name.clone(), Member { name, addresses, key, encrypt, epoch }))
             .collect();
         let members = Members { job, epoch, nodes: named.into_values().collect() };
         prop_assert_eq!(Members::decode(&members.encode()), Ok(members));

@@ -261,6 +261,7 @@ pub fn members() -> Members {
         name: name.into(),
         addresses: addresses.iter().map(|&address| address.into()).collect(),
         key: [epoch as u8; 32],
+        encrypt: epoch == 5,
         epoch,
     };
     Members {
@@ -389,6 +390,7 @@ pub fn messages() -> Vec<Message> {
 fn agent_messages() -> Vec<AgentMessage> {
     let state = ConnState {
         unix: true,
+        encrypted: false,
         peer: "process 7 at unix:@orcheck-n0".into(),
         send_key: [1; 32],
         receive_key: [2; 32],
@@ -467,6 +469,7 @@ pub fn adoption() -> Adoption {
             store: 2,
             domains: vec![vec![0], vec![1, 2]],
             key: [9; 32],
+            encrypt: true,
         }),
         placement: "generation = 0\n".into(),
         working_dir: "/home/me".into(),
