@@ -75,7 +75,7 @@ ON = """#!/usr/bin/env bash
 work=%s
 node=$1
 shift
-read -r pid <"$work/pids/$node" || { echo "node $node is not there" >&2; exit 255; }
+{ read -r pid <"$work/pids/$node"; } 2>/dev/null || { echo "node $node is not there" >&2; exit 255; }
 exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" env TMPDIR=/dev/shm bash -c "$*"
 """
 

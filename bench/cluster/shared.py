@@ -40,8 +40,9 @@ def missing():
 
 def what():
     """What was used, for the results."""
-    version = subprocess.run(["sshfs", "--version"], capture_output=True, text=True).stdout.splitlines()
-    return f"{(version or ['sshfs'])[0]}, -o {','.join(OPTIONS)}, plain TCP to OpenSSH's sftp-server"
+    said = subprocess.run(["sshfs", "--version"], capture_output=True, text=True).stdout.splitlines()
+    version = next((line for line in said if line.startswith("SSHFS")), "sshfs")
+    return f"{version}, -o {','.join(OPTIONS)}, plain TCP to OpenSSH's sftp-server"
 
 
 def serve(cluster):

@@ -18,7 +18,7 @@
 #include <fti.h>
 #endif
 
-static char *state, scratch[4096];
+static char *state;
 static size_t size;
 static MPI_Comm world = MPI_COMM_WORLD; /* FTI gives another one */
 
@@ -86,6 +86,7 @@ static void fti_end(void) { FTI_Finalize(); }
 static const Adapter ADAPTERS[] = {{"fti", fti_begin, fti_take, NULL, fti_end}};
 #else
 static orc_session *session;
+static char scratch[4096];
 static void orcheck_begin(const char *dir, const char *conf) {
     (void)conf;
     char options[8192];

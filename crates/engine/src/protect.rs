@@ -89,6 +89,8 @@ struct Holder {
 #[derive(Debug)]
 pub struct Owner {
     slot: u32,
+    /// The holders as they were drawn.
+    order: Vec<u32>,
     holders: BTreeMap<u32, Holder>,
     ready_bytes: u64,
     let_go_bytes: u64,
@@ -125,6 +127,7 @@ impl Owner {
         };
         let this = Self {
             slot,
+            order: holders.to_vec(),
             holders: holders.iter().map(asked).collect(),
             ready_bytes: 0,
             let_go_bytes: 0,
@@ -212,17 +215,25 @@ impl Owner {
     /// What can be sent now, and whether all is over.
     fn go_on(&mut self) -> Vec<OwnerAction> {
         let mut actions = Vec::new();
-        for (&node, holder) in &mut self.holders {
-            while holder.phase == Phase::Open {
+        // A piece to each in turn, in the order of the draw: all links are busy, and no node is everybody's first.
+        let mut more = true;
+        while more {
+            more = false;
+            for &node in &self.order {
+                let Some(holder) = self.holders.get_mut(&node) else {
+                    continue;
+                };
+                if holder.phase != Phase::Open {
+                    continue;
+                }
                 let left = self.ready_bytes - holder.sent_bytes;
                 let piece = left.min(holder.credit_bytes).min(PIECE_BYTES);
                 if piece > 0 {
                     actions.push(OwnerAction::Send(node, holder.sent_bytes, piece));
                     holder.sent_bytes += piece;
                     holder.credit_bytes -= piece;
-                    continue;
-                }
-                if left == 0
+                    more = true;
+                } else if left == 0
                     && let Some(crc) = self.end_crc
                 {
                     holder.phase = Phase::Finishing;
@@ -233,7 +244,6 @@ impl Owner {
                     };
                     actions.push(OwnerAction::To(node, finish));
                 }
-                break;
             }
         }
         let slowest = self.holders.values().map(|holder| holder.sent_bytes).min();

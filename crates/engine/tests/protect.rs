@@ -551,6 +551,28 @@ fn an_owner_that_hears_nothing_names_who_is_slow() {
 }
 
 #[test]
+fn pieces_go_to_all_holders_in_turn_as_they_were_drawn() {
+    let (mut owner, _) = Owner::new(3, &container(1, 0), 3 * PIECE_BYTES, &[5, 2]);
+    for node in [2, 5] {
+        let granted = Message::Granted {
+            slot: 3,
+            credit_bytes: 2 * PIECE_BYTES,
+        };
+        assert!(owner.step(OwnerEvent::From(node, granted)).is_empty());
+    }
+    let actions = owner.step(OwnerEvent::Ready(3 * PIECE_BYTES));
+    // Breaks if: one holder gets all that its credit allows before the next: of the links of k holders one is busy, and
+    // the nodes with low numbers are everybody's first.
+    let piece = |node, nth| OwnerAction::Send(node, nth * PIECE_BYTES, PIECE_BYTES);
+    let mut expected: Vec<OwnerAction> = [0, 1]
+        .iter()
+        .flat_map(|&nth| [piece(5, nth), piece(2, nth)])
+        .collect();
+    expected.push(OwnerAction::Sent(2 * PIECE_BYTES));
+    assert_eq!(actions, expected);
+}
+
+#[test]
 fn without_holders_there_is_nothing_to_wait_for() {
     let (mut owner, actions) = Owner::new(0, &container(1, 0), 100, &[]);
     assert!(actions.is_empty());
