@@ -50,7 +50,7 @@ stage_blocks() { # images of each; mounting btrfs takes three times as long
 }
 stage_faults() {
     local bad=0
-    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: damage:: directory:: errors:: kernels::every hardship:: losses:: \
+    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: damage:: directory:: errors:: kernels::every hardship:: leftover:: losses:: \
         outside:: processes:: reads:: rivals:: signals:: zombie:: || bad=1
     tools/old-kernel.sh || bad=1
     return $bad

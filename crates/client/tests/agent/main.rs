@@ -38,5 +38,7 @@ mod save;
 mod support;
 #[path = "../session/tracked.rs"]
 mod tracked;
+#[path = "../session/tree.rs"]
+mod tree;
 #[path = "../session/triggers.rs"]
 mod triggers;

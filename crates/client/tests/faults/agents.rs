@@ -3,7 +3,7 @@
 use crate::hooks::{Key, Named};
 use crate::ledger::Story;
 use crate::life::{Life, Workload};
-use crate::processes::{CORES, HOSTS, each_rank, ends};
+use crate::processes::{CORES, HOSTS, TREE, each_rank, ends};
 use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
@@ -26,25 +26,32 @@ const LINGER: Duration = Duration::from_secs(60);
 const PROMPTLY: Duration = Duration::from_secs(6);
 
 /// Each rank its own CP-thread, as [`CORES`].
-const AGENT_CORES: Workload = Workload {
+pub const AGENT_CORES: Workload = Workload {
     name: "3 processes, an agent, a CP-thread each",
     options: "scheme = 'core'\npool = '256 KiB'\nagent = 'join'",
     ..CORES
 };
 
 /// Two nodes, both levels, as [`HOSTS`].
-const AGENT_HOSTS: Workload = Workload {
+pub const AGENT_HOSTS: Workload = Workload {
     name: "4 processes on 2 nodes, agents, node + global",
     options: "agent = 'join'",
     ..HOSTS
 };
 
 /// Two nodes, each of which holds the other's replicas.
-const AGENT_PEERS: Workload = Workload {
+pub const AGENT_PEERS: Workload = Workload {
     name: "4 processes on 2 nodes, agents, peers(1)",
     losses: 1,
     dirs: 0,
     ..AGENT_HOSTS
+};
+
+/// The agents of some nodes pass on what others say.
+const AGENT_TREE: Workload = Workload {
+    name: "6 processes on 6 nodes, agents, fan-out 2",
+    options: "agent = 'join'\nfan_out = 2\npool = '512 KiB'",
+    ..TREE
 };
 
 const CHECKPOINTS: u64 = 3;
@@ -60,6 +67,17 @@ enum Victim {
 
 /// The agent of a node, in a process of its own.
 fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &Path)>) -> Child {
+    lingering(workload, root, node, hook, LINGER)
+}
+
+/// The same, with another time after which it ends by itself.
+pub fn lingering(
+    workload: Workload,
+    root: &Path,
+    node: u32,
+    hook: Option<(Arc<Named>, &Path)>,
+    linger: Duration,
+) -> Child {
     let place = if workload.dirs > 0 { "ost0" } else { "local" };
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let child = Child::run(|| {
@@ -72,7 +90,7 @@ fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let agent = Agent::bind(&job, &name, &root.join(place), clock, steps).unwrap();
         there.write_all(b"!").unwrap();
-        agent.run(LINGER).unwrap();
+        agent.run(linger).unwrap();
         if let Some((hook, keys)) = &hook {
             hook.write(keys);
         }
@@ -224,6 +242,7 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
         (AGENT_HOSTS, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Agent(1), part),
         (AGENT_PEERS, Victim::Agent(1), part),
+        (AGENT_TREE, Victim::Agent(1), 4 * part),
     ] {
         let keys = keys_of(workload, victim);
         let from = seed() as usize % every;

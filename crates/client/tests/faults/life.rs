@@ -503,7 +503,7 @@ fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
 }
 
 /// Abstract sockets that carry the id of a run of this job.
-fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
+pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let mut runs = BTreeSet::new();
     for dir in workload.job_dirs(root) {

@@ -24,6 +24,7 @@ mod kernels;
 mod kill_random;
 mod kill_steps;
 mod ledger;
+mod leftover;
 mod life;
 mod losses;
 mod outside;
@@ -65,6 +66,7 @@ const TESTS: &[harness::Test] = tests![
     hardship::limits_of_the_process,
     hardship::small_and_simple_file_systems,
     outside::any_system_call_fails,
+    leftover::nothing_is_left_after_the_agents_time,
     losses::nodes_are_lost_at_any_step,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,

@@ -165,6 +165,17 @@ pub const HOSTS: Workload = Workload {
     ..CORES
 };
 
+/// A node that passes on what two others say, and is itself below the lead.
+pub const TREE: Workload = Workload {
+    name: "6 processes on 6 nodes, fan-out 2, node + global",
+    ranks: 6,
+    nodes: 6,
+    options: "fan_out = 2\npool = '512 KiB'",
+    scale: 20,
+    lent: false,
+    ..HOSTS
+};
+
 const CHECKPOINTS: u64 = 3;
 /// Step 1 is taken in peace.
 const FIRST: u64 = 2;
@@ -311,6 +322,8 @@ pub fn one_rank_is_killed_at_each_of_its_steps() {
         (HOSTS, 3, 1),
         (HOSTS, 2, part),
         (HOSTS, 0, part),
+        (TREE, 1, 3 * part),
+        (TREE, 3, 6 * part),
     ] {
         let keys = keys_of(workload, victim);
         let from = seed() as usize % every;

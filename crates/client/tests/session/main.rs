@@ -20,4 +20,5 @@ mod runs;
 mod save;
 mod support;
 mod tracked;
+mod tree;
 mod triggers;
