@@ -7,6 +7,7 @@
 #   power      states of the model of a disk after a loss of power, damage to metadata and data
 #   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
+#   nodes      agents, strangers at their doors, nodes that are cut off or lost
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   fuzz       every parser, guided by coverage, as many at once as there are processors
 #   torture    from outside, at the installed library: every call of a save killed and failed
@@ -53,6 +54,11 @@ stage_faults() {
     tools/old-kernel.sh || bad=1
     return $bad
 }
+stage_nodes() {
+    local bad=0
+    ORCHECK_TRIALS=$(some 400) tests orcheck-client faults agents:: partition:: strangers:: survival:: || bad=1
+    return $bad
+}
 stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
@@ -71,7 +77,7 @@ stage_torture() {
         python3 bench/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
-(($#)) || set -- kills power blocks faults models fuzz torture
+(($#)) || set -- kills power blocks faults nodes models fuzz torture
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
 done

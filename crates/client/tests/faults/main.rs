@@ -26,16 +26,19 @@ mod kill_steps;
 mod ledger;
 mod life;
 mod outside;
+mod partition;
 mod payload;
 mod processes;
 mod reads;
 mod records;
 mod rivals;
 mod signals;
+mod strangers;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;
 mod survival;
+mod tap;
 mod trial;
 mod zombie;
 
@@ -64,6 +67,7 @@ const TESTS: &[harness::Test] = tests![
     hardship::limits_of_the_process,
     hardship::small_and_simple_file_systems,
     outside::any_system_call_fails,
+    partition::one_node_is_cut_off_in_the_middle_of_a_replication,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
     reads::one_error_at_every_call_of_verify,
@@ -71,6 +75,8 @@ const TESTS: &[harness::Test] = tests![
     rivals::several_restarts_at_once,
     signals::one_rank_stands_still_for_a_while,
     signals::told_to_end_with_a_grace_time,
+    strangers::strangers_at_every_door,
+    strangers::frames_that_are_repeated_on_their_way,
     survival::as_often_as_the_formula_says,
     zombie::superseded_at_every_step,
 ];
