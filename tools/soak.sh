@@ -7,6 +7,7 @@
 #   power      states of the model of a disk after a loss of power, damage to metadata and data
 #   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
+#   nodes      agents, strangers at their doors, nodes that are cut off or lost
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
 #   survival   real jobs on 16 and 32 nodes, of which some are lost with their disks, against the formula
@@ -55,6 +56,11 @@ stage_faults() {
     tools/old-kernel.sh || bad=1
     return $bad
 }
+stage_nodes() {
+    local bad=0
+    ORCHECK_TRIALS=$(some 400) tests orcheck-client faults agents:: partition:: strangers:: survival:: || bad=1
+    return $bad
+}
 stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
@@ -79,7 +85,7 @@ stage_torture() {
         python3 bench/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
-(($#)) || set -- kills power blocks faults models jobs survival fuzz torture
+(($#)) || set -- kills power blocks faults nodes models jobs survival fuzz torture
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
 done

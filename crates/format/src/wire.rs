@@ -318,6 +318,48 @@ impl Message {
         }
     }
 
+    /// What messages of this kind are called in the numbered steps of tests.
+    #[must_use]
+    pub fn name_of(kind: u8) -> &'static str {
+        const NAMES: [&str; 34] = [
+            "nothing",
+            "hello",
+            "durable",
+            "not durable",
+            "vote",
+            "record",
+            "recorded",
+            "committed",
+            "aborted",
+            "placement",
+            "goodbye",
+            "reserve",
+            "granted",
+            "credit",
+            "finish",
+            "held",
+            "lost",
+            "let go",
+            "data",
+            "fetch",
+            "yield",
+            "adopt",
+            "lock",
+            "door",
+            "link",
+            "begin",
+            "resumed from",
+            "leave",
+            "done",
+            "refused",
+            "note",
+            "ask",
+            "sealed",
+            "status",
+        ];
+        NAMES.get(usize::from(kind)).copied().unwrap_or("other")
+    }
+
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_behind(Vec::new(), 0)

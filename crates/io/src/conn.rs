@@ -161,6 +161,9 @@ impl Conn {
                 self.peer
             )));
         }
+        if let Outcome::Fail(errno) = self.step("net.receive", header.kind) {
+            return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
+        }
         let end = HEADER_BYTES + header.len_bytes as usize;
         let message = Message::decode(header.kind, &self.inbox[HEADER_BYTES..end]);
         self.consume(&header);
@@ -293,7 +296,7 @@ impl Conn {
         self.sent += 1;
         let mut done = 0;
         while done < frame.len() {
-            match self.send_some(&frame[done..], fd.filter(|_| done == 0)) {
+            match self.send_some(kind, &frame[done..], fd.filter(|_| done == 0)) {
                 Ok(0) => {
                     return Err(self.die(Error::unavailable("send: the socket accepted nothing")));
                 }
@@ -326,8 +329,22 @@ impl Conn {
         Ok(())
     }
 
-    fn send_some(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
-        let limit = match self.steps.outcome("net.send", &self.peer) {
+    /// The numbered step before a message is sent, or after it came and before it is told.
+    fn step(&self, site: &'static str, kind: u8) -> Outcome {
+        if !self.steps.are_taken() {
+            return Outcome::Go;
+        }
+        let target = format!("{} {}", self.peer, Message::name_of(kind));
+        self.steps.outcome(site, &target)
+    }
+
+    fn send_some(
+        &self,
+        kind: u8,
+        bytes: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> rustix::io::Result<usize> {
+        let limit = match self.step("net.send", kind) {
             Outcome::Go | Outcome::Pretend => bytes.len(),
             Outcome::Fail(errno) => return Err(Errno::from_raw_os_error(errno)),
             Outcome::Short(0) => return Ok(0),

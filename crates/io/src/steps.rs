@@ -193,6 +193,12 @@ impl Steps {
             .map_or(0, |hooked| hooked.taken.load(Ordering::SeqCst))
     }
 
+    /// Whether anybody looks at them: else nothing needs a name.
+    #[inline]
+    pub(crate) fn are_taken(&self) -> bool {
+        self.0.is_some()
+    }
+
     #[inline]
     pub(crate) fn outcome(&self, site: &'static str, target: &str) -> Outcome {
         match &self.0 {

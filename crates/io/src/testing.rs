@@ -9,14 +9,15 @@
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
 //! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
-//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]), and
-//! real file systems that go with the test ([`mount`]).
+//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
+//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test.
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
 
 mod counting;
 pub mod hardship;
+pub mod hosts;
 pub mod image;
 pub mod journal;
 pub mod kernel;

@@ -224,11 +224,13 @@ fn callers_that_say_a_half_or_do_not_listen_keep_nobody_waiting() {
             conn
         })
         .collect();
+    let begun = SystemClock.now();
     job.run_ranks(|session, rank| {
         let session = save(session, rank, 1);
         session.wait(1, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
+    assert!(SystemClock.now() - begun < LONG);
     // The job ended in order: so do they, whoever is still in the middle of something.
     let begun = SystemClock.now();
     for (_, agent) in agents {

@@ -54,6 +54,16 @@ const AGENT_TREE: Workload = Workload {
     ..TREE
 };
 
+/// The same with all that nodes say going over TCP.
+const AGENT_TCP: Workload = Workload {
+    name: "4 processes on 2 nodes, agents, peers(1) over TCP",
+    options: "agent = 'join'\nnet = 'tcp'",
+    ..AGENT_PEERS
+};
+
+/// Silence of so long may cost steps.
+const LOST_AFTER: Duration = Duration::from_secs(15);
+
 const CHECKPOINTS: u64 = 3;
 /// Where a victim writes the names of its steps.
 const KEYS: &str = "keys";
@@ -66,7 +76,12 @@ enum Victim {
 }
 
 /// The agent of a node, in a process of its own.
-fn agent(workload: Workload, root: &Path, node: u32, hook: Option<(Arc<Named>, &Path)>) -> Child {
+pub fn agent(
+    workload: Workload,
+    root: &Path,
+    node: u32,
+    hook: Option<(Arc<Named>, &Path)>,
+) -> Child {
     lingering(workload, root, node, hook, LINGER)
 }
 
@@ -103,7 +118,11 @@ pub fn lingering(
 }
 
 /// The agents of all nodes; `hit` has the hook.
-fn agents(workload: Workload, root: &Path, hit: Option<(u32, &Arc<Named>, &Path)>) -> Vec<Child> {
+pub fn agents(
+    workload: Workload,
+    root: &Path,
+    hit: Option<(u32, &Arc<Named>, &Path)>,
+) -> Vec<Child> {
     // It makes the directories.
     let _ = workload.job(root, Steps::none());
     let hook = |node| {
@@ -116,7 +135,7 @@ fn agents(workload: Workload, root: &Path, hit: Option<(u32, &Arc<Named>, &Path)
 }
 
 /// After a job that ended in order nothing of an agent may be left.
-fn all_ended(agents: Vec<Child>) -> Result<Verdict, Failure> {
+pub fn all_ended(agents: Vec<Child>) -> Result<Verdict, Failure> {
     for agent in agents {
         match agent.wait(PROMPTLY) {
             Ended::Exited(0) => {}
@@ -186,6 +205,35 @@ fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
     keys
 }
 
+/// What agents say to each other and to ranks in a job without faults, and its restart: each word is a step at which the
+/// one is killed who says it, and one at which the one is killed who has heard it.
+const SAID: [&str; 12] = [
+    "vote",
+    "record",
+    "recorded",
+    "committed",
+    "goodbye",
+    "reserve",
+    "granted",
+    "data",
+    "credit",
+    "finish",
+    "held",
+    "done",
+];
+const HEARD: [&str; 9] = [
+    "yield", "adopt", "lock", "door", "link", "begin", "leave", "sealed", "hello",
+];
+
+/// The name of the message that a step is about.
+fn message(key: &Key) -> Option<(&str, &str)> {
+    let (_, rest) = key.target.split_once("unix:@")?;
+    let (_, name) = rest.split_once(' ')?;
+    key.site
+        .starts_with("net.")
+        .then_some((key.site.as_str(), name))
+}
+
 fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
@@ -233,7 +281,8 @@ fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> R
 // Breaks if: an agent does not give the locks of a killed run back, or its threads wait for a rank that is gone.
 pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
     let mut table = Table::default();
-    let part = if trials(0) > 0 { 1 } else { 10 };
+    let mut words_of_agents = BTreeSet::new();
+    let part = if trials(0) > 0 { 1 } else { 16 };
     for (workload, victim, every) in [
         (AGENT_CORES, Victim::Rank(0), 1),
         (AGENT_CORES, Victim::Agent(0), part),
@@ -241,10 +290,15 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
         (AGENT_HOSTS, Victim::Rank(0), 1),
         (AGENT_HOSTS, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Agent(1), part),
+        (AGENT_PEERS, Victim::Agent(0), part),
         (AGENT_PEERS, Victim::Agent(1), part),
         (AGENT_TREE, Victim::Agent(1), 4 * part),
     ] {
         let keys = keys_of(workload, victim);
+        if matches!(victim, Victim::Agent(_)) {
+            let words = keys.iter().filter_map(message);
+            words_of_agents.extend(words.map(|(site, name)| format!("{site} {name}")));
+        }
         let from = seed() as usize % every;
         let keys: Vec<&Key> = keys.iter().skip(from).step_by(every).collect();
         let outcomes = share_among(4, keys.len(), &|n| trial(workload, victim, keys[n]));
@@ -256,6 +310,15 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
         let names: Vec<String> = names.collect();
         let row = format!("{}: {who}", workload.name);
         table.add(&row, &names, &outcomes, &[Verdict::Pass]);
+    }
+    // Breaks if: a message is sent or handed out without a step of its own.
+    let heard = HEARD.iter().chain(&SAID).filter(|name| **name != "done");
+    let steps = SAID.iter().map(|name| format!("net.send {name}"));
+    for step in steps.chain(heard.map(|name| format!("net.receive {name}"))) {
+        assert!(
+            words_of_agents.contains(&step),
+            "no agent is killed at: {step}"
+        );
     }
     table.finish("a rank or an agent is killed at each of its steps");
 }
@@ -302,10 +365,12 @@ pub fn all_ranks_are_killed_at_random_moments() {
     table.finish("all ranks are killed at once, their agents live on");
 }
 
-/// An agent that is stopped for a while, at a moment that nobody chose.
-fn stands_still(workload: Workload, random: &mut Random) -> Result<Verdict, Failure> {
-    const STOP: i32 = 19;
-    const CONTINUE: i32 = 18;
+/// An agent that is stopped for `length`, at a moment that nobody chose.
+fn stands_still(
+    workload: Workload,
+    random: &mut Random,
+    length: Duration,
+) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
     let agents = agents(workload, root, None);
@@ -321,9 +386,9 @@ fn stands_still(workload: Workload, random: &mut Random) -> Result<Verdict, Fail
     });
     here.read_exact(&mut [0]).unwrap();
     moment(Duration::from_micros(random.below(30_000)));
-    victim.signal(STOP);
-    moment(Duration::from_millis(1500));
-    victim.signal(CONTINUE);
+    victim.signal(libc::SIGSTOP);
+    moment(length);
+    victim.signal(libc::SIGCONT);
     for (rank, ended) in ends(children).into_iter().enumerate() {
         let verdict = match ended {
             Ended::Exited(0) => continue,
@@ -334,26 +399,46 @@ fn stands_still(workload: Workload, random: &mut Random) -> Result<Verdict, Fail
     }
     let story = Story::read(root);
     let run = story.run(1);
+    if length >= LOST_AFTER && !run.errors.is_empty() {
+        // Steps may be lost, with a word; what was safe before is there, and the next run goes on from it.
+        if run.closed {
+            all_ended(agents)?;
+        } else {
+            drop(agents);
+        }
+        let next = self::agents(workload, root, None);
+        heal(&workload, root, 2)?;
+        return all_ended(next);
+    }
     if !run.closed || !run.errors.is_empty() || story.newest_acked(u64::MAX, None) != Some(40) {
         return Err((Verdict::LostWork, told(&story)));
     }
     all_ended(agents)
 }
 
-// Breaks if: a silent agent counts as a dead one, or something waits for it without looking again.
-pub fn one_agent_stands_still_for_a_while() {
-    let mut table = Table::default();
+/// Trials with agents that stand still for `length`.
+fn stand_still(table: &mut Table, count: usize, length: Duration) {
     let seed = seed();
-    for workload in [AGENT_CORES, AGENT_HOSTS, AGENT_PEERS] {
-        let count = trials(4);
+    for workload in [AGENT_CORES, AGENT_HOSTS, AGENT_PEERS, AGENT_TCP] {
         let outcomes = share_among(4, count, &|n| {
             let mut random = Random::new(seed ^ n as u64);
-            Outcome::of(true, stands_still(workload, &mut random))
+            Outcome::of(true, stands_still(workload, &mut random, length))
         });
         let names: Vec<String> = (0..count)
             .map(|n| format!("seed {seed}, trial {n}"))
             .collect();
-        table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
+        let row = format!("{}: {:.1} s", workload.name, length.as_secs_f64());
+        table.add(&row, &names, &outcomes, &[Verdict::Pass]);
     }
-    table.finish("an agent is stopped for one and a half seconds");
+}
+
+// Breaks if: a silent agent counts as a dead one, or something waits for it without looking again.
+pub fn one_agent_stands_still_for_a_while() {
+    let mut table = Table::default();
+    stand_still(&mut table, trials(4), Duration::from_millis(1500));
+    // Longer than any connection and any wait has patience: in the long runs alone.
+    if trials(0) > 0 {
+        stand_still(&mut table, trials(0).min(8), Duration::from_secs(30));
+    }
+    table.finish("an agent is stopped");
 }

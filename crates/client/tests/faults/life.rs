@@ -211,9 +211,16 @@ impl Workload {
         Job { options, ..job }
     }
 
+    /// Whether what it stores is encrypted.
+    fn is_encrypted(&self) -> bool {
+        self.options
+            .lines()
+            .any(|line| line.starts_with("encrypt "))
+    }
+
     /// The file with the key of an encrypted workload.
     fn key(&self, root: &Path) -> Option<PathBuf> {
-        if !self.options.contains("encrypt") {
+        if !self.is_encrypted() {
             return None;
         }
         let path = root.join("key");
@@ -228,7 +235,7 @@ impl Workload {
     }
 
     pub fn secret(&self) -> Option<Arc<Secret>> {
-        (self.options.contains("encrypt")).then(|| Arc::new(Secret::new(KEY)))
+        self.is_encrypted().then(|| Arc::new(Secret::new(KEY)))
     }
 
     /// The level of what lies in the directories of the nodes.
@@ -637,10 +644,20 @@ impl Life {
 
     /// One rank of it in this process, over a collective between processes. `between` is called on this rank.
     pub fn live_one(&self, collective: Box<dyn Collective>, between: &(dyn Fn(u64) + Sync)) {
+        let own = || format!("n{}", self.workload.node_of(collective.rank()));
+        let node = self.names.clone().unwrap_or_else(own);
+        self.live_on(&node, collective, between);
+    }
+
+    /// The same on any node.
+    pub fn live_on(
+        &self,
+        node: &str,
+        collective: Box<dyn Collective>,
+        between: &(dyn Fn(u64) + Sync),
+    ) {
         let rank = collective.rank();
         let job = self.workload.job(&self.root, self.steps.clone());
-        let own = || format!("n{}", rank / job.ranks_per_node);
-        let node = self.names.clone().unwrap_or_else(own);
         let text = format!("{}{}node_name = '{node}'\n", job.options, self.more);
         let environment = Environment {
             steps: self.steps.clone(),

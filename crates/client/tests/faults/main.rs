@@ -28,16 +28,19 @@ mod leftover;
 mod life;
 mod losses;
 mod outside;
+mod partition;
 mod payload;
 mod processes;
 mod reads;
 mod records;
 mod rivals;
 mod signals;
+mod strangers;
 #[allow(dead_code)]
 #[path = "../session/support.rs"]
 mod support;
 mod survival;
+mod tap;
 mod trial;
 mod zombie;
 
@@ -68,6 +71,7 @@ const TESTS: &[harness::Test] = tests![
     outside::any_system_call_fails,
     leftover::nothing_is_left_after_the_agents_time,
     losses::nodes_are_lost_at_any_step,
+    partition::one_node_is_cut_off_in_the_middle_of_a_replication,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
     reads::one_error_at_every_call_of_verify,
@@ -75,6 +79,8 @@ const TESTS: &[harness::Test] = tests![
     rivals::several_restarts_at_once,
     signals::one_rank_stands_still_for_a_while,
     signals::told_to_end_with_a_grace_time,
+    strangers::strangers_at_every_door,
+    strangers::frames_that_are_repeated_on_their_way,
     survival::as_often_as_the_formula_says,
     zombie::superseded_at_every_step,
 ];

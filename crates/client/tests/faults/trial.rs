@@ -76,7 +76,7 @@ impl Outcome {
         }
     }
 
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let name = ALL
             .iter()
             .find(|(verdict, _)| *verdict == self.verdict)
@@ -88,7 +88,7 @@ impl Outcome {
         )
     }
 
-    fn parse(line: &str) -> Self {
+    pub fn parse(line: &str) -> Self {
         let mut parts = line.splitn(3, '\t');
         let name = parts.next().unwrap_or_default();
         let struck = parts.next() == Some("1");

@@ -65,6 +65,18 @@ pub fn keep_spare_heap(spare_bytes: usize) {
     assert!(spare.iter().all(|block| block[7] == 1));
 }
 
+/// Becomes another user, for good. Needs root.
+///
+/// # Errors
+/// The error number.
+pub fn become_user(user: u32) -> Result<(), i32> {
+    // SAFETY: takes integers only; the system call changes this thread, and the caller has no other.
+    match unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 extern "C" fn nothing(_: i32) {}
 
 /// Interrupts this process every so many microseconds by a signal whose handler does nothing and after which the
