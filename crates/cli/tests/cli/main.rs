@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod agent;
+mod copies;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
