@@ -15,6 +15,7 @@
 //! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
 
 use crate::commit;
+use crate::halt::Watch;
 use crate::index::{Index, IndexShape, Outcome};
 use crate::places::Places;
 use crate::protocol::{
@@ -149,6 +150,7 @@ pub struct Control {
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,
+    halt: Watch,
     /// The lead knows that no rank is left here.
     left: bool,
 }
@@ -167,7 +169,12 @@ impl Control {
         let lead = context
             .is_lead
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
+        let placed = context.places.servers.iter().flatten();
+        let mut claimed: Vec<Arc<dyn Dir>> = placed.filter(|_| context.is_lead).cloned().collect();
+        claimed.extend(context.places.node.clone());
+        let halt = Watch::new(claimed, context.facts.epoch.counter, context.clock.now());
         let mut this = Self {
+            halt,
             context,
             links,
             poller,
@@ -209,6 +216,7 @@ impl Control {
             drop(fds);
             self.receive();
             self.say_goodbye();
+            self.look_for_halt();
             while let Some(work) = self.work.pop_front() {
                 match work {
                     Work::Node(event) => {
@@ -227,6 +235,17 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    fn look_for_halt(&mut self) {
+        let Some(asked) = self.halt.look(self.context.clock.now()) else {
+            return;
+        };
+        Index::new(&self.context.pool, self.context.shape).set_halt(asked);
+        self.context.shared.note(match asked {
+            true => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
+            false => "the request to halt was withdrawn".to_owned(),
+        });
     }
 
     /// Whether everything that the ranks, all gone, handed over is decided.

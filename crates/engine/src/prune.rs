@@ -253,6 +253,8 @@ pub fn prune(
                 Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                     epoch < oldest_epoch || off(Switch::ClaimsStay)
                 }
+                // For an older run: nobody looks at it any more.
+                Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
                 _ => going.contains(name),
@@ -312,7 +314,8 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             | FileName::Container { epoch, .. }
             | FileName::Stripe { epoch, .. }
             | FileName::Claim { epoch }
-            | FileName::Resumed { epoch },
+            | FileName::Resumed { epoch }
+            | FileName::Halt { epoch },
         ) => epoch < counter,
         _ => false,
     }

@@ -9,6 +9,7 @@
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01` | stripe 1 of that container |
 //! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`process`, `node`, `peers2`, `global`) |
 //! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it went on |
+//! | `epoch-000007.halt` | the run of epoch 7 is asked to take a checkpoint and end |
 //! | `<anything>.tmp` | a file that was not complete when its writer died |
 //!
 //! Invariants:
@@ -76,6 +77,11 @@ pub enum FileName {
         /// The epoch's counter.
         epoch: u64,
     },
+    /// The run of an epoch is asked to take a checkpoint and end.
+    Halt {
+        /// The epoch's counter.
+        epoch: u64,
+    },
     /// A file under construction; holds the final name.
     Temporary(
         /// The name without `.tmp`.
@@ -124,6 +130,7 @@ impl fmt::Display for FileName {
             }
             FileName::Claim { epoch } => write!(f, "epoch-{epoch:06}.claim"),
             FileName::Resumed { epoch } => write!(f, "epoch-{epoch:06}.resumed"),
+            FileName::Halt { epoch } => write!(f, "epoch-{epoch:06}.halt"),
             FileName::Temporary(name) => write!(f, "{name}.tmp"),
         }
     }
@@ -171,6 +178,7 @@ fn parse_loosely(text: &str) -> Option<FileName> {
         return match kind {
             "claim" => Some(FileName::Claim { epoch }),
             "resumed" => Some(FileName::Resumed { epoch }),
+            "halt" => Some(FileName::Halt { epoch }),
             _ => None,
         };
     }
@@ -271,6 +279,7 @@ mod tests {
             }),
             any::<u64>().prop_map(|epoch| FileName::Claim { epoch }),
             any::<u64>().prop_map(|epoch| FileName::Resumed { epoch }),
+            any::<u64>().prop_map(|epoch| FileName::Halt { epoch }),
             "[a-z.-]{1,40}".prop_map(FileName::Temporary),
         ]
     }
@@ -341,6 +350,7 @@ mod tests {
             ),
             ("epoch-000007.claim", FileName::Claim { epoch: 7 }),
             ("epoch-000007.resumed", FileName::Resumed { epoch: 7 }),
+            ("epoch-000007.halt", FileName::Halt { epoch: 7 }),
             ("x.orc.tmp", FileName::Temporary("x.orc".into())),
         ];
         for (text, name) in cases {

@@ -8,9 +8,11 @@ mod copies;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
+mod halt;
 mod inspect;
 mod machine;
 mod nodes;
+mod program;
 mod restore;
 mod run;
 

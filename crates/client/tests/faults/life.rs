@@ -453,7 +453,7 @@ impl Workload {
                     Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
                         epoch >= oldest
                     }
-                    Some(FileName::Temporary(_)) | None => false,
+                    Some(FileName::Temporary(_) | FileName::Halt { .. }) | None => false,
                 };
                 if !expected {
                     found.push(format!("{}/{name} (kept are {kept:?})", dir.display()));

@@ -7,5 +7,6 @@ mod catalog;
 mod copies;
 mod damage;
 mod fixture;
+mod halt;
 mod reader;
 mod writer;
