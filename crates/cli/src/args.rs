@@ -40,6 +40,8 @@ pub enum Command {
     Agent(AgentArgs),
     /// Ask the run of a job to take a checkpoint and end, and wait until it has
     Halt(HaltArgs),
+    /// Wait until the agents of a job on this machine have made safe what they hold, and end them
+    Drain(DrainArgs),
     /// Show the agents of this user on this machine, and what they are doing
     Status(StatusArgs),
     /// Examine this machine and the directories given, and say what to do
@@ -61,6 +63,7 @@ impl Command {
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
             Command::Halt(_) => "halt",
+            Command::Drain(_) => "drain",
             Command::Status(_) => "status",
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
@@ -267,6 +270,22 @@ pub struct HaltArgs {
     /// Take the request back; a run that has heard of it and agreed ends all the same
     #[arg(long, conflicts_with_all = ["no_wait", "force"])]
     pub remove: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For the end of a batch script: when ranks are gone, their agents still write, replicate and commit what was sealed. An \
+agent whose ranks live goes on until they end; use `orcheck halt` first.")]
+pub struct DrainArgs {
+    /// Name of the job
+    #[arg(long, value_name = "NAME")]
+    pub job: String,
+    /// Only agents that were given this first directory, as they were given it: where several jobs have this name
+    #[arg(long = "dir", value_name = "ROOT")]
+    pub dir: Option<PathBuf>,
+    /// Longest wait, in seconds
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub timeout: f64,
 }
 
 #[derive(Debug, Args)]

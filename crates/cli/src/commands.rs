@@ -3,6 +3,7 @@
 mod agent;
 mod completions;
 mod doctor;
+mod drain;
 mod halt;
 mod ls;
 mod man;
@@ -25,6 +26,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Agent(args) => agent::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Halt(args) => halt::run(&args, !cli.json),
+        Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),

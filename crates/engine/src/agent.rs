@@ -11,13 +11,15 @@
 //!      ── Adopt + pool, Lock…, Door…, Link… (each ◀── Done), Begin ─▶ threads started ◀── Done
 //!      ── ResumedFrom ─▶        ◀── Note
 //!      ── Leave, or its end ─▶ drained, everything let go of         ◀── hangs up
+//! anybody ── Drain ─▶ nothing left of any session?               ◀── Note…, Done: it ends
 //! ```
 //!
 //! Invariants:
 //! 1. Only processes of the same user are let in: the kernel says who is at the other end.
 //! 2. A session ends when no rank is left and all that was handed over is decided, at the latest the session's timeout
 //!    after its last rank.
-//! 3. The agent ends when a job was ended in order, else a stated time after its last session.
+//! 3. The agent ends when a job was ended in order, or it was told to and no session is left, else a stated time after its
+//!    last session.
 //! 4. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
 //!    everything of it.
 //!
@@ -55,6 +57,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
 const SLICE: Duration = Duration::from_millis(200);
+/// Sessions that ended of which it is remembered how.
+const ENDED_LIMIT: usize = 16;
 /// Most conversations besides those of sessions; the oldest that is idle goes first.
 const CALLERS_LIMIT: usize = 64;
 
@@ -79,6 +83,10 @@ pub struct Agent {
     stop: Arc<AtomicBool>,
     sessions: Vec<Session>,
     callers: Vec<Caller>,
+    /// How the last sessions ended, as [`fields`].
+    ended: Vec<String>,
+    /// Somebody asked it to end once there is nothing left.
+    drained: bool,
 }
 
 /// Somebody who came in and has no session yet.
@@ -86,6 +94,8 @@ struct Caller {
     conn: Conn,
     /// It waits for older runs to finish: from when, and until when.
     yields: Option<(Duration, Duration)>,
+    /// It waits for all sessions to end: until when.
+    drains: Option<Duration>,
     adopting: Option<Adopting>,
 }
 
@@ -133,6 +143,8 @@ impl Agent {
             stop: Arc::default(),
             sessions: Vec::new(),
             callers: Vec::new(),
+            ended: Vec::new(),
+            drained: false,
         })
     }
 
@@ -167,9 +179,16 @@ impl Agent {
             let mut ended_in_order = false;
             self.sessions.retain_mut(|session| {
                 let over = session.is_over();
+                // One that could not begin has nothing to tell.
+                let told = session.summary();
+                if over && !told.is_empty() {
+                    self.ended.push(told);
+                }
                 ended_in_order |= over && session.ended_in_order();
                 !over
             });
+            let surplus = self.ended.len().saturating_sub(ENDED_LIMIT);
+            self.ended.drain(..surplus);
             let now = self.clock.now();
             if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
                 idle_since = now;
@@ -179,7 +198,12 @@ impl Agent {
                 self.sessions.iter().for_each(Session::stop);
             }
             let alone = self.sessions.is_empty() && !self.callers.iter().any(Caller::is_busy);
-            if alone && (stop || ended_in_order || now.saturating_sub(idle_since) >= linger) {
+            if alone
+                && (stop
+                    || ended_in_order
+                    || self.drained
+                    || now.saturating_sub(idle_since) >= linger)
+            {
                 return Ok(());
             }
         }
@@ -202,6 +226,7 @@ impl Agent {
         self.callers.push(Caller {
             conn,
             yields: None,
+            drains: None,
             adopting: None,
         });
     }
@@ -228,6 +253,20 @@ impl Agent {
                 };
                 reply(&mut caller.conn, answer).ok()?;
             }
+            if let Some(until) = caller.drains {
+                // Breaks if: a session is not waited for; the agent would end with what its ranks left behind.
+                let busy = !self.sessions.is_empty() && !off(Switch::AgentDrained);
+                if busy && self.clock.now() < until {
+                    return (!caller.conn.is_closed()).then_some(caller);
+                }
+                caller.drains = None;
+                let answer = self.tell_ends(&mut caller.conn).and_then(|()| match busy {
+                    true => Err(Error::unavailable("a session is still there")),
+                    false => Ok(()),
+                });
+                self.drained |= answer.is_ok();
+                reply(&mut caller.conn, answer).ok()?;
+            }
             let message = match caller.conn.try_receive() {
                 Ok(Some(Message::Agent(message))) => message,
                 Ok(None) => return (!caller.conn.is_closed()).then_some(caller),
@@ -241,6 +280,10 @@ impl Agent {
                     let patience = Duration::from_millis(patience_ms);
                     let now = self.clock.now();
                     caller.yields = Some((now, now + patience));
+                    continue;
+                }
+                AgentMessage::Drain { patience_ms } => {
+                    caller.drains = Some(self.clock.now() + Duration::from_millis(patience_ms));
                     continue;
                 }
                 AgentMessage::Begin => match caller.adopting.take() {
@@ -266,6 +309,15 @@ impl Agent {
     fn tell_status(&self, conn: &mut Conn) -> Result<()> {
         let notes = std::iter::once(self.whose.clone());
         for text in notes.chain(self.sessions.iter().map(Session::summary)) {
+            conn.send(&Message::Agent(AgentMessage::Note { text }), PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// How sessions ended, and what those that are there are doing.
+    fn tell_ends(&self, conn: &mut Conn) -> Result<()> {
+        let there = self.sessions.iter().map(Session::summary);
+        for text in self.ended.iter().cloned().chain(there) {
             conn.send(&Message::Agent(AgentMessage::Note { text }), PATIENCE)?;
         }
         Ok(())
@@ -310,16 +362,46 @@ pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
     let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
     let mut told = Vec::new();
     ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
-        let pairs = text.split('\t').filter_map(|pair| pair.split_once('='));
-        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        told.push(pairs.map(own).collect());
+        told.push(read_fields(&text));
     })?;
     Ok(told)
 }
 
+fn read_fields(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('\t').filter_map(|pair| pair.split_once('='));
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    pairs.map(own).collect()
+}
+
+/// Has the agent at this address finish what ranks left behind, at most `patience`, and end; what it says of each
+/// session, and whether all of them are over.
+///
+/// # Errors
+/// Unavailable when it is gone or does not answer.
+pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Told, bool)> {
+    let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
+    let patience_ms = patience.as_millis().try_into().unwrap_or(u64::MAX);
+    let (mut told, mut answered) = (Vec::new(), false);
+    let message = AgentMessage::Drain { patience_ms };
+    let done = ask(&mut conn, message, None, patience + timeout, |text| {
+        answered = true;
+        told.push(read_fields(&text));
+    });
+    match done {
+        Ok(()) => {
+            // It hangs up when it is gone.
+            let _ = conn.receive(timeout);
+            Ok((told, true))
+        }
+        // It says of each session that is there what it is doing.
+        Err(error) if answered && error.kind() == ErrorKind::Unavailable => Ok((told, false)),
+        Err(error) => Err(error),
+    }
+}
+
 impl Caller {
     fn is_busy(&self) -> bool {
-        self.adopting.is_some() || self.yields.is_some()
+        self.adopting.is_some() || self.yields.is_some() || self.drains.is_some()
     }
 }
 

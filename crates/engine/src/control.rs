@@ -24,6 +24,7 @@ use crate::protocol::{
 use crate::prune::{KeepRule, Referred, prune};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
@@ -67,6 +68,10 @@ pub struct ControlShared {
     /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
     /// each snapshot in the pool.
     pub reports: Mutex<VecDeque<Reported>>,
+    /// Containers of other nodes of this run in the node's directory, as of its last commit there: counted in agents, which are asked.
+    pub replicas: AtomicU64,
+    /// See `replicas`.
+    pub replica_bytes: AtomicU64,
     /// CP-threads of this process that may still leave reports there.
     pub reporters: AtomicU32,
 }
@@ -486,6 +491,29 @@ impl Control {
             // Nothing is lost by keeping too much; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
         }
+        if matches!(level, Level::Peers(_)) && self.context.outlives {
+            dirs.iter()
+                .for_each(|dir| self.count_replicas(dir.as_ref()));
+        }
+    }
+
+    /// Counts what this node holds for others, for those who ask.
+    fn count_replicas(&self, dir: &dyn Dir) {
+        // A directory that cannot be listed is noticed by those who need it.
+        let Ok(entries) = dir.list() else { return };
+        let epoch = self.context.facts.epoch;
+        let of_others = entries.iter().filter(|entry| {
+            matches!(FileName::parse(&entry.name), Some(FileName::Container { epoch: counter, run, node, .. })
+                if (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node != self.context.node)
+        });
+        let (count, bytes) = of_others.fold((0, 0), |(count, bytes), entry| {
+            (count + 1, bytes + entry.len_bytes)
+        });
+        self.context.shared.replicas.store(count, Ordering::Release);
+        self.context
+            .shared
+            .replica_bytes
+            .store(bytes, Ordering::Release);
     }
 
     /// The placed directories that still take part: their numbers and themselves.

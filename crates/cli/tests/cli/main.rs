@@ -5,6 +5,7 @@
 
 mod agent;
 mod copies;
+mod drain;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
