@@ -38,6 +38,10 @@ pub enum Command {
     Run(RunArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
+    /// Ask the run of a job to take a checkpoint and end, and wait until it has
+    Halt(HaltArgs),
+    /// Wait until the agents of a job on this machine have made safe what they hold, and end them
+    Drain(DrainArgs),
     /// Show the agents of this user on this machine, and what they are doing
     Status(StatusArgs),
     /// Examine this machine and the directories given, and say what to do
@@ -58,6 +62,8 @@ impl Command {
             Command::Restore(_) => "restore",
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
+            Command::Halt(_) => "halt",
+            Command::Drain(_) => "drain",
             Command::Status(_) => "status",
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
@@ -168,7 +174,12 @@ pub struct RunArgs {
     #[command(flatten)]
     pub place: Where,
     /// How many times to restart after a failure
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(
+        long,
+        visible_alias = "max-restarts",
+        value_name = "N",
+        default_value_t = 3
+    )]
     pub restarts: u32,
     /// Seconds between asking the command to end and killing it
     #[arg(long, value_name = "S", default_value_t = 30.0)]
@@ -233,6 +244,48 @@ pub struct NodeArgs {
     /// The nodes are names on this machine: ORCHECK_NODE is set to the list, over which the ranks are dealt
     #[arg(long = "virtual")]
     pub virtual_nodes: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The run hears of it within seconds, takes a checkpoint at the next step that its ranks agree on, and orc_should_stop() \
+is true on all of them. With every_steps as the only trigger that is the next checkpoint. The request is for the run \
+that is there: `orcheck run` does not start the job again (it ends with 13), but whoever starts it anew goes on from \
+the checkpoint. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
+pub struct HaltArgs {
+    #[command(flatten)]
+    pub place: Where,
+    /// Longest wait for the run to end, in seconds; the request stays afterwards
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub timeout: f64,
+    /// Only ask
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Ask although no run seems to be there
+    #[arg(long)]
+    pub force: bool,
+    /// Show what is asked, and whether the job runs
+    #[arg(long, conflicts_with_all = ["no_wait", "force", "remove"])]
+    pub list: bool,
+    /// Take the request back; a run that has heard of it and agreed ends all the same
+    #[arg(long, conflicts_with_all = ["no_wait", "force"])]
+    pub remove: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For the end of a batch script: when ranks are gone, their agents still write, replicate and commit what was sealed. An \
+agent whose ranks live goes on until they end; use `orcheck halt` first.")]
+pub struct DrainArgs {
+    /// Name of the job
+    #[arg(long, value_name = "NAME")]
+    pub job: String,
+    /// Only agents that were given this first directory, as they were given it: where several jobs have this name
+    #[arg(long = "dir", value_name = "ROOT")]
+    pub dir: Option<PathBuf>,
+    /// Longest wait, in seconds
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub timeout: f64,
 }
 
 #[derive(Debug, Args)]

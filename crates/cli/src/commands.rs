@@ -3,6 +3,8 @@
 mod agent;
 mod completions;
 mod doctor;
+mod drain;
+mod halt;
 mod ls;
 mod man;
 mod restore;
@@ -23,6 +25,8 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Agent(args) => agent::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
+        Command::Halt(args) => halt::run(&args, !cli.json),
+        Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -29,8 +29,9 @@ pub const NO_SPACE: u8 = 9;
 /// The job, directory, step, rank, region or command does not exist.
 pub const NOT_FOUND: u8 = 10;
 /// A deadline passed.
-#[allow(dead_code)] // Frozen for commands that wait; none of today's does.
 pub const TIMEOUT: u8 = 12;
+/// The job was asked to halt, and did.
+pub const HALTED: u8 = 13;
 /// Stopped by SIGINT.
 pub const INTERRUPTED: u8 = 130;
 /// Stopped by SIGTERM.
@@ -51,9 +52,11 @@ Exit codes:
     9  no space left, or quota used up
    10  not found: job, directory, step, rank, region or command
    12  timeout: a deadline passed
+   13  halted: the job ended because `orcheck halt` asked for it; start it again to go on
   130  stopped by SIGINT
   143  stopped by SIGTERM
-`orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it).";
+`orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it), but with 13 when
+a job that was asked to halt ended well.";
 
 /// The code for an error that a command does not treat specially.
 pub fn of(kind: ErrorKind) -> u8 {
@@ -88,10 +91,11 @@ mod tests {
             NO_SPACE,
             NOT_FOUND,
             TIMEOUT,
+            HALTED,
             INTERRUPTED,
             TERMINATED,
         ];
-        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 130, 143]);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 130, 143]);
         for code in codes {
             assert!(
                 TABLE

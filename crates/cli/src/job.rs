@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_engine::catalog::{Catalog, Commit};
-use orcheck_format::{Error, ErrorKind, FileName, JobName, Result};
+use orcheck_engine::reader::homes;
+use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
 use orcheck_io::{Dir, Secret, SecretSource, Steps, open_dir};
 
 use crate::args::{Unlock, Where, Which};
@@ -270,12 +271,33 @@ impl Job {
         self.copies_for(commit, name).next().map(|(place, _)| place)
     }
 
+    /// The places that hold a file of this commit.
+    pub fn places_with(&self, commit: &Commit, name: &str) -> Vec<usize> {
+        self.copies_for(commit, name)
+            .map(|(place, _)| place)
+            .collect()
+    }
+
+    /// The newest commit that is not newer than this one and is here whole, as far as names and lengths tell.
+    pub fn older_whole(&self, than: &Commit) -> Option<&CommitRecord> {
+        let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
+        let commits = self.catalog.commits().iter();
+        let mut others = commits
+            .filter(|commit| key(commit) <= key(than) && commit.record != than.record)
+            .filter(|commit| self.missing(commit).is_none());
+        others.next().map(|commit| &commit.record)
+    }
+
     /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
     pub fn missing(&self, commit: &Commit) -> Option<String> {
         let mut missing = commit.record.containers.iter().filter_map(|container| {
             let mut copies = self.copies_for(commit, &container.file).peekable();
             let Some((_, found)) = copies.peek().copied() else {
-                return Some(format!("container {} is not here", container.file));
+                return Some(format!(
+                    "container {} is not here ({})",
+                    container.file,
+                    homes(&commit.record, container)
+                ));
             };
             let whole = copies.any(|(_, len_bytes)| len_bytes == container.len_bytes);
             (!whole).then(|| {

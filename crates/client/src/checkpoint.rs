@@ -78,6 +78,7 @@ impl Session {
                 .declare_chunks(self.local, turn, self.chunks_of(prepared));
         }
         let same = self.regions.same_crc();
+        self.hear_halt();
         let busy = self.flushing() >= self.options.held_steps as usize;
         let mut values = [
             step as i64,

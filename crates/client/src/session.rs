@@ -437,7 +437,14 @@ impl Session {
     /// # Errors
     /// What the collective says.
     pub fn due(&mut self, step: u64) -> Result<bool> {
+        self.hear_halt();
         self.trigger.due(self.collective.as_mut(), step)
+    }
+
+    /// Tells the triggers whether the engine of this node has seen a request to halt.
+    pub(crate) fn hear_halt(&mut self) {
+        let asked = self.index().is_halt_asked();
+        self.trigger.hear_halt(asked);
     }
 
     /// Handle for signal handlers and other threads.

@@ -1,7 +1,7 @@
 //! When a checkpoint is due.
 //!
 //! * every n steps: every rank knows it, no message;
-//! * every t seconds, a signal, a request, the job's end, an overhead budget: one rank may know
+//! * every t seconds, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
 //!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
 //!   of the run time.
 //!
@@ -124,6 +124,8 @@ pub struct Trigger {
     blocked_s: f64,
     last_blocked_s: f64,
     stop: bool,
+    /// Somebody outside asks this run to end.
+    halt: bool,
     /// The last answer of `due` came from a wish, not from the step.
     answered: bool,
 }
@@ -165,6 +167,7 @@ impl Trigger {
             blocked_s: 0.0,
             last_blocked_s: 0.0,
             stop: false,
+            halt: false,
             answered: false,
         })
     }
@@ -184,7 +187,12 @@ impl Trigger {
     /// This rank's wish to stop, for the checkpoint's own message.
     #[must_use]
     pub fn wants_stop(&self) -> bool {
-        self.request.stop.load(Ordering::Acquire)
+        self.request.stop.load(Ordering::Acquire) || self.halt
+    }
+
+    /// Whether somebody outside asks this run to take a checkpoint and end; it can be withdrawn until all ranks agreed.
+    pub fn hear_halt(&mut self, asked: bool) {
+        self.halt = asked;
     }
 
     /// Takes the agreed wish to stop in.

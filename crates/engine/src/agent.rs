@@ -11,13 +11,15 @@
 //!      ── Adopt + pool, Lock…, Door…, Link… (each ◀── Done), Begin ─▶ threads started ◀── Done
 //!      ── ResumedFrom ─▶        ◀── Note
 //!      ── Leave, or its end ─▶ drained, everything let go of         ◀── hangs up
+//! anybody ── Drain ─▶ nothing left of any session?               ◀── Note…, Done: it ends
 //! ```
 //!
 //! Invariants:
 //! 1. Only processes of the same user are let in: the kernel says who is at the other end.
 //! 2. A session ends when no rank is left and all that was handed over is decided, at the latest the session's timeout
 //!    after its last rank.
-//! 3. The agent ends when a job was ended in order, else a stated time after its last session.
+//! 3. The agent ends when a job was ended in order, or it was told to and no session is left, else a stated time after its
+//!    last session.
 //! 4. What it holds of other nodes can be read from it until it ends, or is in a new run.
 //! 5. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
 //!    everything of it.
@@ -64,6 +66,8 @@ const WORDS_MAX: usize = 64;
 const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
 const SLICE: Duration = Duration::from_millis(200);
+/// Sessions that ended of which it is remembered how.
+const ENDED_LIMIT: usize = 16;
 /// Most conversations besides those of sessions; the oldest that is idle goes first.
 const CALLERS_LIMIT: usize = 64;
 
@@ -92,6 +96,10 @@ pub struct Agent {
     /// Replicas of other nodes that lie in memory, of all sessions.
     ram: Arc<Ram>,
     callers: Vec<Caller>,
+    /// How the last sessions ended, as [`fields`].
+    ended: Vec<String>,
+    /// Somebody asked it to end once there is nothing left.
+    drained: bool,
 }
 
 /// Somebody who came in and has no session yet.
@@ -99,6 +107,8 @@ struct Caller {
     conn: Conn,
     /// It waits for older runs to finish: from when, and until when.
     yields: Option<(Duration, Duration)>,
+    /// It waits for all sessions to end: until when.
+    drains: Option<Duration>,
     adopting: Option<Adopting>,
     /// What it said whose descriptor has not come yet.
     awaits: Option<AgentMessage>,
@@ -152,6 +162,8 @@ impl Agent {
             shelf: None,
             ram: Arc::new(Ram::new(steps)),
             callers: Vec::new(),
+            ended: Vec::new(),
+            drained: false,
         })
     }
 
@@ -188,11 +200,16 @@ impl Agent {
             self.sessions.retain_mut(|session| {
                 let over = session.is_over();
                 if over {
+                    // One that could not begin has nothing to tell.
+                    self.ended
+                        .extend(Some(session.summary()).filter(|told| !told.is_empty()));
                     ended_in_order |= session.ended_in_order();
-                    left = session.take_shelf();
+                    left = session.take_shelf().or(left.take());
                 }
                 !over
             });
+            let surplus = self.ended.len().saturating_sub(ENDED_LIMIT);
+            self.ended.drain(..surplus);
             if let Some(shelf) = left {
                 self.clear_shelf();
                 self.shelf = Some(shelf);
@@ -208,7 +225,12 @@ impl Agent {
                 self.sessions.iter().for_each(Session::stop);
             }
             let alone = self.sessions.is_empty() && !self.callers.iter().any(Caller::is_busy);
-            if alone && (stop || ended_in_order || now.saturating_sub(idle_since) >= linger) {
+            if alone
+                && (stop
+                    || ended_in_order
+                    || self.drained
+                    || now.saturating_sub(idle_since) >= linger)
+            {
                 self.clear_shelf();
                 return Ok(());
             }
@@ -239,6 +261,7 @@ impl Agent {
         self.callers.push(Caller {
             conn,
             yields: None,
+            drains: None,
             adopting: None,
             awaits: None,
             heard: self.clock.now(),
@@ -283,6 +306,20 @@ impl Agent {
                 reply_within(&mut caller.conn, done, WORD).ok()?;
                 continue;
             }
+            if let Some(until) = caller.drains {
+                // Breaks if: a session is not waited for; the agent would end with what its ranks left behind.
+                let busy = !self.sessions.is_empty() && !off(Switch::AgentDrained);
+                if busy && self.clock.now() < until {
+                    return (!caller.conn.is_closed()).then_some(caller);
+                }
+                caller.drains = None;
+                let answer = self.tell_ends(&mut caller.conn).and_then(|()| match busy {
+                    true => Err(Error::unavailable("a session is still there")),
+                    false => Ok(()),
+                });
+                self.drained |= answer.is_ok();
+                reply_within(&mut caller.conn, answer, WORD).ok()?;
+            }
             let message = match caller.conn.try_receive() {
                 Ok(Some(Message::Agent(message))) => message,
                 Ok(None) => return self.stays(caller),
@@ -297,6 +334,10 @@ impl Agent {
                     let patience = Duration::from_millis(patience_ms);
                     let now = self.clock.now();
                     caller.yields = Some((now, now + patience));
+                    continue;
+                }
+                AgentMessage::Drain { patience_ms } => {
+                    caller.drains = Some(self.clock.now() + Duration::from_millis(patience_ms));
                     continue;
                 }
                 AgentMessage::Begin => match caller.adopting.take() {
@@ -347,6 +388,15 @@ impl Agent {
         }
         Ok(())
     }
+
+    /// How sessions ended, and what those that are there are doing.
+    fn tell_ends(&self, conn: &mut Conn) -> Result<()> {
+        let there = self.sessions.iter().map(Session::summary);
+        for text in self.ended.iter().cloned().chain(there) {
+            conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;
+        }
+        Ok(())
+    }
 }
 
 /// What a status note is made of: names and values, each pair behind a tab, with an equals sign between the two.
@@ -387,16 +437,47 @@ pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
     let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
     let mut told = Vec::new();
     ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
-        let pairs = text.split('\t').filter_map(|pair| pair.split_once('='));
-        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        told.push(pairs.map(own).collect());
+        told.push(read_fields(&text));
     })?;
     Ok(told)
 }
 
+fn read_fields(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('\t').filter_map(|pair| pair.split_once('='));
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    pairs.map(own).collect()
+}
+
+/// Has the agent at this address finish what ranks left behind, at most `patience`, and end; what it says of each
+/// session, and whether all of them are over.
+///
+/// # Errors
+/// Unavailable when it is gone or does not answer.
+pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Told, bool)> {
+    let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
+    let patience_ms = patience.as_millis().try_into().unwrap_or(u64::MAX);
+    let (mut told, mut answered) = (Vec::new(), false);
+    let message = AgentMessage::Drain { patience_ms };
+    let done = ask(&mut conn, message, None, patience + timeout, |text| {
+        answered = true;
+        told.push(read_fields(&text));
+    });
+    match done {
+        Ok(()) => {
+            // It hangs up when it is gone.
+            let _ = conn.receive(timeout);
+            Ok((told, true))
+        }
+        // It says of each session that is there what it is doing.
+        Err(error) if answered && error.kind() == ErrorKind::Unavailable => Ok((told, false)),
+        Err(error) => Err(error),
+    }
+}
+
 impl Caller {
     fn is_busy(&self) -> bool {
-        self.adopting.is_some() || self.yields.is_some() || self.awaits.is_some()
+        let busy = [self.yields.is_some(), self.drains.is_some()];
+        busy.contains(&true) || self.adopting.is_some() || self.awaits.is_some()
     }
 }
 

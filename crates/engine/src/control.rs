@@ -15,6 +15,7 @@
 //! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
 
 use crate::commit;
+use crate::halt::Watch;
 use crate::index::{Index, IndexShape, Outcome};
 use crate::places::Places;
 use crate::protocol::{
@@ -24,6 +25,7 @@ use crate::prune::{KeepRule, Referred, prune};
 use crate::relay::{Relay, RelayAction, RelayEvent, Tree};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
@@ -67,6 +69,10 @@ pub struct ControlShared {
     /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
     /// each snapshot in the pool.
     pub reports: Mutex<VecDeque<Reported>>,
+    /// Containers of other nodes of this run in the node's directory, as of its last commit there: counted in agents, which are asked.
+    pub replicas: AtomicU64,
+    /// See `replicas`.
+    pub replica_bytes: AtomicU64,
     /// CP-threads of this process that may still leave reports there.
     pub reporters: AtomicU32,
 }
@@ -153,6 +159,7 @@ pub struct Control {
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,
+    halt: Watch,
     /// The lead knows that no rank is left here.
     left: bool,
 }
@@ -172,7 +179,13 @@ impl Control {
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
         let relay = (context.tree.relays().contains(&context.node))
             .then(|| Relay::new(context.tree, context.node));
+        let placed = context.places.servers.iter().flatten();
+        let mut claimed: Vec<Arc<dyn Dir>> =
+            placed.filter(|_| context.node == 0).cloned().collect();
+        claimed.extend(context.places.node.clone());
+        let halt = Watch::new(claimed, context.facts.epoch.counter, context.clock.now());
         let mut this = Self {
+            halt,
             context,
             links,
             poller,
@@ -215,6 +228,7 @@ impl Control {
             drop(fds);
             self.receive();
             self.say_goodbye();
+            self.look_for_halt();
             while let Some(work) = self.work.pop_front() {
                 match work {
                     Work::Node(event) => {
@@ -241,6 +255,17 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    fn look_for_halt(&mut self) {
+        let Some(asked) = self.halt.look(self.context.clock.now()) else {
+            return;
+        };
+        Index::new(&self.context.pool, self.context.shape).set_halt(asked);
+        self.context.shared.note(match asked {
+            true => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
+            false => "the request to halt was withdrawn".to_owned(),
+        });
     }
 
     /// Whether everything that the ranks, all gone, handed over is decided.
@@ -506,6 +531,29 @@ impl Control {
             // Nothing is lost by keeping too much; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
         }
+        if matches!(level, Level::Peers(_)) && self.context.outlives {
+            dirs.iter()
+                .for_each(|dir| self.count_replicas(dir.as_ref()));
+        }
+    }
+
+    /// Counts what this node holds for others, for those who ask.
+    fn count_replicas(&self, dir: &dyn Dir) {
+        // A directory that cannot be listed is noticed by those who need it.
+        let Ok(entries) = dir.list() else { return };
+        let epoch = self.context.facts.epoch;
+        let of_others = entries.iter().filter(|entry| {
+            matches!(FileName::parse(&entry.name), Some(FileName::Container { epoch: counter, run, node, .. })
+                if (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node != self.context.node)
+        });
+        let (count, bytes) = of_others.fold((0, 0), |(count, bytes), entry| {
+            (count + 1, bytes + entry.len_bytes)
+        });
+        self.context.shared.replicas.store(count, Ordering::Release);
+        self.context
+            .shared
+            .replica_bytes
+            .store(bytes, Ordering::Release);
     }
 
     /// The placed directories that still take part: their numbers and themselves.

@@ -106,6 +106,7 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
                 FileName::Claim { epoch }
                 | FileName::Resumed { epoch }
                 | FileName::Members { epoch }
+                | FileName::Halt { epoch }
                 | FileName::Commit { epoch, .. }
                 | FileName::Container { epoch, .. }
                 | FileName::Stripe { epoch, .. },
@@ -260,18 +261,8 @@ pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Cl
 
 fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
     let counter = highest_claim(dirs)?;
-    let name = FileName::Claim { epoch: counter }.to_string();
     for dir in dirs {
-        let file = match dir.open(&name) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let free = match file.try_lock() {
-            Err(error) if error.kind() == ErrorKind::Unsupported => true,
-            free => free?,
-        };
-        if !free
+        if is_locked(dir.as_ref(), counter)?
             && !off(Switch::ClaimLock)
             && let Ok(claim) = read_claim(dir.as_ref(), counter)
         {
@@ -281,8 +272,27 @@ fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
     Ok(None)
 }
 
+/// Whether the run that claimed this epoch here holds the lock of its claim. Where there are no locks none is held.
+///
+/// # Errors
+/// What the directory says.
+pub fn is_locked(dir: &dyn Dir, counter: u64) -> Result<bool> {
+    let file = match dir.open(&FileName::Claim { epoch: counter }.to_string()) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock() {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
+        free => Ok(!free?),
+    }
+}
+
 /// Highest counter that a run claimed, 0 if none.
-fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
+///
+/// # Errors
+/// When a directory cannot be listed.
+pub fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     let mut highest = 0;
     for dir in dirs {
         for entry in dir.list()? {
@@ -296,7 +306,9 @@ fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     Ok(highest)
 }
 
-fn describe(claim: &Claim) -> String {
+/// Who claimed, in the user's words.
+#[must_use]
+pub fn describe(claim: &Claim) -> String {
     format!(
         "process {} of user {} on host {}, since unix time {}.{:03}",
         claim.pid,

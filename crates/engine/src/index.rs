@@ -14,7 +14,8 @@
 //!       15           notes for the user so far, of an engine in another process
 //!       16 … 31      one bit per placed directory: out of use
 //!       32           newest step committed at level process, plus one
-//!       33 …         per writer: news (bumped when one of its rings gets an entry)
+//!       33           the run is asked to take a checkpoint and end
+//!       34 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
@@ -53,7 +54,8 @@ const INACTIVE: u32 = 16;
 /// Placed directories of which the index can say that they are out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
 const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
-const WRITERS: u32 = COMMITTED_PROCESS + 1;
+const HALT: u32 = COMMITTED_PROCESS + 1;
+const WRITERS: u32 = HALT + 1;
 const RANK_WORDS: u32 = 10;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
@@ -342,6 +344,17 @@ impl<'p> Index<'p> {
         self.get(NOTES)
     }
 
+    /// Says whether the run is asked to take a checkpoint and end.
+    pub fn set_halt(&self, asked: bool) {
+        self.set(HALT, u64::from(asked));
+    }
+
+    /// Whether the run is asked to take a checkpoint and end.
+    #[must_use]
+    pub fn is_halt_asked(&self) -> bool {
+        self.get(HALT) != 0
+    }
+
     /// The process of a rank ended; its CP-thread gets nothing more from it.
     pub fn set_rank_gone(&self, local: u32) {
         self.set(self.rank_word(local, RANK_GONE), 1);
@@ -458,6 +471,13 @@ impl<'p> Index<'p> {
         }
         self.set(base, step + 1);
         Some(base)
+    }
+
+    /// The newest step of which anything is known here.
+    #[must_use]
+    pub fn newest_step(&self) -> Option<u64> {
+        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
+        places.map(|base| self.get(base)).max()?.checked_sub(1)
     }
 
     /// Publishes what became of `step` at `level`.

@@ -31,6 +31,7 @@ pub mod descriptor;
 pub mod encoding;
 pub mod epoch;
 pub mod flush;
+pub mod halt;
 pub mod host;
 pub mod index;
 pub mod keeper;

@@ -255,6 +255,8 @@ pub fn prune(
                     | FileName::Resumed { epoch }
                     | FileName::Members { epoch },
                 ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
+                // For an older run: nobody looks at it any more.
+                Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
                 _ => going.contains(name),
@@ -315,7 +317,8 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             | FileName::Stripe { epoch, .. }
             | FileName::Claim { epoch }
             | FileName::Resumed { epoch }
-            | FileName::Members { epoch },
+            | FileName::Members { epoch }
+            | FileName::Halt { epoch },
         ) => epoch < counter,
         _ => false,
     }

@@ -19,10 +19,14 @@
 //! one place while another place has a good one. Recognised and refused: everything else that was damaged,
 //! swapped, mixed up or written by a newer version.
 //!
-//! Not here: choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
+//! Not here: reading on in another copy (`reader/copies.rs`), choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
 
+mod copies;
 mod scan;
 mod source;
+
+pub(crate) use copies::nowhere;
+pub use copies::{beside_a_good_copy, homes};
 
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
@@ -129,17 +133,7 @@ impl Reader {
                 },
             }
         }
-        Err(worst.unwrap_or_else(|| {
-            Error::not_found(format!(
-                "container {} of step {} (node {}, {} bytes) is in none of these places: {}",
-                container.file,
-                commit.step,
-                container.node,
-                container.len_bytes,
-                listed(places)
-            ))
-            .next("give the directory that holds it, or use an older step")
-        }))
+        Err(worst.unwrap_or_else(|| nowhere(places, commit, container)))
     }
 
     /// `None` for the container of another level: it has the same name, in the directories of that level.

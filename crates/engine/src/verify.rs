@@ -2,7 +2,9 @@
 //!
 //! How: each container is opened as a restore would open it, then every extent is read and its checksum
 //! compared; then the file is walked from its header through rank headers and rank records to the trailer, the
-//! records are compared with the manifest, and the padding must be zero. Verification goes on after a finding.
+//! records are compared with the manifest, and the padding must be zero. Verification goes on after a finding. Where
+//! several places hold a container, as they do at level `peers`, every copy is read, and what is damaged in one of them
+//! is no loss while another one has it.
 //!
 //! Invariants:
 //! 1. A verdict without findings means: every region of every rank can be restored (an encrypted one: was stored
@@ -16,6 +18,7 @@
 //! Not here: damaged commit records (the catalog notes them), and repair.
 
 use orcheck_format::sabotage::{Switch, off};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orcheck_format::{
@@ -24,7 +27,10 @@ use orcheck_format::{
 };
 use orcheck_io::{Dir, File, Secret};
 
-use crate::reader::{PIECE_BYTES, Reader, is_striped, manifest_of, padded, part_at, walk};
+use crate::reader::{
+    PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
+    walk,
+};
 
 /// Most findings kept of one container.
 pub const MAX_FINDINGS: usize = 100;
@@ -49,8 +55,10 @@ pub struct Finding {
 pub struct ContainerVerdict {
     /// File name of the container.
     pub file: String,
-    /// Full path of the copy that was read; `None` if none could be opened.
+    /// Full path of the copy that was read, the best where there are several; `None` if none could be opened.
     pub path: Option<String>,
+    /// Copies found in the places.
+    pub copies: u32,
     /// Index of the node that wrote it.
     pub node: u32,
     /// Ranks read.
@@ -146,26 +154,112 @@ pub fn verify_commit_with(
     let mut before = 0;
     let mut containers = Vec::new();
     for container in &commit.containers {
-        let mut check = Check::new(container);
-        match Reader::open(places, commit, container) {
-            Err(error) => check.find(&error, true, None, None),
-            Ok(mut reader) => {
-                if secret.is_some() {
-                    reader.unlock(secret)?;
-                }
-                let stripes = reader.stripe_bytes();
-                total += stripes;
-                check.container(&reader, commit, container, &mut |done| {
-                    progress(before + done, total)
-                });
-                before += stripes;
+        let mut copies = Vec::new();
+        for dir in places {
+            let opened = Reader::open_in(dir.as_ref(), places, commit, container);
+            if matches!(opened, Ok(None)) {
+                continue;
             }
+            // The first one was counted as the only one.
+            total += if copies.is_empty() {
+                0
+            } else {
+                container.len_bytes
+            };
+            let mut check = Check::new(container);
+            match opened {
+                Err(error) => check.find(&error, true, None, None),
+                Ok(None) => {}
+                Ok(Some(mut reader)) => {
+                    if secret.is_some() {
+                        reader.unlock(secret)?;
+                    }
+                    let stripes = reader.stripe_bytes();
+                    total += stripes;
+                    check.container(&reader, commit, container, &mut |done| {
+                        progress(before + done, total)
+                    });
+                    before += stripes;
+                }
+            }
+            before += container.len_bytes;
+            progress(before, total);
+            copies.push(check.verdict);
         }
-        before += container.len_bytes;
-        progress(before, total);
-        containers.push(check.verdict);
+        containers.push(if copies.is_empty() {
+            before += container.len_bytes;
+            progress(before, total);
+            let mut check = Check::new(container);
+            check.find(&nowhere(places, commit, container), true, None, None);
+            check.verdict
+        } else {
+            of_all_copies(copies)
+        });
     }
     Ok(Verdict { containers })
+}
+
+/// One verdict of those on the copies of a container: what one of them lacks is lost only if all others lack it too.
+fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
+    let lost: Vec<Lost> = copies.iter().map(Lost::of).collect();
+    let worth = |copy: &ContainerVerdict| {
+        let fatal = copy.findings.iter().filter(|finding| finding.fatal);
+        (fatal.count(), copy.findings.len())
+    };
+    let best = (0..copies.len()).min_by_key(|&at| worth(&copies[at]));
+    let mut all = copies.swap_remove(best.unwrap_or_default());
+    all.copies = lost.len() as u32;
+    let others = copies.into_iter().flat_map(|copy| {
+        all.checked_bytes += copy.checked_bytes;
+        all.locked_bytes += copy.locked_bytes;
+        all.more_findings += copy.more_findings;
+        copy.findings
+    });
+    let others: Vec<Finding> = others.collect();
+    all.findings.extend(others);
+    for finding in all.findings.iter_mut().filter(|finding| finding.fatal) {
+        // Breaks if: one good copy does not count; a replica would be held for nothing.
+        if lost.iter().any(|lost| !lost.holds(finding)) && !off(Switch::OtherPlace) {
+            finding.fatal = false;
+            finding.message = beside_a_good_copy(&finding.message);
+        }
+    }
+    // What is beyond the bound weighs less than what is kept.
+    all.findings.sort_by_key(|finding| !finding.fatal);
+    all.more_findings += all.findings.len().saturating_sub(MAX_FINDINGS) as u64;
+    all.findings.truncate(MAX_FINDINGS);
+    all
+}
+
+/// What a copy of a container lacks.
+enum Lost {
+    Everything,
+    Regions(BTreeSet<(u32, Option<String>)>),
+}
+
+impl Lost {
+    fn of(copy: &ContainerVerdict) -> Self {
+        let mut regions = BTreeSet::new();
+        for finding in copy.findings.iter().filter(|finding| finding.fatal) {
+            // More than could be kept: which they are is not known.
+            let Some(rank) = finding.rank.filter(|_| copy.more_findings == 0) else {
+                return Self::Everything;
+            };
+            regions.insert((rank, finding.region.clone()));
+        }
+        Self::Regions(regions)
+    }
+
+    fn holds(&self, finding: &Finding) -> bool {
+        match (self, finding.rank) {
+            (Self::Everything, _) => true,
+            // A whole container is lost here; this copy is there.
+            (Self::Regions(_), None) => false,
+            (Self::Regions(regions), Some(rank)) => {
+                regions.contains(&(rank, None)) || regions.contains(&(rank, finding.region.clone()))
+            }
+        }
+    }
 }
 
 struct Check {
@@ -178,6 +272,7 @@ impl Check {
             verdict: ContainerVerdict {
                 file: container.file.clone(),
                 path: None,
+                copies: 0,
                 node: container.node,
                 ranks: 0,
                 regions: 0,

@@ -161,6 +161,12 @@ pub enum AgentMessage {
     },
     /// What is the agent doing? Answered by a note about itself, one about each session, and `Done`.
     Status,
+    /// Finish what ranks left behind, and end. Answered by a note about each session that ended or is still there, and by
+    /// `Done`, or `Refused` when one is still there after this long.
+    Drain {
+        /// Longest wait, in milliseconds.
+        patience_ms: u64,
+    },
     /// On the rank's own connection: its snapshot of this step is whole in the pool.
     Sealed {
         /// The rank.
@@ -193,7 +199,7 @@ const FIRST_KIND: u8 = 20;
 
 impl AgentMessage {
     /// The kinds of these messages in a frame header.
-    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 13;
+    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 14;
 
     pub(crate) fn kind(&self) -> u8 {
         FIRST_KIND
@@ -212,6 +218,7 @@ impl AgentMessage {
                 AgentMessage::Ask => 11,
                 AgentMessage::Sealed { .. } => 12,
                 AgentMessage::Status => 13,
+                AgentMessage::Drain { .. } => 14,
             }
     }
 
@@ -247,6 +254,9 @@ impl AgentMessage {
             AgentMessage::Sealed { rank, step } => {
                 w.map(2).uint(1u8).uint(*rank).uint(2u8).uint(*step);
             }
+            AgentMessage::Drain { patience_ms } => {
+                w.map(1).uint(1u8).uint(*patience_ms);
+            }
             AgentMessage::ResumedFrom { step, epoch } => {
                 w.map(2).uint(1u8).uint(*step).uint(2u8).uint(*epoch);
             }
@@ -263,7 +273,7 @@ impl AgentMessage {
         let message = kind - FIRST_KIND;
         r.map(|r, key| {
             match (message, key) {
-                (0 | 4 | 6 | 12, 1) => first = Some(r.u64()?),
+                (0 | 4 | 6 | 12 | 14, 1) => first = Some(r.u64()?),
                 (0 | 4 | 6 | 12, 2) => second = Some(r.u64()?),
                 (1, 1) => job = Some(r.bytes(MAX_BLOB_BYTES)?.to_vec()),
                 (4, 3) => state = Some(ConnState::read(r)?),
@@ -314,6 +324,9 @@ impl AgentMessage {
             },
             11 => AgentMessage::Ask,
             13 => AgentMessage::Status,
+            14 => AgentMessage::Drain {
+                patience_ms: r.need(first, "patience (key 1)")?,
+            },
             12 => {
                 let rank = r.need(first, "rank (key 1)")?;
                 AgentMessage::Sealed {

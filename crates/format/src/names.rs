@@ -10,6 +10,7 @@
 //! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`process`, `node`, `peers2`, `global`) |
 //! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it went on |
 //! | `epoch-000007.members` | where its nodes are reached by later runs |
+//! | `epoch-000007.halt` | the run of epoch 7 is asked to take a checkpoint and end |
 //! | `<anything>.tmp` | a file that was not complete when its writer died |
 //!
 //! Invariants:
@@ -82,6 +83,11 @@ pub enum FileName {
         /// The epoch's counter.
         epoch: u64,
     },
+    /// The run of an epoch is asked to take a checkpoint and end.
+    Halt {
+        /// The epoch's counter.
+        epoch: u64,
+    },
     /// A file under construction; holds the final name.
     Temporary(
         /// The name without `.tmp`.
@@ -131,6 +137,7 @@ impl fmt::Display for FileName {
             FileName::Claim { epoch } => write!(f, "epoch-{epoch:06}.claim"),
             FileName::Resumed { epoch } => write!(f, "epoch-{epoch:06}.resumed"),
             FileName::Members { epoch } => write!(f, "epoch-{epoch:06}.members"),
+            FileName::Halt { epoch } => write!(f, "epoch-{epoch:06}.halt"),
             FileName::Temporary(name) => write!(f, "{name}.tmp"),
         }
     }
@@ -179,6 +186,7 @@ fn parse_loosely(text: &str) -> Option<FileName> {
             "claim" => Some(FileName::Claim { epoch }),
             "resumed" => Some(FileName::Resumed { epoch }),
             "members" => Some(FileName::Members { epoch }),
+            "halt" => Some(FileName::Halt { epoch }),
             _ => None,
         };
     }
@@ -280,6 +288,7 @@ mod tests {
             any::<u64>().prop_map(|epoch| FileName::Claim { epoch }),
             any::<u64>().prop_map(|epoch| FileName::Resumed { epoch }),
             any::<u64>().prop_map(|epoch| FileName::Members { epoch }),
+            any::<u64>().prop_map(|epoch| FileName::Halt { epoch }),
             "[a-z.-]{1,40}".prop_map(FileName::Temporary),
         ]
     }
@@ -351,6 +360,7 @@ mod tests {
             ("epoch-000007.claim", FileName::Claim { epoch: 7 }),
             ("epoch-000007.resumed", FileName::Resumed { epoch: 7 }),
             ("epoch-000007.members", FileName::Members { epoch: 7 }),
+            ("epoch-000007.halt", FileName::Halt { epoch: 7 }),
             ("x.orc.tmp", FileName::Temporary("x.orc".into())),
         ];
         for (text, name) in cases {

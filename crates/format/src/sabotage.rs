@@ -163,6 +163,9 @@ switches! {
     EpochAfter = "epoch-after", "that the claims are read again after a commit record is visible", "orcheck-client faults zombie";
     Superseded = "superseded", "that steps beyond the resumed one are ignored", "orcheck-engine reading resume_rule";
     Resumed = "resumed", "that a run records what it resumed from", "orcheck-client faults zombie";
+    AgentDrained = "agent-drained", "that a drained agent ends when nothing of its sessions is left", "orcheck-cli cli whose_ranks_live";
+    HaltOfEpoch = "halt-of-epoch", "that a request to halt is for one run of the job", "orcheck-engine reading a_request_to_halt";
+    HaltedStays = "halted-stays", "that a job which was asked to halt is not started again", "orcheck-cli cli halted_job";
     CounterFirst = "counter-first", "that a run which claims while another one looks is seen", "orcheck-client session claims_while";
     CounterOfNames = "counter-of-names", "that no epoch is given again although its claim was lost", "orcheck-client session claim_was_lost";
     LeadFirst = "lead-first", "that of all nodes the lead claims first", "orcheck-client session lead_claims";

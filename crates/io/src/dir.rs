@@ -21,7 +21,7 @@ use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
 use crate::steps::{Effect, Steps};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,6 +54,14 @@ pub trait Dir: Send + Sync {
     fn path(&self) -> &Path;
     /// Creates a file that must not exist yet, mode 0600, for reading and writing.
     fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>>;
+    /// Whether there is something of this name, whoever may read it.
+    fn holds(&self, name: &str) -> Result<bool> {
+        match self.open(name) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
     /// Opens an existing regular file for reading.
     fn open(&self, name: &str) -> Result<Box<dyn File>>;
     /// Renames a file in this directory, replacing `to`. Durable after [`Dir::sync`].
@@ -219,6 +227,15 @@ impl Dir for OsDir {
             file: file.number(),
         });
         Ok(Box::new(file))
+    }
+
+    fn holds(&self, name: &str) -> Result<bool> {
+        let full = self.begin("dir.open", "look for", name)?;
+        match retry(|| fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(rustix_error(errno, format_args!("look for {full}"))),
+        }
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {

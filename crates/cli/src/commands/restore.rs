@@ -9,13 +9,13 @@
 //! 3. An unfinished file is removed on every error and on SIGINT and SIGTERM.
 //! 4. A file name made of a region's name is one plain component and stands for that name alone.
 //!
-//! Faults survived: damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
+//! Faults survived: damage of which another copy is free; damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
 //! file ending in `.orcheck.tmp` may stay behind; the next restore to that name removes it).
 
 use std::io::Write;
 use std::sync::Arc;
 
-use orcheck_engine::reader::{Reader, holder_of};
+use orcheck_engine::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
 use orcheck_io::{Create, Dir, Secret};
 use serde_json::{Value, json};
@@ -41,6 +41,16 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     restored.map_err(|failure| {
         if let Some(code) = stop::requested() {
             return Failure::with(code, failure.error);
+        }
+        if failure.code == exit::NOT_FOUND
+            && job.missing(commit).is_some()
+            && let Some(older) = job.older_whole(commit)
+        {
+            let next = format!(
+                "restore step {} at level {}, which is here whole",
+                older.step, older.level
+            );
+            return Failure::with(failure.code, failure.error.next(next));
         }
         if failure.code != exit::CORRUPT {
             return failure;
@@ -94,7 +104,9 @@ fn one(
                     .into(),
             );
         }
-        to_stdout(&reader, rank, region)?;
+        to_stdout(&reader, rank, region, &mut |damage| {
+            warnings.push(beside_a_good_copy(damage.message()))
+        })?;
         return Ok(Outcome {
             code: exit::OK,
             text: String::new(),
@@ -113,6 +125,7 @@ fn one(
         rank,
         region,
         &mut |bytes| bar.inc(bytes),
+        &mut |damage| warnings.push(beside_a_good_copy(damage.message())),
     );
     bar.finish_and_clear();
     let crc = written?;
@@ -196,6 +209,7 @@ fn all(
                     rank.rank,
                     region,
                     &mut |bytes| bar.inc(bytes),
+                    &mut |damage| warnings.push(beside_a_good_copy(damage.message())),
                 );
                 let mut entry = match written {
                     Ok(crc) => {
@@ -292,9 +306,14 @@ fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
     }
 }
 
-fn to_stdout(reader: &Reader, rank: u32, region: &RegionRecord) -> Result<()> {
+fn to_stdout(
+    reader: &Reader,
+    rank: u32,
+    region: &RegionRecord,
+    damage: &mut dyn FnMut(&Error),
+) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    reader.stream_region(rank, region, &mut |_, bytes| {
+    reader.stream_region_of_any_copy(rank, region, damage, &mut |_, bytes| {
         check_stop()?;
         stdout.write_all(bytes).map_err(|error| {
             Error::unavailable(format!("standard output cannot be written: {error}"))
@@ -306,6 +325,7 @@ fn to_stdout(reader: &Reader, rank: u32, region: &RegionRecord) -> Result<()> {
 }
 
 /// Writes one region and gives back the checksum of what was written.
+#[allow(clippy::too_many_arguments)]
 fn write_region(
     dir: &dyn Dir,
     name: &str,
@@ -314,10 +334,11 @@ fn write_region(
     rank: u32,
     region: &RegionRecord,
     progress: &mut dyn FnMut(u64),
+    damage: &mut dyn FnMut(&Error),
 ) -> Result<u64> {
     let mut crc = Crc64::new();
     write_file(dir, name, force, &mut |sink| {
-        reader.stream_region(rank, region, &mut |at, bytes| {
+        reader.stream_region_of_any_copy(rank, region, damage, &mut |at, bytes| {
             crc.update(bytes);
             sink(at, bytes)?;
             progress(bytes.len() as u64);

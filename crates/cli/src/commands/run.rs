@@ -9,7 +9,9 @@
 //! 1. No process of a run is alive when the next run starts.
 //! 2. After SIGTERM, SIGINT or SIGHUP there is no further restart.
 //! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
-//! 4. The exit code is that of the last run: its own, or 128 + n when signal n killed it.
+//! 4. A job that was asked to halt since this began is not started again, where `--dir` or `--node-dir` let that be seen.
+//! 5. The exit code is that of the last run: its own, or 128 + n when signal n killed it; 13 when a job that was asked to
+//!    halt ended well.
 //!
 //! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a restart that makes no
 //! progress twice in a row (where `--dir` or `--node-dir` let that be seen) ends the restarts.
@@ -26,7 +28,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use orcheck_format::{Epoch, Error, Level, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, FileName, Level, Result};
 use orcheck_io::{Clock, SystemClock, install_signal};
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait,
@@ -89,7 +92,9 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         clock: SystemClock::new(),
         json: json_wanted,
     };
-    let mut known = supervisor.commits();
+    let mut known = supervisor.look();
+    // What was asked of earlier runs of the job is over.
+    let begun_after = known.as_ref().map_or(0, |known| known.epoch);
     let mut idle_runs = 0;
     let mut runs: Vec<Value> = Vec::new();
     let mut attempt = 1u32;
@@ -97,11 +102,11 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         let begin = supervisor.clock.now();
         let (status, stopped) = supervisor.one_run(attempt)?;
         let seconds = supervisor.clock.now().saturating_sub(begin).as_secs_f64();
-        let now = supervisor.commits();
+        let now = supervisor.look();
         let progress = match (&known, &now) {
             // Only where the user said which directories count: commits elsewhere would be overlooked.
             (Some(before), Some(after)) if supervisor.told_where() => {
-                Some(!after.is_subset(before))
+                Some(!after.commits.is_subset(&before.commits))
             }
             _ => None,
         };
@@ -112,7 +117,11 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         };
         let newest = now
             .as_ref()
-            .and_then(|commits| commits.last().map(|(step, ..)| *step));
+            .and_then(|now| now.commits.last().map(|(step, ..)| *step));
+        // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.
+        let halted = (now.as_ref())
+            .is_some_and(|now| now.halts.iter().any(|&epoch| epoch > begun_after))
+            && !off(Switch::HaltedStays);
         known = now.or(known);
         runs.push(json!({
             "attempt": attempt,
@@ -124,8 +133,17 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         }));
 
         let ended = format!("run {attempt} {} after {seconds:.1} s", describe(status));
-        let last = if status.success() {
+        let last = if status.success() && halted {
+            let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
+            let text = format!(
+                "{ended}: halted, as `orcheck halt` asked; newest checkpoint: {newest}; start it again to go on"
+            );
+            supervisor.say("halted", attempt, &text);
+            break exit::HALTED;
+        } else if status.success() {
             break exit::OK;
+        } else if halted {
+            Some("it was asked to halt".to_string())
         } else if stopped {
             Some("a signal asked to stop".to_string())
         } else if attempt > args.restarts {
@@ -201,6 +219,17 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     })
 }
 
+/// What is in a job's directories.
+#[derive(Default)]
+struct Seen {
+    /// Everything committed so far.
+    commits: BTreeSet<(u64, Epoch, Level)>,
+    /// The highest epoch that was claimed.
+    epoch: u64,
+    /// Epochs that were asked to halt.
+    halts: BTreeSet<u64>,
+}
+
 struct Supervisor<'a> {
     args: &'a RunArgs,
     grace: Duration,
@@ -225,21 +254,31 @@ impl Supervisor<'_> {
         !self.args.place.dirs.is_empty() || !self.args.place.node_dirs.is_empty()
     }
 
-    /// Everything committed so far, where directories are known and can be read.
-    fn commits(&self) -> Option<BTreeSet<(u64, Epoch, Level)>> {
-        let place = &self.args.place;
-        match Job::open(place) {
-            Ok(job) => Some(
-                job.catalog
-                    .commits()
-                    .iter()
-                    .map(|commit| (commit.record.step, commit.record.epoch, commit.record.level))
-                    .collect(),
-            ),
+    /// What the job's directories tell, where they are known and can be read.
+    fn look(&self) -> Option<Seen> {
+        let job = match Job::open(&self.args.place) {
+            Ok(job) => job,
             // Before the first run the job's directory need not be there.
-            Err(failure) if failure.code == exit::NOT_FOUND => Some(BTreeSet::new()),
-            Err(_) => None,
+            Err(failure) if failure.code == exit::NOT_FOUND => return Some(Seen::default()),
+            Err(_) => return None,
+        };
+        let mut seen = Seen::default();
+        let commits = job.catalog.commits().iter();
+        seen.commits = commits
+            .map(|commit| (commit.record.step, commit.record.epoch, commit.record.level))
+            .collect();
+        for (_, _, name) in job.catalog.files() {
+            match name {
+                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
+                    seen.epoch = seen.epoch.max(*epoch);
+                }
+                Some(FileName::Halt { epoch }) => {
+                    seen.halts.insert(*epoch);
+                }
+                _ => {}
+            }
         }
+        Some(seen)
     }
 
     /// Runs the command once; also says whether a signal asked to stop.

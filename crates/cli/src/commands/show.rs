@@ -34,6 +34,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "ranks",
         "size",
         "state",
+        "copies",
         "place",
     ]);
     let mut region_table = table(&[
@@ -59,6 +60,8 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             .sum();
         let found = job.find_file(commit, &container.file);
         let place = found.map(|place| job.place_path(place));
+        let here = job.places_with(commit, &container.file);
+        let name_of = |node: &u32| record.nodes.get(*node as usize).cloned();
         let node = record
             .nodes
             .get(container.node as usize)
@@ -82,11 +85,17 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
                 None => cell("readable", Tone::Good),
                 Some(_) => cell("unreadable", Tone::Bad),
             },
+            right(match container.holders.len() {
+                0 => here.len().to_string(),
+                holders => format!("{} of {}", here.len(), holders + 1),
+            }),
             plain(place.clone().unwrap_or_else(|| "-".into())),
         ]);
         let mut document = json!({
             "file": container.file,
             "place": place,
+            "copies": here.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
+            "holders": container.holders.iter().filter_map(name_of).collect::<Vec<String>>(),
             "node": container.node,
             "node_name": node,
             "writer": container.writer,

@@ -4,6 +4,7 @@
 //!
 //! Not here: agents of other nodes; ask there.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orcheck_engine::agent::{Told, list, status};
@@ -37,6 +38,7 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
         "sealed",
         "at the node",
         "global",
+        "replicas",
     ]);
     for agent in &agents {
         let field = |of: &Value, name: &str| match &of[name] {
@@ -69,6 +71,7 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
                 right(field(session, "committed_process")),
                 right(field(session, "committed_node")),
                 right(field(session, "committed_global")),
+                right(replicas(session)),
             ]);
         }
     }
@@ -85,6 +88,17 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     })
 }
 
+/// What a node holds for others, and how much it may: `3, 12.0 MiB of 2.0 GiB`.
+fn replicas(session: &Value) -> String {
+    let number = |name: &str| session[name].as_u64();
+    let Some((held, bytes)) = number("replicas").zip(number("replica_bytes")) else {
+        return "-".to_owned();
+    };
+    let budget = number("replica_budget_bytes");
+    let budget = budget.map_or(String::new(), |budget| format!(" of {}", size(budget)));
+    format!("{held}, {}{budget}", size(bytes))
+}
+
 /// What an agent said, if it is of the job that is asked for.
 fn of_job(at: &Address, told: Told, wanted: Option<&str>) -> Option<Value> {
     let mut told = told.into_iter();
@@ -92,6 +106,15 @@ fn of_job(at: &Address, told: Told, wanted: Option<&str>) -> Option<Value> {
     if wanted.is_some_and(|wanted| own.get("job").is_none_or(|job| job != wanted)) {
         return None;
     }
+    let sessions: Vec<Value> = told.map(typed).collect();
+    let mut agent = json!(own);
+    agent["address"] = json!(at.to_string());
+    agent["sessions"] = json!(sessions);
+    Some(agent)
+}
+
+/// What an agent said of a session, as a document.
+pub fn typed(session: BTreeMap<String, String>) -> Value {
     let typed = |(name, value): (String, String)| {
         let value = match (value.as_str(), value.parse::<u64>()) {
             ("none", _) => Value::Null,
@@ -100,10 +123,5 @@ fn of_job(at: &Address, told: Told, wanted: Option<&str>) -> Option<Value> {
         };
         (name, value)
     };
-    let sessions = told.map(|session| session.into_iter().map(typed).collect());
-    let sessions: Vec<Value> = sessions.map(Value::Object).collect();
-    let mut agent = json!(own);
-    agent["address"] = json!(at.to_string());
-    agent["sessions"] = json!(sessions);
-    Some(agent)
+    Value::Object(session.into_iter().map(typed).collect())
 }

@@ -3,7 +3,7 @@
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. A damaged commit record whose other copies are good is
-//! damage that loses no data. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
+//! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said.
 
 use orcheck_engine::catalog::Commit;
@@ -174,6 +174,7 @@ fn document(one: &Checked<'_>) -> Value {
         "containers": one.verdict.containers.iter().map(|container| json!({
             "file": container.file,
             "path": container.path,
+            "copies": container.copies,
             "node": container.node,
             "ranks": container.ranks,
             "regions": container.regions,

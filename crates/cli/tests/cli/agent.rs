@@ -42,7 +42,7 @@ fn processes(scratch: &Scratch) -> Vec<(u32, String)> {
         Some((pid, line.ok()?))
     });
     lines
-        .filter(|(_, line)| line.contains(&dir) && line.contains("agent"))
+        .filter(|(_, line)| line.contains(&format!("{dir}\0")) && line.contains("agent"))
         .collect()
 }
 

@@ -4,12 +4,16 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod agent;
+mod copies;
+mod drain;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
+mod halt;
 mod inspect;
 mod machine;
 mod nodes;
+mod program;
 mod restore;
 mod run;
 

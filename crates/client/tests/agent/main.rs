@@ -10,6 +10,8 @@ mod directories;
 mod disk;
 #[path = "../session/encoding.rs"]
 mod encoding;
+#[path = "../session/halting.rs"]
+mod halting;
 #[path = "../session/hooks.rs"]
 mod hooks;
 #[path = "../session/incremental.rs"]

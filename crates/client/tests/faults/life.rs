@@ -462,7 +462,7 @@ impl Workload {
                         | FileName::Resumed { epoch }
                         | FileName::Members { epoch },
                     ) => epoch >= oldest,
-                    Some(FileName::Temporary(_)) | None => false,
+                    Some(FileName::Temporary(_) | FileName::Halt { .. }) | None => false,
                 };
                 if !expected {
                     found.push(format!("{}/{name} (kept are {kept:?})", dir.display()));

@@ -5,6 +5,7 @@
 mod directories;
 mod disk;
 mod encoding;
+mod halting;
 mod hooks;
 mod incremental;
 mod lending;

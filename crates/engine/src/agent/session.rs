@@ -10,7 +10,7 @@ use super::{PATIENCE, fields, reply};
 use crate::adoption::{Unpacked, unpack};
 use crate::control::{ControlShared, Links, Reported};
 use crate::host::{Host, Running, join};
-use crate::index::{Index, IndexShape};
+use crate::index::{Index, IndexShape, Outcome};
 use crate::places::Places;
 use crate::room::Room;
 use orcheck_format::agent::{Adoption, AgentMessage, Link};
@@ -110,6 +110,12 @@ struct State {
     shelf: Mutex<Option<Shelf>>,
     /// What it is doing, as [`fields`].
     summary: Mutex<String>,
+}
+
+impl State {
+    fn summarize(&self, text: String) {
+        *self.summary.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
 }
 
 /// A session as the agent sees it.
@@ -280,6 +286,8 @@ fn serve(
     });
     stop(&host, &threads);
     end(&host, threads);
+    let index = Index::new(&host.pool, host.shape);
+    state.summarize(summary(&host, &index));
     // Nobody may be there any more to be told, or to say anything. A leave was said before the last rank hung up.
     // Breaks if: what was said is not heard once more; a job that ended in order would leave its agent behind.
     let _ = talk(&host, &mut conn, state);
@@ -410,7 +418,7 @@ fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state
                 return;
             }
         }
-        *state.summary.lock().unwrap_or_else(PoisonError::into_inner) = summary(host, &index);
+        state.summarize(summary(host, &index));
         index.set_notes(host.shared.noted.load(Ordering::Acquire));
         if !talks {
             host.clock.sleep(SLICE);
@@ -433,6 +441,14 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
             .map_or("none".to_owned(), |step| step.to_string())
     };
     let node_level = host.places.node_level();
+    let shared = &host.shared;
+    let replication = host.plan.replication.as_ref();
+    let of_replicas = |value: u64| replication.map_or("none".to_owned(), |_| value.to_string());
+    let held = of_replicas(shared.replicas.load(Ordering::Acquire));
+    let held_bytes = of_replicas(shared.replica_bytes.load(Ordering::Acquire));
+    let budget = (replication.map(|replication| replication.budget_bytes))
+        .filter(|budget| *budget < u64::MAX)
+        .map_or("none".to_owned(), |budget| budget.to_string());
     fields(&[
         ("epoch", &host.plan.epoch.counter.to_string()),
         ("ranks", &shape.ranks.to_string()),
@@ -442,7 +458,29 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
         ("committed_process", &newest(Level::Process)),
         ("committed_node", &newest(node_level)),
         ("committed_global", &newest(Level::Global)),
+        ("not_safe", &not_safe(host, index)),
+        ("replicas", &held),
+        ("replica_bytes", &held_bytes),
+        ("replica_budget_bytes", &budget),
     ])
+}
+
+/// Where the newest step is not committed, and why; or "none".
+fn not_safe(host: &Host, index: &Index<'_>) -> String {
+    let Some(newest) = index.newest_step() else {
+        return "none".to_owned();
+    };
+    let levels = host.places.levels().into_iter();
+    let open = levels.filter(|&level| index.committed_step(level) < Some(newest));
+    let texts = open.map(|level| match index.outcome(newest, level) {
+        Outcome::Lost(error) => format!("step {newest} at level {level}: {error}"),
+        _ => format!("step {newest} at level {level}"),
+    });
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() {
+        return "none".to_owned();
+    }
+    texts.join("; ")
 }
 
 /// Hears what the lowest rank says.

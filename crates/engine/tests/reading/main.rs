@@ -4,7 +4,9 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod catalog;
+mod copies;
 mod damage;
 mod fixture;
+mod halt;
 mod reader;
 mod writer;

@@ -422,6 +422,9 @@ fn agent_messages() -> Vec<AgentMessage> {
         AgentMessage::Sealed { rank: 5, step: 42 },
         AgentMessage::Ask,
         AgentMessage::Status,
+        AgentMessage::Drain {
+            patience_ms: 30_000,
+        },
         AgentMessage::Note {
             text: "the directory is full".into(),
         },

@@ -1,0 +1,139 @@
+//! `halt`, and what `run` makes of it.
+
+use crate::fixture::{Scratch, Spec, claim, epoch, write};
+use crate::program::{Running, command_line, tell};
+use crate::{Answer, answer, orcheck};
+
+/// Options of a program whose checkpoints are due when somebody asks for them.
+fn options(root: &str) -> String {
+    format!("global = '{root}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n")
+}
+
+fn supervised(root: &str, what: &str) -> Running {
+    let line = command_line();
+    let mut arguments = vec!["run", "--max-restarts", "5", "--dir", root, "--job"];
+    arguments.extend(["cavity", "--"]);
+    arguments.extend(line.iter().map(String::as_str));
+    let mut command = orcheck(&arguments);
+    tell(&mut command, what, "cavity", &options(root));
+    Running::of(command)
+}
+
+#[test]
+fn a_running_job_takes_a_checkpoint_ends_and_goes_on_later() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let mut job = supervised(&root, "computes");
+    job.wait_for("ready 0");
+    let halted = answer(&["halt", "--dir", &root]);
+    assert_eq!(halted.code, 0, "{}{}", halted.stdout, halted.stderr);
+    assert!(
+        halted
+            .stdout
+            .starts_with("halted: job cavity, newest checkpoint: step "),
+        "{}",
+        halted.stdout
+    );
+    assert!(
+        halted.stderr.contains("asked job cavity (epoch 1-"),
+        "{}",
+        halted.stderr
+    );
+    let step = job.wait_for("stopped")["stopped ".len()..].to_owned();
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    let words = format!("halted, as `orcheck halt` asked; newest checkpoint: step {step}");
+    assert!(said.contains(&words), "{said}");
+
+    let listed = answer(&["halt", "--list", "--dir", &root]).stdout;
+    assert!(
+        listed.contains("has ended") && listed.contains("asked to halt: asked by process"),
+        "{listed}"
+    );
+    let again = answer(&["halt", "--dir", &root]);
+    assert_eq!(again.code, 10, "{}", again.stderr);
+    assert!(
+        again.stderr.contains("no run of job cavity is there"),
+        "{}",
+        again.stderr
+    );
+    // Breaks if: what was asked of that run is asked of the next one.
+    let mut next = supervised(&root, "ends");
+    next.wait_for(&format!("ready {step}"));
+    let (code, said) = next.end();
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_run_that_does_not_hear_is_said_and_the_request_can_be_taken_back() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let mut job = Running::start("deaf", "cavity", &options(&root));
+    job.wait_for("sealed");
+    let late = answer(&["halt", "--timeout", "0.3", "--dir", &root]);
+    assert_eq!(late.code, 12, "{}", late.stdout);
+    assert!(
+        late.stderr
+            .contains("still runs 0.3 s after it was asked to halt; the request stays"),
+        "{}",
+        late.stderr
+    );
+    let listed = answer(&["--json", "halt", "--list", "--dir", &root]).json();
+    assert_eq!(listed["runs"], true);
+    assert_eq!(listed["requests"][0]["epoch"], 1);
+    let removed = answer(&["halt", "--remove", "--dir", &root]);
+    assert_eq!(removed.stdout, "job cavity is not asked to halt any more\n");
+    let listed = answer(&["halt", "--list", "--dir", &root]).stdout;
+    assert!(listed.contains(", runs\nnot asked to halt"), "{listed}");
+    // One that dies has ended too, and it is said that it took no checkpoint.
+    let mut halting = Running::of(orcheck(&["halt", "--dir", &root]));
+    let list = ["--json", "halt", "--list", "--dir", root.as_str()];
+    while answer(&list).json()["requests"][0].is_null() {
+        std::thread::yield_now();
+    }
+    drop(job);
+    let text = halting.wait_for("job cavity ended, without a new checkpoint: the newest is step 1");
+    assert!(text.ends_with("at level global"), "{text}");
+    assert_eq!(halting.end().0, Some(3));
+}
+
+/// A job whose run of epoch 2 is asked to halt while it runs, and fails.
+fn fails_after_a_request(scratch: &Scratch, root: &str) -> Answer {
+    claim(&scratch.dir("prepared"), epoch(2), None);
+    let script = format!(
+        "echo x; cp {}/* {root}/cavity; $0 halt --no-wait --force --dir {root} >&2; exit 7",
+        scratch.dir("prepared").display()
+    );
+    let program = env!("CARGO_BIN_EXE_orcheck");
+    let arguments = [
+        "run", "--dir", root, "--job", "cavity", "--", "sh", "-c", &script, program,
+    ];
+    answer(&arguments)
+}
+
+// Breaks if: the supervisor does not look for the request; what the operator stopped would come back by itself.
+#[test]
+fn a_halted_job_is_not_started_again_but_a_later_one_is() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let dir = scratch.dir("pfs/cavity");
+    claim(&dir, epoch(1), None);
+    write(&[dir], &Spec::new(10, 1));
+    let done = fails_after_a_request(&scratch, &root);
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (7, "x\n"),
+        "{}",
+        done.stderr
+    );
+    assert!(
+        done.stderr.contains("asked job cavity (epoch 2-")
+            && done.stderr.contains("not restarting: it was asked to halt"),
+        "{}",
+        done.stderr
+    );
+    // The request is there still, and is none for what begins now.
+    let common = ["run", "--restarts", "1", "--dir", &root, "--job", "cavity"];
+    let again = answer(&[&common[..], &["--", "sh", "-c", "echo y; exit 1"]].concat());
+    assert_eq!((again.code, again.stdout.as_str()), (1, "y\ny\n"));
+}

@@ -1,0 +1,152 @@
+//! A program with checkpoints: this test program itself, started again and told by its environment what to do.
+//!
+//! It says `ready STEP` when its session is open, and what it does afterwards; it never lives longer than a minute.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use orcheck_client::{Session, Solo};
+use orcheck_format::{Dtype, Level};
+use orcheck_io::Span;
+
+const WHAT: &str = "ORCHECK_TEST_PROGRAM";
+const JOB: &str = "ORCHECK_TEST_JOB";
+const OPTIONS: &str = "ORCHECK_TEST_OPTIONS";
+const LONG: Duration = Duration::from_secs(60);
+
+/// The arguments that make the program of this one.
+pub fn command_line() -> Vec<String> {
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let rest = ["--exact", "program::program", "--nocapture"];
+    [vec![own], rest.map(str::to_owned).to_vec()].concat()
+}
+
+/// Tells a command, or what it starts, to be the program.
+pub fn tell(command: &mut Command, what: &str, job: &str, options: &str) {
+    command.env(WHAT, what).env(JOB, job).env(OPTIONS, options);
+}
+
+/// The program, running; killed at the end of the test.
+pub struct Running {
+    pub child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts a command of which the program is a part.
+    pub fn of(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Running { child, out }
+    }
+
+    pub fn start(what: &str, job: &str, options: &str) -> Self {
+        let line = command_line();
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]);
+        tell(&mut command, what, job, options);
+        Self::of(command)
+    }
+
+    /// Reads until a line begins like this, and gives it back.
+    pub fn wait_for(&mut self, begin: &str) -> String {
+        loop {
+            let mut line = String::new();
+            if self.out.read_line(&mut line).unwrap() == 0 {
+                let mut said = String::new();
+                let error = self.child.stderr.as_mut().unwrap();
+                error.read_to_string(&mut said).unwrap();
+                panic!("it ended without saying {begin}: {said}");
+            }
+            if line.starts_with(begin) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&mut self) {
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(b"\n").unwrap();
+    }
+
+    /// Its exit code and what it said on standard error.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        let error = self.child.stderr.as_mut().unwrap();
+        error.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the program does. In a run of the tests nobody tells it anything.
+#[test]
+fn program() {
+    let Ok(what) = std::env::var(WHAT) else {
+        return;
+    };
+    let begin = Instant::now();
+    let options = std::env::var(OPTIONS).unwrap();
+    let job = std::env::var(JOB).unwrap();
+    let mut session = Session::open(&job, Box::new(Solo), Some(&options)).unwrap();
+    let mut u = vec![7u8; 100_000];
+    session
+        .protect("u", Span::from_mut(&mut u), Dtype::U8, 0)
+        .unwrap();
+    let mut step = match session.find() {
+        Ok(_) => session.restart().unwrap(),
+        Err(_) => 0,
+    };
+    say(&format!("ready {step}"));
+    match what.as_str() {
+        "computes" => {
+            while !session.should_stop() {
+                step += 1;
+                if session.due(step).unwrap() {
+                    session.checkpoint(step).unwrap();
+                }
+                assert!(begin.elapsed() < LONG, "nobody asked it to halt");
+                std::thread::yield_now();
+            }
+            session.close(LONG).unwrap();
+            say(&format!("stopped {step}"));
+        }
+        "ends" => session.close(LONG).unwrap(),
+        "holds" => {
+            session.checkpoint(step + 1).unwrap();
+            session.wait(step + 1, Level::Global, LONG).unwrap();
+            say(&format!("taken {}", step + 1));
+            // Until it may take another one.
+            let _ = std::io::stdin().read(&mut [0]);
+            session.checkpoint(step + 2).unwrap();
+            let safe = session.wait(step + 2, Level::Global, LONG);
+            say(&format!("sealed {}", safe.is_ok()));
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        // Takes a checkpoint, and then hears nothing any more.
+        "deaf" => {
+            session.checkpoint(step + 1).unwrap();
+            let safe = session.wait(step + 1, Level::Process, LONG);
+            say(&format!("sealed {}", safe.is_ok()));
+            // The end of its input is the end of the test that started it.
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        other => panic!("{other} is nothing that it can do"),
+    }
+}
+
+/// To the test that started this.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{text}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}
