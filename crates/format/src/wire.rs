@@ -313,15 +313,15 @@ impl Message {
             Message::Fetch { .. } => 19,
             Message::Said { .. } => SAID,
             Message::Agent(message) => message.kind(),
-            Message::List => 34,
-            Message::Listing { .. } => 35,
+            Message::List => 40,
+            Message::Listing { .. } => 41,
         }
     }
 
     /// What messages of this kind are called in the numbered steps of tests.
     #[must_use]
     pub fn name_of(kind: u8) -> &'static str {
-        const NAMES: [&str; 34] = [
+        const NAMES: [&str; 35] = [
             "nothing",
             "hello",
             "durable",
@@ -356,8 +356,14 @@ impl Message {
             "ask",
             "sealed",
             "status",
+            "drain",
         ];
-        NAMES.get(usize::from(kind)).copied().unwrap_or("other")
+        match kind {
+            40 => "list",
+            41 => "listing",
+            SAID => "said",
+            _ => NAMES.get(usize::from(kind)).copied().unwrap_or("other"),
+        }
     }
 
     /// The payload.
@@ -557,11 +563,11 @@ impl Message {
             }
             11..=19 => read_about_replica(kind, r)?,
             SAID => read_said(r)?,
-            34 => {
+            40 => {
                 r.map(|_, _| Ok(false))?;
                 Message::List
             }
-            35 => {
+            41 => {
                 let mut files = None;
                 r.map(|r, key| {
                     if key == 1 {
