@@ -12,6 +12,8 @@
 //! Not here: connections, authentication, sequence checks (`orcheck-io`); who sends what when
 //! (the engine).
 
+mod kinds;
+
 use crate::agent::AgentMessage;
 use crate::cbor::{Reader, Writer};
 use crate::container::{Get, Put, exactly};
@@ -315,54 +317,6 @@ impl Message {
             Message::Agent(message) => message.kind(),
             Message::List => 40,
             Message::Listing { .. } => 41,
-        }
-    }
-
-    /// What messages of this kind are called in the numbered steps of tests.
-    #[must_use]
-    pub fn name_of(kind: u8) -> &'static str {
-        const NAMES: [&str; 35] = [
-            "nothing",
-            "hello",
-            "durable",
-            "not durable",
-            "vote",
-            "record",
-            "recorded",
-            "committed",
-            "aborted",
-            "placement",
-            "goodbye",
-            "reserve",
-            "granted",
-            "credit",
-            "finish",
-            "held",
-            "lost",
-            "let go",
-            "data",
-            "fetch",
-            "yield",
-            "adopt",
-            "lock",
-            "door",
-            "link",
-            "begin",
-            "resumed from",
-            "leave",
-            "done",
-            "refused",
-            "note",
-            "ask",
-            "sealed",
-            "status",
-            "drain",
-        ];
-        match kind {
-            40 => "list",
-            41 => "listing",
-            SAID => "said",
-            _ => NAMES.get(usize::from(kind)).copied().unwrap_or("other"),
         }
     }
 

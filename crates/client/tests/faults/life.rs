@@ -1,6 +1,7 @@
 //! One run of a job from open to close, and what must be true of the directories afterwards.
 
 use crate::ledger::{Ledger, Story};
+use crate::leftover::sockets_of;
 use crate::payload::{Origin, Payload, RARELY};
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
@@ -506,26 +507,6 @@ fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
             let record = CommitRecord::decode(&bytes).ok()?;
             Some(((record.step, record.epoch.counter), record.refers_to()))
         })
-        .collect()
-}
-
-/// Abstract sockets that carry the id of a run of this job.
-pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
-    let mut runs = BTreeSet::new();
-    for dir in workload.job_dirs(root) {
-        for name in names(&dir).iter().filter(|name| name.ends_with(".claim")) {
-            let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
-            if let Ok(claim) = orcheck_format::record::Claim::decode(&bytes) {
-                runs.insert(claim.epoch.run.to_string());
-            }
-        }
-    }
-    let ours = |line: &&str| runs.iter().any(|run| line.contains(run.as_str()));
-    table
-        .lines()
-        .filter(ours)
-        .map(|line| format!("socket {line}"))
         .collect()
 }
 

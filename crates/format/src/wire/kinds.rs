@@ -1,0 +1,55 @@
+//! What kinds of messages are called.
+//!
+//! Not here: their numbers (`wire.rs`).
+
+use super::{Message, SAID};
+
+impl Message {
+    /// What messages of this kind are called in the numbered steps of tests.
+    #[must_use]
+    pub fn name_of(kind: u8) -> &'static str {
+        const NAMES: [&str; 35] = [
+            "nothing",
+            "hello",
+            "durable",
+            "not durable",
+            "vote",
+            "record",
+            "recorded",
+            "committed",
+            "aborted",
+            "placement",
+            "goodbye",
+            "reserve",
+            "granted",
+            "credit",
+            "finish",
+            "held",
+            "lost",
+            "let go",
+            "data",
+            "fetch",
+            "yield",
+            "adopt",
+            "lock",
+            "door",
+            "link",
+            "begin",
+            "resumed from",
+            "leave",
+            "done",
+            "refused",
+            "note",
+            "ask",
+            "sealed",
+            "status",
+            "drain",
+        ];
+        match kind {
+            40 => "list",
+            41 => "listing",
+            SAID => "said",
+            _ => NAMES.get(usize::from(kind)).copied().unwrap_or("other"),
+        }
+    }
+}
