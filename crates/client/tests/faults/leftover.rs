@@ -8,6 +8,7 @@ use crate::agents::{AGENT_CORES, AGENT_HOSTS, AGENT_PEERS, lingering};
 use crate::ledger::Story;
 use crate::life::{Life, Workload, names};
 use crate::processes::{each_rank, ends};
+use crate::records::sockets_of;
 use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
@@ -17,7 +18,6 @@ use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::{Child, Ended, Scratch};
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -177,26 +177,6 @@ fn users_of(root: &Path) -> Vec<String> {
     others
         .filter(uses)
         .map(|pid| format!("process {pid} has something open"))
-        .collect()
-}
-
-/// Abstract sockets that carry the id of a run of this job.
-pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
-    let mut runs = BTreeSet::new();
-    for dir in workload.job_dirs(root) {
-        for name in names(&dir).iter().filter(|name| name.ends_with(".claim")) {
-            let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
-            if let Ok(claim) = orcheck_format::record::Claim::decode(&bytes) {
-                runs.insert(claim.epoch.run.to_string());
-            }
-        }
-    }
-    let ours = |line: &&str| runs.iter().any(|run| line.contains(run.as_str()));
-    table
-        .lines()
-        .filter(ours)
-        .map(|line| format!("socket {line}"))
         .collect()
 }
 

@@ -1,8 +1,8 @@
 //! One run of a job from open to close, and what must be true of the directories afterwards.
 
 use crate::ledger::{Ledger, Story};
-use crate::leftover::sockets_of;
 use crate::payload::{Origin, Payload, RARELY};
+use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::places::Places;

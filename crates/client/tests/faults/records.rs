@@ -14,7 +14,7 @@ use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,4 +147,27 @@ fn one(
         }
     }
     Ok((broken, kinds))
+}
+
+/// Abstract sockets that carry the id of a run of this job.
+pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let mut runs = BTreeSet::new();
+    for dir in workload.job_dirs(root) {
+        for name in crate::life::names(&dir)
+            .iter()
+            .filter(|name| name.ends_with(".claim"))
+        {
+            let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
+            if let Ok(claim) = orcheck_format::record::Claim::decode(&bytes) {
+                runs.insert(claim.epoch.run.to_string());
+            }
+        }
+    }
+    let ours = |line: &&str| runs.iter().any(|run| line.contains(run.as_str()));
+    table
+        .lines()
+        .filter(ours)
+        .map(|line| format!("socket {line}"))
+        .collect()
 }
