@@ -7,14 +7,16 @@
 //!
 //! Invariants:
 //! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
-//! 2. No name leads outside the directory, and only names of this job's files are read or written.
-//! 3. A peer that sends rubbish, stalls or vanishes costs its own containers. What is said to an owner is so short that
+//! 2. A replica gets its name when it is whole and durable.
+//! 3. No name leads outside the directory, and only names of this job's files are read or written.
+//! 4. A peer that sends rubbish, stalls or vanishes costs its own containers. What is said to an owner is so short that
 //!    only one that never listens has it wait, and it is then left.
 //!
 //! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
 //! (`remote.rs`).
 
 use crate::protect::{Keeper, KeeperAction, KeeperEvent, Place};
+use crate::prune::coming_name;
 use crate::remote::files_of;
 use crate::room::Room;
 use orcheck_format::crc::Crc64;
@@ -94,6 +96,8 @@ struct Peer {
 
 struct Incoming {
     file: Box<dyn File>,
+    /// What it is called as long as it is not whole, and then.
+    names: (String, String),
     crc: Crc64,
 }
 
@@ -271,11 +275,13 @@ impl KeeperThread {
                     continue;
                 }
                 KeeperAction::Create(place, name, len) => {
-                    let created = self.create(&name, len);
+                    let names = (self.coming_name(&name), name);
+                    let created = self.create(&names.0, len);
                     match created {
                         Ok(file) => {
                             let crc = Crc64::new();
-                            self.files.insert(place, Incoming { file, crc });
+                            let incoming = Incoming { file, names, crc };
+                            self.files.insert(place, incoming);
                             continue;
                         }
                         Err(error) => KeeperEvent::Failed(place, error),
@@ -296,9 +302,9 @@ impl KeeperThread {
                     Err(error) => KeeperEvent::Failed(place, error),
                 },
                 KeeperAction::Remove(place, name) => {
-                    drop(self.files.remove(&place));
+                    let coming = self.files.remove(&place).map(|one| one.names.0);
                     // Best effort: what cannot be removed now is collected by prune.
-                    let _ = self.context.room.remove(&name);
+                    let _ = self.context.room.remove(coming.as_ref().unwrap_or(&name));
                     continue;
                 }
                 KeeperAction::HangUp(number, _) => {
@@ -322,14 +328,31 @@ impl KeeperThread {
 
     /// The checksum of what is durable now.
     fn make_durable(&mut self, place: Place, len: u64) -> Result<u64> {
-        let Some(Incoming { file, crc }) = self.files.remove(&place) else {
+        let Some(Incoming { file, names, crc }) = self.files.remove(&place) else {
             return Err(Error::internal("the end of a replica without a file"));
         };
-        file.truncate(len)?;
-        file.sync()?;
-        file.close()?;
-        self.context.room.sync()?;
+        let (coming, name) = names;
+        let room = &self.context.room;
+        let written = file
+            .truncate(len)
+            .and_then(|()| file.sync())
+            .and_then(|()| file.close())
+            .and_then(|()| room.name_replica(&coming, &name));
+        if let Err(error) = written {
+            let _ = room.remove(&coming);
+            return Err(error);
+        }
+        room.sync()?;
         Ok(crc.value())
+    }
+
+    /// What a replica is called that is not whole.
+    // Breaks if: it has its name from the beginning; after a crash on the way it would count as a copy.
+    fn coming_name(&self, name: &str) -> String {
+        if off(Switch::ReplicaWhole) {
+            return name.to_owned();
+        }
+        coming_name(name, self.context.epoch.counter)
     }
 }
 

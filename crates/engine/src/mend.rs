@@ -74,13 +74,17 @@ pub fn plan(
                 .map(|(_, len)| *len)
         };
         // One that was cut off is no copy.
-        let longest = holdings.iter().filter_map(len).max();
+        let own = record.containers.iter().find(|own| own.file == file);
+        let known = own.map(|own| own.len_bytes);
+        let longest = known.or_else(|| holdings.iter().filter_map(len).max());
         let held = (0..members)
             .zip(holdings)
-            .filter(|(_, node)| longest.is_some() && len(node) == longest);
+            .filter(|(_, node)| len(node).is_some() && len(node) == longest);
         let mut held: Vec<u32> = held.map(|(node, _)| node).collect();
         // Breaks if: nobody fetches it; with the node that has it, it would be gone.
-        let fetch_bytes = longest.filter(|_| held.is_empty() && !off(Switch::MendFetch));
+        let elsewhere = holdings.iter().any(|node| len(node) == longest);
+        let fetch_bytes =
+            longest.filter(|_| held.is_empty() && elsewhere && !off(Switch::MendFetch));
         if fetch_bytes.is_some() {
             held.push((crc64(file.as_bytes()) % u64::from(members.max(1))) as u32);
         }

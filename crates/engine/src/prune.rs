@@ -300,6 +300,15 @@ fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
+/// Between the name of a container and the counter of the epoch in which it is on its way to another node.
+const COMING: &str = ".epoch-";
+
+/// What a replica is called that is on its way to here in the run of this epoch; of whichever run the container is.
+#[must_use]
+pub fn coming_name(container: &str, epoch: u64) -> String {
+    format!("{container}{COMING}{epoch:06}.tmp")
+}
+
 /// Whether a temporary file belongs to a run that is over. Claims are written under their name and
 /// the run's id: this run's own is in place since long, so one of the same counter is a dead one's.
 fn is_of_dead_run(target: &str, counter: u64) -> bool {
@@ -309,6 +318,9 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
     if let Some((name, _)) = target.rsplit_once(".claim-") {
         let claim = FileName::parse(&format!("{name}.claim"));
         return matches!(claim, Some(FileName::Claim { epoch }) if epoch <= counter);
+    }
+    if let Some((_, epoch)) = target.rsplit_once(COMING) {
+        return epoch.parse().is_ok_and(|epoch: u64| epoch < counter);
     }
     match FileName::parse(target) {
         Some(
@@ -434,6 +446,9 @@ mod tests {
             ("epoch-000005.claim-0707070707070707", true),
             ("epoch-000006.claim-0707070707070707", false),
             ("notes.txt", false),
+            // A container of an older run that this one brings to more nodes.
+            ("s000000000010-e000002-07070707-n0001-w00.orc.epoch-000005", false),
+            ("s000000000010-e000002-07070707-n0001-w00.orc.epoch-000004", true),
         ] {
             assert_eq!(is_of_dead_run(target, 5), dead, "{target}");
         }

@@ -101,6 +101,23 @@ impl Room {
         Ok(file)
     }
 
+    /// Gives a replica that is durable its name.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn name_replica(&self, from: &str, to: &str) -> Result<()> {
+        let renamed = match self.disk.rename(from, to) {
+            Err(error) if self.store != ReplicaStore::Disk => {
+                let missing = error.kind() == ErrorKind::NotFound;
+                (missing && self.ram.list()?.iter().any(|entry| entry.name == from))
+                    .then_some(())
+                    .ok_or(error)
+            }
+            renamed => renamed,
+        };
+        renamed.map(|()| self.ram.rename(from, to))
+    }
+
     fn in_memory(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
         let used = self.ram.used_bytes()?;
         let free = self.memory_bytes.saturating_sub(used);

@@ -465,3 +465,48 @@ fn replicas_in_memory_take_no_more_than_their_room() {
         (ErrorKind::Invalid, 1)
     );
 }
+
+// Breaks if: a replica has its name from the beginning; a crash on the way would leave what looks like a copy.
+#[test]
+fn half_of_a_replica_has_no_name() {
+    let holder = Holder::new(u64::MAX);
+    let mut conn = holder.connect(0);
+    let file = container(1, 0);
+    let reserve = Message::Reserve {
+        slot: 1,
+        file: file.clone(),
+        len_bytes: 1 << 20,
+    };
+    conn.send(&reserve, LONG).unwrap();
+    let granted = conn.receive(LONG).unwrap();
+    assert!(
+        matches!(granted, Message::Granted { slot: 1, .. }),
+        "{granted:?}"
+    );
+    let data = Message::Data {
+        slot: 1,
+        at_bytes: 0,
+        bytes: content(4096),
+    };
+    conn.send(&data, LONG).unwrap();
+    let credit = conn.receive(LONG).unwrap();
+    assert!(
+        matches!(credit, Message::Credit { slot: 1, .. }),
+        "{credit:?}"
+    );
+    let coming = orcheck_engine::prune::coming_name(&file, EPOCH.counter);
+    assert_eq!(names(holder.dir().as_ref()), [coming]);
+    let listed = holder.nodes(&KEY)[1]
+        .list((0, 0), &Steps::none(), LONG)
+        .unwrap();
+    assert_eq!(listed, []);
+    let crc = orcheck_format::crc64(&content(4096));
+    let finish = Message::Finish {
+        slot: 1,
+        len_bytes: 4096,
+        crc,
+    };
+    conn.send(&finish, LONG).unwrap();
+    assert_eq!(conn.receive(LONG).unwrap(), Message::Held { slot: 1 });
+    assert_eq!(names(holder.dir().as_ref()), [file]);
+}

@@ -187,6 +187,7 @@ switches! {
     ReplicaMemory = "replica-memory", "that replicas in memory stay within the room that is given for them", "orcheck-engine keeper in_memory";
     ReplicaBudget = "replica-budget", "that replicas stay within the room that is given for them", "orcheck-engine protect not_its_business";
     ReplicaRoom = "replica-room", "that a replica stays within the room that it asked for", "orcheck-engine protect order_within";
+    ReplicaWhole = "replica-whole", "that a replica has its name only when it is whole", "orcheck-engine keeper half_of_a";
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaCount = "replica-count", "that a commit record has the replicas that its level promises", "orcheck-format format commit_records";
     RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-client session missed_the_commit";

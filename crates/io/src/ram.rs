@@ -86,6 +86,14 @@ impl Ram {
         Ok(self.opened(name, handle, false))
     }
 
+    /// Renames a file, if it is there, replacing `to`.
+    pub fn rename(&self, from: &str, to: &str) {
+        let mut files = self.files();
+        if let Some(handle) = files.remove(from) {
+            files.insert(to.to_owned(), handle);
+        }
+    }
+
     /// Removes a file; whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         self.files().remove(name).is_some()
@@ -146,6 +154,10 @@ mod tests {
         other.read_at(&mut ends, 4998).unwrap();
         assert!(bytes == [7; 5000] && ends == [7; 2]);
         assert!(file.read_at(&mut ends, 4999).is_err());
+        ram.rename("a", "b");
+        ram.rename("none", "b");
+        assert_eq!(ram.open("a").err().unwrap().kind(), ErrorKind::NotFound);
+        ram.rename("b", "a");
         assert!(ram.remove("a") && !ram.remove("a"));
         assert_eq!(ram.open("a").err().unwrap().kind(), ErrorKind::NotFound);
         // What is open stays readable.
