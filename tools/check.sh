@@ -16,14 +16,25 @@ passed=0
 failed=0
 broken=()
 reasons=
+declare -A beside
 
-step() { # name, command...
-    local name=$1 log rc ok=0 bad=0 begun=$SECONDS
+begin() { # name, command... ; runs while other steps do, until `end` counts it
+    local name=$1
     shift
-    log=$logs/$name.log
+    printf '%q ' "$@" >"$logs/$name.command"
+    date +%s >"$logs/$name.begun"
+    {
+        "$@" >"$logs/$name.log" 2>&1 </dev/null
+        echo $? >"$logs/$name.rc"
+    } &
+    beside[$name]=$!
+}
+
+end() { # name
+    local name=$1 log=$logs/$1.log rc ok=0 bad=0
     printf '== %s\n' "$name"
-    "$@" >"$log" 2>&1 </dev/null
-    rc=$?
+    wait "${beside[$name]}"
+    rc=$(<"$logs/$name.rc")
     read -r ok bad < <(awk '
         /^test result:/ { ok += $4; bad += $6; cargo = 1 }
         /^[0-9]+ passed, [0-9]+ failed/ { last_ok = $1; last_bad = $3 }
@@ -37,20 +48,34 @@ step() { # name, command...
         # Which test it was, and why, stands far above the end of a long log: kept for the last lines.
         reasons+=$(printf '\n%s: ' "$name" && grep -hE -A 4 '^test .*FAILED|panicked at|^FAIL|^error(\[|:)' "$log" |
             grep -vE '^--$|^stack backtrace|^ +[0-9]+: |^ +at /|^(running|test .* ok)|^$' | cut -c -300 | head -n 40)
-        printf '   failed (exit %d), the whole log is %s; again: %s\n' "$rc" "$log" "$*"
+        printf '   failed (exit %d), the whole log is %s; again: %s\n' "$rc" "$log" "$(<"$logs/$name.command")"
     fi
     # A test that could not do its work says so; nobody should have to search the logs for it.
     grep -h 'SKIPPED' "$log" | sort -u | sed 's/^/   /'
     passed=$((passed + ok))
     failed=$((failed + bad))
-    printf '   %d passed, %d failed, %d s\n' "$ok" "$bad" "$((SECONDS - begun))"
+    printf '   %d passed, %d failed, %d s\n' "$ok" "$bad" "$(($(date +%s) - $(<"$logs/$name.begun")))"
+}
+
+step() { # name, command...
+    begin "$@"
+    end "$1"
 }
 
 step format "$cargo" fmt --all --check
 step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 # Whether the fuzzers could be built: their own list of dependencies follows the one of the workspace.
 step fuzzers "$cargo" metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 --quiet
-step test "$cargo" test --workspace --locked --no-fail-fast
+step build-tests "$cargo" test --workspace --locked --no-run
+# Whole jobs with faults wait for disks and deadlines more than they compute: they run beside the others.
+mapfile -t others < <("$cargo" metadata --no-deps --locked --format-version 1 | python3 -c '
+import json, sys
+targets = [target for package in json.load(sys.stdin)["packages"] for target in package["targets"]]
+names = {target["name"] for target in targets if "test" in target["kind"]}
+print(*(f"--test\n{name}" for name in sorted(names - {"faults"})), sep="\n")')
+begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
+step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
+end faults
 step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/uring orcheck-client/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
 step schedules tools/schedules.sh

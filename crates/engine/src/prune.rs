@@ -447,8 +447,14 @@ mod tests {
             ("epoch-000006.claim-0707070707070707", false),
             ("notes.txt", false),
             // A container of an older run that this one brings to more nodes.
-            ("s000000000010-e000002-07070707-n0001-w00.orc.epoch-000005", false),
-            ("s000000000010-e000002-07070707-n0001-w00.orc.epoch-000004", true),
+            (
+                "s000000000010-e000002-07070707-n0001-w00.orc.epoch-000005",
+                false,
+            ),
+            (
+                "s000000000010-e000002-07070707-n0001-w00.orc.epoch-000004",
+                true,
+            ),
         ] {
             assert_eq!(is_of_dead_run(target, 5), dead, "{target}");
         }

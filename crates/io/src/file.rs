@@ -26,9 +26,10 @@ use crate::steps::{Effect, Outcome, Steps};
 use crate::uring::Uring;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
-use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{self, Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -51,6 +52,10 @@ pub trait File: Send + Sync {
     }
     /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
+    /// Says that so many bytes from `at` on are read soon: reading them may begin. Nothing depends on it.
+    fn will_need(&self, at: u64, len: u64) {
+        let _ = (at, len);
+    }
     /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
     /// cannot reserve is no error: lack of space then shows while writing.
     fn allocate(&self, len: u64) -> Result<()>;
@@ -439,6 +444,15 @@ impl File for OsFile {
             return Err(self.read_ended(at, buf.len(), found));
         }
         Ok(())
+    }
+
+    fn will_need(&self, at: u64, len: u64) {
+        if !self.direct
+            && let Some(len) = NonZeroU64::new(len)
+        {
+            // A hint: what it does not bring is read when it is asked for.
+            let _ = fs::fadvise(&self.handle, at, Some(len), Advice::WillNeed);
+        }
     }
 
     fn allocate(&self, len: u64) -> Result<()> {

@@ -14,6 +14,9 @@ use orcheck_io::{File, Span, crc_span, fill_span, read_span};
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
 
+/// How far ahead of what is being checked the kernel is asked to read.
+const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
+
 /// A file of this container, or of one that it refers to.
 pub(super) enum Stored<'a> {
     Own(&'a dyn File),
@@ -125,6 +128,9 @@ impl Source<'_> {
         }
         let mut crc = Crc::default();
         for (at, len) in self.pieces() {
+            // While this piece is checked the next ones come; those of the next extent mostly lie right behind.
+            let next = self.extent.physical + at + len;
+            self.file().will_need(next, AHEAD_BYTES);
             crc.append(
                 self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?,
                 len,
