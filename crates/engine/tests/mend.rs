@@ -1,0 +1,205 @@
+//! Which copies a run makes anew, and who does.
+#![allow(clippy::unwrap_used)]
+
+use orcheck_engine::mend::{Copy, plan};
+use orcheck_engine::remote::{Holdings, NodeAt};
+use orcheck_engine::replicas::{Replicas, ReplicasContext};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::clock::SystemClock;
+use orcheck_io::net::Key;
+use orcheck_io::steps::Steps;
+use orcheck_redundancy::Domains;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nodes of the run that goes on; behind them, others that answer.
+const MEMBERS: u32 = 4;
+const LEN_BYTES: u64 = 1000;
+const OLD: Epoch = Epoch {
+    counter: 1,
+    run: RunId([7; 16]),
+};
+
+fn container(node: u32) -> String {
+    let name = FileName::Container {
+        step: 9,
+        epoch: OLD.counter,
+        run: OLD.run.short_bytes(),
+        node,
+        writer: 0,
+    };
+    name.to_string()
+}
+
+/// A checkpoint of two nodes, one container each.
+fn record() -> CommitRecord {
+    let containers = (0..2).map(|node| ContainerRef {
+        file: container(node),
+        server: 0,
+        node,
+        writer: 0,
+        len_bytes: LEN_BYTES,
+        manifest_digest: [0; 32],
+        ranks: vec![(node, 1)],
+        refers_to: Vec::new(),
+        holders: vec![1 - node],
+    });
+    CommitRecord {
+        job: JobName::new("job").unwrap(),
+        step: 9,
+        epoch: OLD,
+        level: Level::Peers(1),
+        world_size: 2,
+        nodes: vec!["a".into(), "b".into()],
+        placement_generation: 0,
+        servers: Vec::new(),
+        containers: containers.collect(),
+        created_unix_ms: 0,
+    }
+}
+
+/// What every member plans, by node.
+fn plans(holdings: &Holdings) -> Vec<Vec<Copy>> {
+    let of_node = |node| {
+        let at = |n: u32| NodeAt {
+            name: format!("n{n}"),
+            addresses: Vec::new(),
+            key: Key::new([0; 32]),
+        };
+        let context = ReplicasContext {
+            job: JobName::new("job").unwrap(),
+            epoch: Epoch {
+                counter: 2,
+                run: RunId([8; 16]),
+            },
+            own: (node, node),
+            replicas: 1,
+            domains: Domains::none(MEMBERS),
+            nodes: (0..MEMBERS).map(at).collect(),
+            timeout: Duration::from_secs(1),
+            clock: Arc::new(SystemClock),
+            steps: Steps::none(),
+            stop: Arc::default(),
+        };
+        let replicas = Replicas::new(context).unwrap();
+        plan(&record(), holdings, MEMBERS, &replicas).unwrap()
+    };
+    (0..MEMBERS).map(of_node).collect()
+}
+
+/// Nodes that have a whole copy of a container when all plans are carried out.
+fn holders_afterwards(holdings: &Holdings, file: &str) -> BTreeSet<u32> {
+    let whole = |files: &Vec<(String, u64)>| files.contains(&(file.to_owned(), LEN_BYTES));
+    let members = holdings.iter().take(MEMBERS as usize);
+    let mut held: BTreeSet<u32> = (0..)
+        .zip(members)
+        .filter(|(_, f)| whole(f))
+        .map(|(n, _)| n)
+        .collect();
+    for (node, copies) in (0..).zip(plans(holdings)) {
+        for copy in copies.into_iter().filter(|copy| copy.file == file) {
+            assert_eq!(
+                copy.fetch_bytes.is_none(),
+                held.contains(&node),
+                "who has it fetches it not"
+            );
+            assert!(held.insert(node) == copy.fetch_bytes.is_some());
+            for to in copy.to {
+                assert!(held.insert(to), "node {to} gets it twice, or has it");
+            }
+        }
+    }
+    held
+}
+
+fn holds(files: &[(u32, u64)]) -> Vec<(String, u64)> {
+    files
+        .iter()
+        .map(|&(node, len)| (container(node), len))
+        .collect()
+}
+
+// Breaks if: a copy is made by nobody or by two, counted where it is not whole, or by its length alone.
+#[test]
+fn every_missing_copy_is_made_once() {
+    let (cut, long) = (LEN_BYTES - 1, LEN_BYTES + 4096);
+    let all = LEN_BYTES;
+    for (case, holdings, fetched) in [
+        (
+            "nothing is missing",
+            [
+                holds(&[(0, all)]),
+                holds(&[(0, all)]),
+                vec![],
+                vec![],
+                vec![],
+            ],
+            false,
+        ),
+        (
+            "one is left",
+            [vec![], holds(&[(0, all)]), vec![], vec![], vec![]],
+            false,
+        ),
+        (
+            "one was cut off",
+            [
+                holds(&[(0, cut)]),
+                holds(&[(0, all)]),
+                vec![],
+                vec![],
+                vec![],
+            ],
+            false,
+        ),
+        // Room was set aside for it when its node was lost.
+        (
+            "one is too long",
+            [
+                holds(&[(0, long)]),
+                vec![],
+                vec![],
+                holds(&[(0, all)]),
+                vec![],
+            ],
+            false,
+        ),
+        (
+            "a node without ranks has it",
+            [vec![], vec![], vec![], vec![], holds(&[(0, all)])],
+            true,
+        ),
+        (
+            "a node without ranks has one of two",
+            [
+                vec![],
+                vec![],
+                holds(&[(0, all)]),
+                vec![],
+                holds(&[(0, all)]),
+            ],
+            false,
+        ),
+    ] {
+        let holdings = holdings.to_vec();
+        assert_eq!(
+            holders_afterwards(&holdings, &container(0)).len(),
+            2,
+            "{case}"
+        );
+        let copies = plans(&holdings).concat();
+        let fetches = copies
+            .iter()
+            .filter(|copy| copy.fetch_bytes.is_some())
+            .count();
+        assert_eq!(fetches, usize::from(fetched), "{case}");
+        // Nobody has the other container: nothing can be done for it.
+        assert!(
+            copies.iter().all(|copy| copy.file == container(0)),
+            "{case}"
+        );
+    }
+}
