@@ -40,7 +40,7 @@ check-arm: install-deps ## the tests of the copy kernels for Arm, in an emulator
 	@tools/check-arm.sh
 
 sabotage: install-deps ## take every protection away, one at a time; a test must notice each
-	@tools/sabotage.py
+	@. tools/open-files.sh && tools/sabotage.py
 
 soak: build ## the same tests with many more random trials; hours, not minutes
 	@tools/soak.sh

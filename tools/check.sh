@@ -6,6 +6,7 @@
 # build/check/.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+. tools/open-files.sh
 . tools/mpi-env.sh
 
 cargo=${CARGO:-cargo}
@@ -63,11 +64,10 @@ step() { # name, command...
 }
 
 step format "$cargo" fmt --all --check
-step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 # Whether the fuzzers could be built: their own list of dependencies follows the one of the workspace.
 step fuzzers "$cargo" metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 --quiet
 step build-tests "$cargo" test --workspace --locked --no-run
-# Whole jobs with faults wait for disks and deadlines more than they compute: they run beside the others.
+# Whole jobs with faults wait for disks and deadlines more than they compute: they run beside everything else.
 mapfile -t others < <("$cargo" metadata --no-deps --locked --format-version 1 | python3 -c '
 import json, sys
 targets = [target for package in json.load(sys.stdin)["packages"] for target in package["targets"]]
@@ -75,7 +75,7 @@ names = {target["name"] for target in targets if "test" in target["kind"]}
 print(*(f"--test\n{name}" for name in sorted(names - {"faults"})), sep="\n")')
 begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
 step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
-end faults
+step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/uring orcheck-client/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
 step schedules tools/schedules.sh
@@ -85,6 +85,7 @@ step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build
 step benches env PREFIX="$prefix" python3 bench/orcbench.py
 step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 bench/cluster/selftest.py
 step torture env PREFIX="$prefix" python3 bench/torture/selftest.py
+end faults
 if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources
 fi

@@ -20,6 +20,7 @@
 # Ends with one line for each stage: what was tried, how many a second, and the verdicts that must not occur.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+. tools/open-files.sh
 cargo=${CARGO:-cargo}
 percent=${ORCHECK_SOAK:-100}
 logs=build/soak

@@ -16,6 +16,7 @@ use crate::machine::pin_current_thread;
 use crate::poll::poll_one;
 use orcheck_format::error::{Error, Result};
 use rustix::event::PollFlags;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::ffi::CStr;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
@@ -76,6 +77,15 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
         program.display(),
         String::from_utf8_lossy(&said).trim()
     )))
+}
+
+/// Lets this process have as many descriptors as its user may give it. For a program that is ours: a library must not, a
+/// program that waits with `select` would break.
+pub fn raise_open_files() {
+    let mut limits = getrlimit(Resource::Nofile);
+    limits.current = limits.maximum;
+    // Where it is refused, whoever needs one more says so.
+    let _ = setrlimit(Resource::Nofile, limits);
 }
 
 /// Closes every descriptor but the standard streams. For the beginning of a program, before it opens anything: what its

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use orcheck_engine::agent::Agent;
 use orcheck_format::{Error, JobName, Result};
-use orcheck_io::process::{close_inherited, leave_starter, silence, start_self};
+use orcheck_io::process::{close_inherited, leave_starter, raise_open_files, silence, start_self};
 use orcheck_io::{Clock, Steps, SystemClock};
 use serde_json::json;
 
@@ -36,6 +36,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Runs the agent, or sees to it that one runs.
 pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     close_inherited();
+    raise_open_files();
     let job = JobName::new(&args.job)?;
     let linger = Duration::try_from_secs_f64(args.linger).map_err(|_| {
         Error::invalid(format!("--linger {}: expected seconds from 0", args.linger))
