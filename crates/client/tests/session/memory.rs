@@ -5,11 +5,13 @@ use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::ErrorKind;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::environment::env_var;
 use orcheck_io::testing::Scratch;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
@@ -147,6 +149,7 @@ fn all_memory_is_free_again_after_every_checkpoint() {
         "scheme = 'core'",
     ] {
         let scratch = Scratch::new("memory");
+        let is_free = AtomicBool::new(false);
         Job::new(scratch.path(), 2, 2, true)
             .with(options)
             .with("copy_threads = 2")
@@ -160,10 +163,23 @@ fn all_memory_is_free_again_after_every_checkpoint() {
                         .wait(step, orcheck_format::ids::Level::Global, LONG)
                         .unwrap();
                 }
-                // Nothing but what the two ranks take now is in use.
-                if rank == 0 {
-                    let pool = session.alloc(126 * 65536).unwrap();
-                    session.free(pool.address()).unwrap();
+                // Nothing but what the two ranks take now is in use. With an agent each rank gives its chunks back in
+                // one of its next calls, once it hears that they are safe.
+                let late = SystemClock.now() + LONG;
+                while rank == 0 && !is_free.load(Ordering::Relaxed) {
+                    match session.alloc(126 * 65536) {
+                        Ok(pool) => {
+                            session.free(pool.address()).unwrap();
+                            is_free.store(true, Ordering::Relaxed);
+                        }
+                        Err(error) if SystemClock.now() > late => panic!("{error}"),
+                        Err(_) => std::thread::yield_now(),
+                    }
+                }
+                while !is_free.load(Ordering::Relaxed) && SystemClock.now() < late {
+                    session
+                        .wait(3, orcheck_format::ids::Level::Global, LONG)
+                        .unwrap();
                 }
                 session.close(LONG).unwrap();
             });
