@@ -32,6 +32,8 @@ use std::time::Duration;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for an agent that was started to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked for an agent that somebody else starts.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Longest wait for the agent to let go of a session.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +45,11 @@ pub(crate) fn dies_with_ranks(options: &Options) -> bool {
 
 fn ends_with(agent: AgentKind, slurm_step: Option<&str>) -> bool {
     agent == AgentKind::Start && slurm_step.is_some()
+}
+
+/// Whether the error says that nobody is there.
+fn is_absent(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
 }
 
 /// Whether an agent is there that takes callers in.
@@ -58,12 +65,14 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The agent of this node, which has finished with older runs of the job; `None` where none is wanted.
+    /// The agent of this node, which has finished with older runs of the job; `None` where none is wanted. `patience`: how
+    /// long it is waited for one that somebody else starts.
     pub(crate) fn find(
         job: &JobName,
         node: &str,
         options: &Options,
-        steps: &Steps,
+        (steps, clock): (&Steps, &dyn Clock),
+        patience: Duration,
     ) -> Result<Option<Self>> {
         if options.agent == AgentKind::Off {
             return Ok(None);
@@ -73,7 +82,17 @@ impl Agent {
         let at = address(job, node, root);
         let reach = || Self::reach(&at, options, steps);
         if options.agent == AgentKind::Join {
-            let found = reach().map_err(|error| {
+            let until = clock.now() + patience;
+            let found = loop {
+                match reach() {
+                    // Whoever started the one that ended starts another one, or nobody does.
+                    Err(error) if is_absent(&error) && clock.now() < until => {
+                        clock.sleep(LOOK_AGAIN)
+                    }
+                    found => break found,
+                }
+            };
+            let found = found.map_err(|error| {
                 error
                     .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
                     .next(format!(

@@ -12,7 +12,7 @@
 
 use crate::agree::agree_min;
 use crate::lend::Lent;
-use crate::options::{Marshal, Overrun};
+use crate::options::{AgentKind, Marshal, Overrun};
 use crate::regions::{CPU_WRITES_ONLY, SAME};
 use crate::session::Session;
 use crate::stager::{RETURN_WAIT, Stager};
@@ -68,9 +68,17 @@ impl Session {
     /// # Errors
     /// Invalid order or step; what a codec or the pool says. The state of the program is untouched.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
+        self.successions = 0;
+        self.take(step)
+    }
+
+    fn take(&mut self, step: u64) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
-        self.make_sure_of_the_past()?;
+        self.meet_a_dead_agent()?;
+        if self.last_taken.is_none() {
+            self.make_sure_of_the_past()?;
+        }
         let turn = self.turn;
         let prepared = self.prepare(step);
         if let Ok(prepared) = &prepared {
@@ -80,7 +88,7 @@ impl Session {
         let same = self.regions.same_crc();
         self.hear_halt();
         let busy = self.flushing() >= self.options.held_steps as usize;
-        let mut values = [
+        let mut values = vec![
             step as i64,
             !(step as i64),
             same as i64,
@@ -88,7 +96,15 @@ impl Session {
             -i64::from(busy),
             -i64::from(self.trigger.wants_stop()),
         ];
+        if self.options.agent != AgentKind::Off {
+            values.push(-i64::from(self.agent_ended()));
+        }
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
+        if values.get(6).is_some_and(|&ended| ended != 0) {
+            drop(prepared);
+            self.succeed()?;
+            return self.take(step);
+        }
         if values[0] != !values[1] && !off(Switch::SameStep) {
             return Err(Error::invalid(format!(
                 "the ranks checkpoint different steps, from {} to {}",
@@ -336,6 +352,7 @@ impl Session {
         } else {
             Ok(())
         };
+        self.give_snapshots_back(self.options.held_steps as usize - 1);
         let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
         let pipelined = !fits || self.options.marshal == Marshal::Paper;
         let slot = room.and_then(|()| {
@@ -365,6 +382,8 @@ impl Session {
                 .threads
                 .as_ref()
                 .and_then(|threads| threads.sealed.clone()),
+            kept: (self.options.agent != AgentKind::Off && !pipelined)
+                .then(|| Arc::clone(&self.kept)),
         };
         let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
         let (slot, refused) = match slot {

@@ -44,6 +44,8 @@ pub(crate) struct Way {
     pub(crate) doors: Vec<Listener>,
     /// Where the node right above is reached.
     pub(crate) above: Vec<Address>,
+    /// Longest wait for all connections.
+    pub(crate) patience: Duration,
 }
 
 impl Way {
@@ -63,6 +65,7 @@ impl Way {
             tree,
             doors: lead,
             above: start.addresses.clone(),
+            patience: CONNECT_TIMEOUT,
         };
         if relays.is_empty() {
             return Ok(way);
@@ -143,10 +146,11 @@ pub(crate) fn connect(
         tree,
         doors: listeners,
         above,
+        patience,
     } = way;
     let below = tree.below(node);
     let own_door = side.listener.take().into_iter().collect();
-    let meeting = Meeting::new(&start.key, environment)?;
+    let meeting = Meeting::new(&start.key, environment, patience)?;
     std::thread::scope(|scope| {
         // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
         let door = || {
@@ -176,7 +180,7 @@ pub(crate) fn connect(
         let to_lead = if node == 0 || own.is_err() {
             Ok(None)
         } else {
-            let reached = reach(&above, (rank, node), &start.key, steps, clock);
+            let reached = reach(&above, (rank, node), &start.key, steps, (clock, patience));
             reached.inspect_err(|_| meeting.give_up()).map(Some)
         };
         let panicked = |_| Error::internal("a connecting thread panicked");
@@ -209,16 +213,18 @@ pub(crate) fn connect(
 struct Meeting<'a> {
     key: &'a Key,
     environment: &'a Environment,
+    patience: Duration,
     /// One per part that accepts.
     pollers: [Poller; 2],
     given_up: AtomicBool,
 }
 
 impl<'a> Meeting<'a> {
-    fn new(key: &'a Key, environment: &'a Environment) -> Result<Self> {
+    fn new(key: &'a Key, environment: &'a Environment, patience: Duration) -> Result<Self> {
         Ok(Self {
             key,
             environment,
+            patience,
             pollers: [Poller::new()?, Poller::new()?],
             given_up: AtomicBool::new(false),
         })
@@ -239,7 +245,7 @@ impl<'a> Meeting<'a> {
         ours: &dyn Fn(u32, u32) -> bool,
     ) -> Result<Option<Vec<(u32, u32, Conn)>>> {
         let clock = self.environment.clock.as_ref();
-        let until = clock.now() + CONNECT_TIMEOUT;
+        let until = clock.now() + self.patience;
         let mut accepted = Vec::new();
         while accepted.len() < expected {
             if self.given_up.load(Ordering::Acquire) {
@@ -250,7 +256,7 @@ impl<'a> Meeting<'a> {
                 return Err(Error::unavailable(format!(
                     "{} of {expected} expected connections came within {:.0} s",
                     accepted.len(),
-                    CONNECT_TIMEOUT.as_secs_f64()
+                    self.patience.as_secs_f64()
                 ))
                 .next("look for ranks that did not start, or a firewall between the nodes"));
             }
@@ -277,9 +283,9 @@ fn reach(
     (rank, node): (u32, u32),
     key: &Key,
     steps: &orcheck_io::steps::Steps,
-    clock: &dyn Clock,
+    (clock, patience): (&dyn Clock, Duration),
 ) -> Result<Conn> {
-    let until = clock.now() + CONNECT_TIMEOUT;
+    let until = clock.now() + patience;
     let mut errors = Vec::new();
     for address in above {
         let left = until

@@ -8,11 +8,12 @@
 //!
 //! Not here: draining itself, which goes on by itself all the time.
 
-use crate::agree::agree;
+use crate::agree::{agree, agree_min};
 use crate::session::{Route, Session};
 use orcheck_engine::host::join;
 use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,8 +24,19 @@ impl Session {
     /// # Errors
     /// What is not safe, and why; the session has ended all the same.
     pub fn close(mut self, timeout: Duration) -> Result<()> {
-        let drained = self.drain(timeout);
-        let agreed = agree(self.collective.as_mut(), drained);
+        let clock = Arc::clone(&self.environment.clock);
+        let until = clock.now() + timeout;
+        let mut drained = self.drain(timeout);
+        let mut ended = [-i64::from(self.agent_ended())];
+        let mut agreed = agree_min(self.collective.as_mut(), drained, &mut ended);
+        // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
+        if ended[0] != 0 && agreed.is_err() {
+            self.successions = 0;
+            drained = self
+                .succeed()
+                .and_then(|()| self.drain(until.saturating_sub(clock.now())));
+            agreed = agree(self.collective.as_mut(), drained);
+        }
         // Who could not agree may not be alone: the agent stays for the next run.
         let ended = self.end(agreed.is_ok());
         agreed.and(ended)
@@ -83,7 +95,11 @@ impl Session {
         }
         let mut agent = threads.agent.take().filter(|_| in_order);
         if let Some(agent) = &mut agent {
-            result = result.and(agent.take_leave());
+            let left = agent.take_leave();
+            // One that ended has nothing to let go of.
+            if !index.is_gone() {
+                result = result.and(left);
+            }
         }
         drop(threads);
         if let Some(agent) = agent {

@@ -59,6 +59,7 @@ impl Session {
         {
             return Err(refused(&format!("{LEFT_CHUNKS} stay for snapshots")));
         }
+        self.give_snapshots_back(0);
         let first = self
             .pool
             .take_run(chunks)

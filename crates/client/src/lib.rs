@@ -34,6 +34,7 @@ mod resume;
 pub mod session;
 mod stager;
 mod start;
+mod succession;
 mod threads;
 pub mod trigger;
 mod waiter;

@@ -26,6 +26,7 @@ use crate::options::{AgentKind, Numa, Options};
 use crate::peers::Peers;
 use crate::session::Environment;
 use crate::start::{Start, prepare_start, server_names};
+use crate::succession::Again;
 use crate::threads::Threads;
 use crate::trigger::Trigger;
 use orcheck_engine::budget::pool_chunks;
@@ -73,11 +74,15 @@ pub(crate) struct Opened {
     pub host: Host,
 }
 
+/// Longest wait for the other nodes when a session is opened again.
+const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
 pub(crate) fn open(
     job: &str,
     collective: &mut dyn Collective,
     options: Result<Options>,
     environment: &Environment,
+    mut again: Option<&mut Again>,
 ) -> Result<(Opened, Options)> {
     let rank = collective.rank();
     let local = options.and_then(|options| Ok((JobName::new(job)?, options)));
@@ -110,21 +115,46 @@ pub(crate) fn open(
     let mut places = agree(collective, made.map_or_else(|| open_places(false), Ok))?;
     let mut notes = places.notes.clone();
 
+    // A run takes nothing over from itself, and waits for its own agents.
+    let mut looking = options.clone();
+    if again.is_some() {
+        looking.take_over = false;
+        looking.take_over_wait_s = options.timeout_s;
+    }
     // Before it is asked who holds the job: an agent may still be flushing what an older run left with it.
     let found = if leads_node {
         let name = &layout.nodes[node as usize].name;
-        Agent::find(&job, name, &options, &environment.steps)
+        let world = (&environment.steps, environment.clock.as_ref());
+        let patience = again
+            .as_ref()
+            .map_or(Duration::ZERO, |again| again.patience);
+        Agent::find(&job, name, &looking, world, patience)
     } else {
         Ok(None)
     };
     let agent = agree(collective, found)?;
+    if let Some(again) = &mut again {
+        again.take_over_pool(collective, &layout)?;
+    }
+    let kept_pool = again.as_ref().map(|again| Arc::clone(&again.pool));
     if leads_job && dies_with_ranks(&options) {
         notes.push("the agents were started by ranks of a Slurm step and end with it: level process is not offered; start `orcheck agent` in a step of its own and set agent = \"join\"".to_owned());
     }
 
     let claimed_in: Vec<Arc<dyn Dir>> = claim_dirs(&places, leads_node, leads_job);
     let clock = environment.clock.as_ref();
-    let counter = agree_on_counter(collective, &claimed_in, &options, clock)?;
+    let counter = agree_on_counter(collective, &claimed_in, &looking, clock)?;
+    if let Some(again) = again {
+        // Breaks if: it goes on all the same; what another run committed meanwhile would be superseded.
+        if counter != again.counter + 1 && !off(Switch::NobodyBetween) {
+            let text = format!(
+                "another run of the job began while this one was without an agent: epoch {} was given",
+                counter - 1
+            );
+            return Err(Error::fenced(text).next("end this one; the other one goes on"));
+        }
+        again.counter = counter;
+    }
 
     let nodes = layout.node_names();
     // A directory that one node does not see takes no containers of any.
@@ -177,6 +207,7 @@ pub(crate) fn open(
             &layout,
             node,
             (shape, !recipe.is_plain()),
+            kept_pool.as_ref(),
             clock,
         )
         .map(Some)
@@ -199,9 +230,15 @@ pub(crate) fn open(
         }
         _ => Ok(()),
     };
-    let way = Way::find(collective, &layout, &options, &start, listeners)?;
+    let mut way = Way::find(collective, &layout, &options, &start, listeners)?;
+    if kept_pool.is_some() {
+        // Nodes that all were there: who does not come now is cut off.
+        way.patience = AGAIN_TIMEOUT;
+    }
     let connected = connect(rank, &layout, side.as_mut(), way, &start, environment);
     let (pool, own, links) = agree(collective, recalled.and(connected))?;
+    // It is the same memory, and the program's own lies in the mapping that it knows.
+    let pool = kept_pool.unwrap_or(pool);
 
     let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
     notes.extend(prepare_memory(
@@ -413,9 +450,17 @@ fn node_side(
     layout: &Layout,
     node: u32,
     (shape, encoded): (IndexShape, bool),
+    again: Option<&Arc<Pool>>,
     clock: &dyn Clock,
 ) -> Result<NodeSide> {
     let listener = Listener::bind(&node_address(claimant.run, node))?;
+    if let Some(pool) = again {
+        return Ok(NodeSide {
+            held: claim(dirs, claimant, counter, clock)?,
+            pool: Arc::clone(pool),
+            listener: Some(listener),
+        });
+    }
     let chunk_count = pool_chunks(
         options.pool_bytes,
         options.chunk_bytes,

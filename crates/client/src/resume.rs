@@ -507,6 +507,18 @@ impl Session {
         self.settle()
     }
 
+    /// In the epoch that follows another one of the same run: `newest` was committed there. Collective.
+    pub(crate) fn go_on_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
+        if self.resume.state != Past::Settled && self.last_taken.is_none() {
+            return Ok(());
+        }
+        let before = self.resume.from;
+        // Breaks if: what an epoch before the last one committed counts as committed in the last one.
+        let newer = newest.filter(|(step, _)| before.is_none_or(|(older, _)| *step > older));
+        self.decide(newer.or(before));
+        self.settle()
+    }
+
     fn decide(&mut self, from: Option<(u64, Epoch)>) {
         self.resume.from = from;
         self.resume.state = Past::Decided;

@@ -28,6 +28,7 @@ use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
 use orcheck_engine::host::Host;
 use orcheck_engine::index::{Index, IndexShape, Outcome};
+use orcheck_engine::kept::Kept;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
@@ -151,6 +152,14 @@ pub struct Session {
     /// The other nodes, at level `peers`.
     pub(crate) peers: Option<Peers>,
     pub(crate) host: Host,
+    /// Snapshots of this rank that are in the pool, for the successor of an agent.
+    pub(crate) kept: Arc<Kept>,
+    /// Agents that ended within the current call.
+    pub(crate) successions: u32,
+    /// An agent ended, and the session was not yet opened again with all that belongs to it.
+    pub(crate) between_agents: bool,
+    /// The highest epoch that this run asked for.
+    pub(crate) asked_for: u64,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -178,7 +187,7 @@ impl Session {
         options: Result<Options>,
         environment: Environment,
     ) -> Result<Self> {
-        let (opened, options) = open(job, collective.as_mut(), options, &environment)?;
+        let (opened, options) = open(job, collective.as_mut(), options, &environment, None)?;
         let rank = collective.rank();
         let Opened {
             job,
@@ -240,6 +249,10 @@ impl Session {
             secret,
             peers,
             host,
+            kept: Arc::default(),
+            successions: 0,
+            between_agents: false,
+            asked_for: epoch.counter,
             warnings: notes,
             options,
         })
@@ -438,6 +451,7 @@ impl Session {
     /// What the collective says.
     pub fn due(&mut self, step: u64) -> Result<bool> {
         self.hear_halt();
+        self.give_snapshots_back(usize::MAX);
         self.trigger.due(self.collective.as_mut(), step)
     }
 
@@ -475,7 +489,9 @@ impl Session {
     /// # Errors
     /// As [`Session::waiter`] and [`Waiter::wait`].
     pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
-        self.waiter(step, level)?.wait(timeout)
+        let waited = self.waiter(step, level)?.wait(timeout);
+        self.give_snapshots_back(usize::MAX);
+        waited
     }
 
     /// What can wait until `step` is committed at `level` or at a configured level that survives more, in another

@@ -93,5 +93,5 @@ pub(crate) fn engine_gone(shared: &ControlShared) -> Error {
         .map(|note| format!(": {note}"))
         .unwrap_or_default();
     Error::unavailable(format!("the checkpoint engine of this node ended{why}"))
-        .next("end the program and restart it from the last committed checkpoint")
+        .next("with agents, take the next checkpoint, which goes on with others; without, restart the program from the last committed checkpoint")
 }

@@ -21,6 +21,8 @@ pub enum Descriptor {
         pipelined: bool,
         /// The stream may turn out shorter: bytes that are stored already are left out.
         may_shrink: bool,
+        /// The rank gives its chunks back by itself (`kept.rs`).
+        kept: bool,
     },
     /// A piece of the segment that follows.
     Piece(EncodePiece),
@@ -62,6 +64,7 @@ impl Descriptor {
                 cut_bytes,
                 pipelined,
                 may_shrink,
+                kept,
             } => [
                 1,
                 step,
@@ -69,7 +72,7 @@ impl Descriptor {
                 u64::from(cut_bytes),
                 u64::from(pipelined),
                 u64::from(may_shrink),
-                0,
+                u64::from(kept),
                 0,
             ],
             Self::Segment {
@@ -128,6 +131,7 @@ impl Descriptor {
                 cut_bytes: u32::try_from(words[3]).ok()?,
                 pipelined: words[4] != 0,
                 may_shrink: words[5] != 0,
+                kept: words[6] != 0,
             },
             2 => Self::Segment {
                 pool_at_bytes: words[1],
@@ -186,6 +190,7 @@ mod tests {
                 cut_bytes: 65536,
                 pipelined: true,
                 may_shrink: true,
+                kept: true,
             },
             Descriptor::Refers { step: 8 },
             Descriptor::Piece(piece),

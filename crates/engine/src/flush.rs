@@ -24,6 +24,7 @@
 //! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
 
 mod pieces;
+mod rings;
 
 use crate::container::{Announced, ContainerWriter, Target};
 use crate::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
@@ -43,6 +44,7 @@ use orcheck_io::gate::{Gate, Gates};
 use orcheck_io::machine::thread_cpu_time;
 use orcheck_io::pool::{Chunk, Pool};
 use orcheck_io::steps::Steps;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -111,6 +113,8 @@ pub struct Flusher {
     encoder: Option<Encoder>,
     /// Taken off the ring of the rank being flushed before its turn.
     ahead: Option<Descriptor>,
+    /// Per rank that ended: what was still in its ring.
+    left: Vec<VecDeque<Descriptor>>,
     /// Bytes of streams, and bytes in files, of all containers so far.
     written: (u64, u64),
 }
@@ -132,6 +136,8 @@ struct Held {
     segments: Vec<Part>,
     refers_to: Vec<u64>,
     record: Option<Vec<u8>>,
+    /// The rank gives the chunks back.
+    kept: bool,
 }
 
 /// A segment of a snapshot, or several that lie side by side in the pool.
@@ -153,6 +159,7 @@ impl Flusher {
         let gates = Gates::open(&context.pool)?;
         let populated = vec![0; context.ranks.len()];
         let begun = context.ranks.iter().map(|_| None).collect();
+        let left = context.ranks.iter().map(|_| VecDeque::new()).collect();
         let recipe = &context.recipe;
         let encoder = (!recipe.is_plain())
             .then(|| Encoder::new(recipe))
@@ -166,6 +173,7 @@ impl Flusher {
             begun,
             encoder,
             ahead: None,
+            left,
             written: (0, 0),
         })
     }
@@ -205,9 +213,7 @@ impl Flusher {
             let news = self.index().writer_news(self.context.writer);
             // Before its ring is looked at: nothing can come later.
             // Breaks if: it is asked after that; what a rank sent last, before it ended, is then overlooked.
-            let is_gone = |which: &usize| {
-                self.index().is_rank_gone(self.context.ranks[*which].0) && !off(Switch::RankGone)
-            };
+            let is_gone = |which: &usize| self.is_gone(*which);
             let gone: Vec<usize> = waiting.iter().copied().filter(is_gone).collect();
             for &which in waiting {
                 self.look_for_begin(which)?;
@@ -240,38 +246,6 @@ impl Flusher {
         }
     }
 
-    /// Takes the begin of a rank's next snapshot off its ring, if it is there.
-    fn look_for_begin(&mut self, which: usize) -> Result<()> {
-        let (local, rank) = self.context.ranks[which];
-        if self.begun[which].is_some() {
-            return Ok(());
-        }
-        match self.index().pop(local)? {
-            None => Ok(()),
-            Some(Descriptor::Begin {
-                step,
-                stream_len_bytes,
-                cut_bytes,
-                pipelined,
-                may_shrink,
-            }) => {
-                self.begun[which] = Some(Begin {
-                    step,
-                    announced: Announced {
-                        stream_len_bytes,
-                        cut_bytes,
-                        may_shrink,
-                    },
-                    pipelined,
-                });
-                Ok(())
-            }
-            Some(other) => Err(Error::corrupt(format!(
-                "rank {rank} sent {other:?} where the begin of a snapshot was expected"
-            ))),
-        }
-    }
-
     /// Makes the memory of one more wanted chunk ready while there is nothing to flush; false when
     /// all is ready. What cannot be had now is asked for again, with its error, when it is needed.
     fn populate_a_chunk(&mut self) -> bool {
@@ -292,28 +266,6 @@ impl Flusher {
             }
         }
         false
-    }
-
-    /// The rank's next descriptor; `None` when the session ends first.
-    fn next(&mut self, local: u32) -> Result<Option<Descriptor>> {
-        if let Some(descriptor) = self.ahead.take() {
-            return Ok(Some(descriptor));
-        }
-        loop {
-            let index = self.index();
-            let news = index.writer_news(self.context.writer);
-            let gone = index.is_rank_gone(local) && !off(Switch::RankGone);
-            if let Some(descriptor) = index.pop(local)? {
-                return Ok(Some(descriptor));
-            }
-            if gone {
-                return Ok(Some(Descriptor::Fail));
-            }
-            if self.stopping() {
-                return Ok(None);
-            }
-            index.wait_for_entries(self.context.writer, news, SLICE);
-        }
     }
 
     fn flush_step(&mut self, first: usize, begin: Begin) -> Result<()> {
@@ -382,6 +334,7 @@ impl Flusher {
             segments: Vec::new(),
             refers_to: Vec::new(),
             record: None,
+            kept: false,
         })
     }
 
@@ -614,6 +567,7 @@ impl Flusher {
             segments: Vec::new(),
             refers_to: Vec::new(),
             record: None,
+            kept: begin.kept,
         };
         for sink in sinks.iter_mut() {
             self.on_sink(step, sink, |container, _, _| {
@@ -623,7 +577,7 @@ impl Flusher {
         let mut record = Vec::new();
         let mut pieces = Vec::new();
         loop {
-            match self.next(local)? {
+            match self.next(which)? {
                 Some(Descriptor::Piece(piece)) => {
                     pieces.push(self.check_piece(rank, piece, &pieces)?)
                 }
@@ -638,12 +592,12 @@ impl Flusher {
                         chunks: chunk.map(|chunk| (chunk, 1)),
                         pieces: std::mem::take(&mut pieces),
                     };
-                    self.extend_run(local, &mut part)?;
+                    self.extend_run(which, &mut part)?;
                     self.write_part(step, sinks, &part)?;
-                    if release {
-                        self.give(part.chunks)?;
-                    } else {
-                        held.segments.push(part);
+                    match release {
+                        false => held.segments.push(part),
+                        true if begin.kept => {}
+                        true => self.give(part.chunks)?,
                     }
                 }
                 Some(Descriptor::Refers { step: older }) => {
@@ -660,7 +614,9 @@ impl Flusher {
                     chunk,
                 }) => {
                     record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
-                    self.give(Some((chunk, 1)))?;
+                    if !begin.kept {
+                        self.give(Some((chunk, 1)))?;
+                    }
                 }
                 Some(Descriptor::Seal) => break,
                 Some(Descriptor::Fail) | None => {
@@ -706,7 +662,7 @@ impl Flusher {
         }
         for part in &snapshot.segments {
             self.write_part(step, sinks, part)?;
-            if release {
+            if release && !snapshot.kept {
                 self.give(part.chunks)?;
             }
         }
@@ -781,4 +737,5 @@ struct Begin {
     step: u64,
     announced: Announced,
     pipelined: bool,
+    kept: bool,
 }

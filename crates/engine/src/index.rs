@@ -128,6 +128,8 @@ const STORED_BYTES: u32 = 9;
 
 /// Lock byte that the control thread of a node holds while it lives.
 pub const ENGINE_ALIVE: u64 = 8;
+/// Lock byte that an agent holds while a thread of a session in it may touch the pool.
+pub const POOL_IN_USE: u64 = 9;
 
 impl<'p> Index<'p> {
     /// The index inside `pool`.
@@ -328,6 +330,35 @@ impl<'p> Index<'p> {
             let slice = left.min(Duration::from_millis(100));
             let _ = self.pool.wait_while(word, value, slice);
             left = left.saturating_sub(slice);
+        }
+    }
+
+    /// Makes the index as new for another engine; what became of past steps stays. Only while no engine uses it.
+    pub fn renew(&self, last_step: Option<u64>) {
+        for word in [NOTES].into_iter().chain(INACTIVE..COMMITTED_PROCESS) {
+            self.set(word, 0);
+        }
+        for local in 0..self.shape.ranks {
+            self.set(self.rank_word(local, RANK_GONE), 0);
+            self.set_left(local, last_step.map_or(0, |step| step + 1));
+        }
+        self.set(GONE, 0);
+        self.bump(NEWS);
+    }
+
+    /// As if every snapshot of this rank before `step` had left the pool, and none from it on. Only while no engine uses it.
+    pub fn set_left(&self, local: u32, step: u64) {
+        for word in [TAKEN, DONE] {
+            self.set(self.rank_word(local, word), step);
+        }
+    }
+
+    /// Forgets that `step` was lost at `level`: it is being made safe again.
+    pub fn forget_loss(&self, step: u64, level: Level) {
+        if let Some(base) = self.board_place(step)
+            && matches!(self.outcome(step, level), Outcome::Lost(_))
+        {
+            self.set(base + 1 + level_slot(level), 0);
         }
     }
 
@@ -613,6 +644,7 @@ mod tests {
                 cut_bytes: 65536,
                 pipelined: true,
                 may_shrink: false,
+                kept: false,
             },
             Descriptor::Begin {
                 step: 8,
@@ -620,6 +652,7 @@ mod tests {
                 cut_bytes: 65536,
                 pipelined: false,
                 may_shrink: true,
+                kept: true,
             },
             Descriptor::Refers { step: 5 },
             Descriptor::Segment {

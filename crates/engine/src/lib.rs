@@ -35,6 +35,7 @@ pub mod halt;
 pub mod host;
 pub mod index;
 pub mod keeper;
+pub mod kept;
 pub mod layout;
 pub mod ledger;
 pub mod mend;

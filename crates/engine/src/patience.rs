@@ -76,16 +76,13 @@ impl Patience {
             return Err(Error::unavailable("the session ends"));
         }
         let index = Index::new(&self.pool, self.shape);
-        if !off(Switch::EngineAlive)
-            && !index.is_gone()
-            && self.gates.try_lock(ENGINE_ALIVE)?.is_some()
-        {
+        if !off(Switch::EngineAlive) && !index.is_gone() && !self.gates.is_held(ENGINE_ALIVE)? {
             index.set_gone();
         }
         if index.is_gone() {
             return Err(
                 Error::unavailable("the checkpoint engine of this node ended")
-                    .next("end the program and restart it from the last committed checkpoint"),
+                    .next("with agents, take the next checkpoint, which goes on with others; without, restart the program from the last committed checkpoint"),
             );
         }
         Ok(())

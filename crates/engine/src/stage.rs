@@ -23,11 +23,14 @@
 //! Survives: a full pool (waits, with a deadline), a codec that fails (`Fail`, the step is lost,
 //! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
 
+mod context;
+
+pub use context::StageContext;
+
 use crate::baseline::Capture;
 use crate::encoding::EncodePiece;
-use crate::index::{Descriptor, Index, IndexShape};
+use crate::index::Descriptor;
 use crate::pages::{Copied, Wanted};
-use crate::patience::Patience;
 use crate::stream::{Piece, Plan, Segment};
 use orcheck_format::container::{BLOCK_BYTES, encode_rank_record};
 use orcheck_format::crc::crc64;
@@ -38,13 +41,11 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gate;
 use orcheck_io::memory::{Span, crc_span};
 use orcheck_io::pool::{Chunk, Pool};
-use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn_scoped;
 use orcheck_io::track::page_bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Reads `dst.len()` bytes of a region from offset `at_bytes` on.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
@@ -59,51 +60,6 @@ pub enum Source {
     Read(ReadFn),
     /// Nothing: another rank stores it.
     Elsewhere,
-}
-
-/// What a rank needs to stage: its place in the node.
-#[derive(Clone)]
-pub struct StageContext {
-    /// The node's pool.
-    pub pool: Arc<Pool>,
-    /// Shape of the index in it.
-    pub shape: IndexShape,
-    /// Position among the ranks of the node.
-    pub local: u32,
-    /// The rank.
-    pub rank: u32,
-    /// The writer that flushes it.
-    pub writer: u32,
-    /// Whether the CP-thread must know the pieces of each segment, because it encodes them.
-    pub encoded: bool,
-    /// Longest wait for a chunk or the CP-thread without any progress.
-    pub timeout: Duration,
-    /// How it waits.
-    pub patience: Patience,
-    /// Numbered steps, for tests.
-    pub steps: Steps,
-    /// Told of the step when the snapshot is whole in the pool, where the engine outlives this rank.
-    pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
-}
-
-impl StageContext {
-    /// The node's snapshot index.
-    #[must_use]
-    pub fn index(&self) -> Index<'_> {
-        Index::new(&self.pool, self.shape)
-    }
-
-    fn take(&self, near: u32) -> Result<Chunk> {
-        self.patience
-            .wait(self.timeout, |slice| self.pool.take(near, slice))
-    }
-
-    fn push(&self, descriptor: Descriptor) -> Result<()> {
-        self.patience.wait(self.timeout, |slice| {
-            self.index()
-                .push(self.local, self.writer, descriptor, slice)
-        })
-    }
 }
 
 /// One snapshot on its way into the pool.
@@ -239,6 +195,7 @@ impl Staging {
             cut_bytes: self.cut_bytes,
             pipelined: self.pipelined,
             may_shrink: self.capture.is_some(),
+            kept: self.context.kept.is_some(),
         })?;
         self.open = true;
         allowed.map(|_| ())
@@ -362,12 +319,13 @@ impl Staging {
             })?;
         }
         self.context.steps.at("stage.seal", "")?;
-        self.push(Descriptor::Seal)?;
-        self.open = false;
-        self.context.sealed.iter().for_each(|tell| tell(self.step));
+        // Before the seal: whoever waited for this step takes the next one at once. Should it still fail, it is a home lost.
         if let Some(capture) = self.capture.take() {
             capture.finish();
         }
+        self.push(Descriptor::Seal)?;
+        self.open = false;
+        self.context.sealed.iter().for_each(|tell| tell(self.step));
         if self.slot.is_some() {
             let StageContext {
                 ref patience,

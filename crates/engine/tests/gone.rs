@@ -25,11 +25,15 @@ const SHAPE: IndexShape = IndexShape {
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn pool() -> Arc<Pool> {
+    pool_of(SHAPE)
+}
+
+fn pool_of(shape: IndexShape) -> Arc<Pool> {
     let shape = PoolShape {
         chunk_bytes: 4096,
         chunk_count: 2,
-        words: SHAPE.words(),
-        rings: SHAPE.ranks,
+        words: shape.words(),
+        rings: shape.ranks,
         ring_entries: 128,
     };
     Arc::new(Pool::create(shape).unwrap())
@@ -77,10 +81,10 @@ fn a_wait_ends_when_its_time_is_over() {
     assert_eq!(given, timeout);
 }
 
-/// The CP-thread of the only rank, and what it reports.
+/// The CP-thread of all ranks, and what it reports.
 fn flusher(
     scratch: &Scratch,
-    pool: &Arc<Pool>,
+    (pool, shape): (&Arc<Pool>, IndexShape),
     recipe: Recipe,
 ) -> (Flusher, Receiver<Message>, Arc<AtomicBool>) {
     let job = JobName::new("job").unwrap();
@@ -89,16 +93,16 @@ fn flusher(
     let stop = Arc::new(AtomicBool::new(false));
     let context = FlushContext {
         pool: Arc::clone(pool),
-        shape: SHAPE,
+        shape,
         job: job.clone(),
         epoch: Epoch {
             counter: 1,
             run: RunId([1; 16]),
         },
-        world_size: 1,
+        world_size: shape.ranks,
         node: (0, "n0".into()),
         writer: 0,
-        ranks: vec![(0, 0)],
+        ranks: (0..shape.ranks).map(|rank| (rank, rank)).collect(),
         mode: Mode::Orchestrated,
         places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
         direct: false,
@@ -124,6 +128,7 @@ const BEGIN: Descriptor = Descriptor::Begin {
     cut_bytes: 4096,
     pipelined: false,
     may_shrink: false,
+    kept: false,
 };
 
 // Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its snapshot for ever.
@@ -131,7 +136,7 @@ const BEGIN: Descriptor = Descriptor::Begin {
 fn a_rank_that_ended_inside_its_snapshot_loses_it() {
     let scratch = Scratch::in_memory("engine-gone");
     let pool = pool();
-    let (mut flusher, heard, stop) = flusher(&scratch, &pool, Recipe::default());
+    let (mut flusher, heard, stop) = flusher(&scratch, (&pool, SHAPE), Recipe::default());
     let index = Index::new(&pool, SHAPE);
     index.push(0, 0, BEGIN, LIMIT).unwrap();
     index.set_rank_gone(0);
@@ -145,6 +150,51 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
         Err(RecvTimeoutError::Timeout) => panic!("the flush waits for a rank that is gone"),
         other => panic!("{other:?}"),
     }
+}
+
+// Breaks if: what a dead rank left in its ring stays there while another rank's snapshot is waited for: that one may wait
+// for the very chunks.
+#[test]
+fn what_a_dead_rank_left_unfinished_is_given_back() {
+    let scratch = Scratch::in_memory("engine-gone");
+    let shape = IndexShape { ranks: 2, ..SHAPE };
+    let pool = pool_of(shape);
+    let all = pool.free_chunks();
+    let (mut flusher, heard, stop) = flusher(&scratch, (&pool, shape), Recipe::default());
+    let index = Index::new(&pool, shape);
+    index.push(1, 0, BEGIN, LIMIT).unwrap();
+    let chunk = pool.take(0, LIMIT).unwrap().into_index();
+    let segment = Descriptor::Segment {
+        pool_at_bytes: u64::from(chunk) * u64::from(pool.shape().chunk_bytes),
+        len_bytes: 4096,
+        chunk: Some(chunk),
+    };
+    index.push(1, 0, segment, LIMIT).unwrap();
+    index.set_rank_gone(1);
+    // Of the same step, and first in the order: its snapshot is waited for.
+    index.push(0, 0, BEGIN, LIMIT).unwrap();
+    let flushing = std::thread::spawn(move || flusher.run());
+    let mut taken = Vec::new();
+    while taken.len() < all as usize {
+        match pool.take(0, LIMIT) {
+            Ok(chunk) => taken.push(chunk),
+            Err(_) => break,
+        }
+    }
+    let found = taken.len();
+    for chunk in taken {
+        pool.give(chunk);
+    }
+    index.push(0, 0, Descriptor::Fail, LIMIT).unwrap();
+    let told = heard.recv_timeout(LIMIT);
+    stop.store(true, Ordering::Release);
+    index.nudge(0);
+    flushing.join().unwrap().unwrap();
+    assert!(matches!(told, Ok(Message::NotDurable { step: 7, .. })));
+    assert_eq!(
+        found, all as usize,
+        "chunks of a rank that is gone were kept"
+    );
 }
 
 // Breaks if: `stream_snapshot` keeps any number of references, or `check_piece` lets a piece reach beyond its chunk: a
@@ -171,7 +221,7 @@ fn nonsense_of_a_neighbour_ends_the_flush() {
     for (recipe, nonsense, part) in cases {
         let scratch = Scratch::in_memory("engine-gone");
         let pool = pool();
-        let (mut flusher, heard, stop) = flusher(&scratch, &pool, recipe);
+        let (mut flusher, heard, stop) = flusher(&scratch, (&pool, SHAPE), recipe);
         let index = Index::new(&pool, SHAPE);
         for descriptor in [vec![BEGIN], nonsense, vec![Descriptor::Fail]].concat() {
             index.push(0, 0, descriptor, LIMIT).unwrap();

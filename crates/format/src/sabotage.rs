@@ -227,6 +227,10 @@ switches! {
     GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-io pool a_gate_waits";
     EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-engine gone an_engine";
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
+    Succession = "succession", "that a run goes on when an agent of it ended", "orcheck-client agent goes_on";
+    NobodyBetween = "nobody-between", "that a run which was without an agent does not supersede another run", "orcheck-client agent began_meanwhile";
+    ToldAgain = "told-again", "that what was whole in memory when an agent ended is flushed again", "orcheck-client agent flushed_again";
+    UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-client session a_codec; orcheck-client faults alone";
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-client session snapshots_of_one_rank";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";

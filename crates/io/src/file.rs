@@ -653,6 +653,22 @@ pub(crate) fn ofd_lock(handle: &OwnedFd, byte: u64) -> std::result::Result<bool,
     }
 }
 
+/// Whether another open file description has a lock there; one system call, and no lock is taken.
+#[allow(unsafe_code)]
+pub(crate) fn ofd_is_locked(handle: &OwnedFd, byte: u64) -> std::result::Result<bool, i32> {
+    // SAFETY: an all-zero `flock` is a valid value of that plain structure.
+    let mut asked: libc::flock = unsafe { std::mem::zeroed() };
+    asked.l_type = libc::F_WRLCK as i16;
+    asked.l_whence = libc::SEEK_SET as i16;
+    asked.l_start = i64::try_from(byte).map_err(|_| libc::EINVAL)?;
+    asked.l_len = 1;
+    // SAFETY: the descriptor is open for the duration of the call and `asked` is a live `flock`.
+    match unsafe { libc::fcntl(handle.as_raw_fd(), libc::F_OFD_GETLK, &raw mut asked) } {
+        0 => Ok(i32::from(asked.l_type) != libc::F_UNLCK),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Releases every lock of this open file description.
 pub(crate) fn ofd_unlock_all(handle: &OwnedFd) -> std::result::Result<bool, i32> {
     ofd_set(handle, libc::F_UNLCK, 0, 0)

@@ -19,7 +19,7 @@
 
 use crate::clock::Deadline;
 use crate::error::{os_error, rustix_error};
-use crate::file::{ofd_lock, ofd_unlock_all, reopen};
+use crate::file::{ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
 use crate::pool::{Mapping, Pool};
 use crate::sync::{Ordering, point, wait, wake};
 use orcheck_format::sabotage::{Switch, off};
@@ -104,6 +104,13 @@ impl Gates {
     pub fn try_lock(&self, byte: u64) -> Result<Option<Gate>> {
         let gate = self.gate()?;
         Ok(if gate.close(byte)? { Some(gate) } else { None })
+    }
+
+    /// Whether somebody holds the gate.
+    pub fn is_held(&self, byte: u64) -> Result<bool> {
+        point();
+        ofd_is_locked(&self.file, byte)
+            .map_err(|errno| os_error(errno, format_args!("look at gate {byte}")))
     }
 
     /// An open gate: a description of the file that holds nothing yet.

@@ -469,6 +469,23 @@ impl Pool {
         }
     }
 
+    /// Empties bitmap and rings, for another engine than the one that ended. Only while nobody takes or gives.
+    pub fn renew(&self) {
+        self.taken().release(0, self.shape.chunk_count);
+        for number in 0..self.shape.rings {
+            self.ring(number).clear();
+        }
+    }
+
+    /// Marks chunks as taken that were before [`Self::renew`].
+    ///
+    /// # Panics
+    /// When the run reaches beyond the pool.
+    pub fn take_again(&self, first: u32, chunks: u32) {
+        self.check_run(first, chunks);
+        self.taken().mark(first, chunks);
+    }
+
     fn check_run(&self, first: u32, chunks: u32) {
         let count = self.shape.chunk_count;
         assert!(

@@ -18,6 +18,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long an agent stays without a session: longer than a trial takes between two runs.
@@ -37,6 +38,14 @@ pub const AGENT_HOSTS: Workload = Workload {
     name: "4 processes on 2 nodes, agents, node + global",
     options: "agent = 'join'",
     ..HOSTS
+};
+
+/// With a pool that holds all, and nothing lent: whatever was whole when an agent ended is there in the end.
+const AGENT_ROOM: Workload = Workload {
+    name: "4 processes on 2 nodes, agents, room for all",
+    lent: false,
+    overlapped: false,
+    ..AGENT_HOSTS
 };
 
 /// Two nodes, each of which holds the other's replicas.
@@ -152,12 +161,12 @@ fn run(
     victim: Victim,
     hook: &Arc<Named>,
     keys: &Path,
-) -> (Vec<Ended>, Vec<Child>) {
+) -> (Vec<Ended>, Vec<Child>, bool) {
     let hit = match victim {
         Victim::Agent(node) => Some((node, hook, keys)),
         Victim::Rank(_) => None,
     };
-    let agents = agents(workload, root, hit);
+    let mut agents = agents(workload, root, hit);
     let children = each_rank(workload.ranks, |rank, mine| {
         let life = Life::new(workload, root, 1, CHECKPOINTS);
         let hit = victim == Victim::Rank(rank);
@@ -177,7 +186,33 @@ fn run(
             hook.write(keys);
         }
     });
-    (ends(children), agents)
+    let Victim::Agent(node) = victim else {
+        return (ends(children), agents, false);
+    };
+    // Another one takes the place of the one that is killed.
+    let over = AtomicBool::new(false);
+    let hit = agents.remove(node as usize);
+    let (ended, hit, struck) = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                if hit.has_ended() {
+                    return match hit.wait(PROMPTLY) {
+                        Ended::Signaled(9) => (agent(workload, root, node, None), true),
+                        // It ended in order, and so did the job.
+                        _ => (Child::run(|| 0), false),
+                    };
+                }
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+            (hit, false)
+        });
+        let ended = ends(children);
+        over.store(true, Ordering::Release);
+        let (hit, struck) = watcher.join().unwrap();
+        (ended, hit, struck)
+    });
+    agents.insert(node as usize, hit);
+    (ended, agents, struck)
 }
 
 fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
@@ -187,7 +222,7 @@ fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
         let scratch = Scratch::in_memory("agents");
         let path = scratch.path().join(KEYS);
         let hook = Named::recorder(scratch.path());
-        let (ended, agents) = run(workload, scratch.path(), victim, &hook, &path);
+        let (ended, agents, _) = run(workload, scratch.path(), victim, &hook, &path);
         let story = Story::read(scratch.path());
         assert!(
             ended.iter().all(|end| *end == Ended::Exited(0)) && story.run(1).closed,
@@ -239,9 +274,9 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     let root = scratch.path();
     let hook = Named::at(root, key.clone(), Do::Kill);
     let keys = root.join(KEYS);
-    let (ended, mut agents) = run(workload, root, victim, &hook, &keys);
-    let mut struck =
-        matches!(victim, Victim::Rank(rank) if ended[rank as usize] == Ended::Signaled(9));
+    let (ended, mut agents, replaced) = run(workload, root, victim, &hook, &keys);
+    let mut struck = replaced
+        || matches!(victim, Victim::Rank(rank) if ended[rank as usize] == Ended::Signaled(9));
     let story = Story::read(root);
     let closed = story.run(1).closed;
     // The last one was safe: some agents may have ended in order, whatever became of the others.
@@ -249,7 +284,7 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     for node in 0..workload.nodes {
         let hit = victim == Victim::Agent(node);
         // A job that was ended in order needs no agent any more; the next run gets new ones.
-        if !closed && !closing && !hit {
+        if !closed && !closing && (!hit || replaced) {
             continue;
         }
         let was = agents.remove(node as usize).wait(PROMPTLY);
@@ -257,8 +292,26 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
         agents.insert(node as usize, agent(workload, root, node, None));
     }
     let result = judge(&workload, root, victim, &ended);
+    let result = result.and_then(|()| goes_on(&workload, &story, replaced && !closed));
     let result = result.and_then(|()| all_ended(agents));
     Outcome::of(struck, result)
+}
+
+/// Whether a run with room for all went on although an agent ended.
+fn goes_on(workload: &Workload, story: &Story, ended_early: bool) -> Result<(), Failure> {
+    let while_opening = |error: &String| error.starts_with("open ");
+    if workload.name != AGENT_ROOM.name
+        || !ended_early
+        || story.run(1).errors.iter().any(while_opening)
+        // Safe at one level, and lost at the other: it is said, and nothing is gone.
+        || story.newest_acked(u64::MAX, None) == Some(CHECKPOINTS)
+    {
+        return Ok(());
+    }
+    Err((
+        Verdict::LostWork,
+        format!("it did not go on; {}", told(story)),
+    ))
 }
 
 fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> Result<(), Failure> {
@@ -290,6 +343,8 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
         (AGENT_HOSTS, Victim::Rank(0), 1),
         (AGENT_HOSTS, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Agent(1), part),
+        (AGENT_ROOM, Victim::Agent(0), (part / 2).max(1)),
+        (AGENT_ROOM, Victim::Agent(1), (part / 2).max(1)),
         (AGENT_PEERS, Victim::Agent(0), part),
         (AGENT_PEERS, Victim::Agent(1), part),
         (AGENT_TREE, Victim::Agent(1), 4 * part),
@@ -301,7 +356,8 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
         }
         let from = seed() as usize % every;
         let keys: Vec<&Key> = keys.iter().skip(from).step_by(every).collect();
-        let outcomes = share_among(4, keys.len(), &|n| trial(workload, victim, keys[n]));
+        // They wait for each other more than they compute.
+        let outcomes = share_among(6, keys.len(), &|n| trial(workload, victim, keys[n]));
         let names = keys.iter().map(|key| key.to_string().replace('\t', " "));
         let who = match victim {
             Victim::Rank(rank) => format!("rank {rank}"),

@@ -37,6 +37,7 @@ fn begin(step: u64) -> Descriptor {
         cut_bytes: 4096,
         pipelined: false,
         may_shrink: false,
+        kept: false,
     }
 }
 

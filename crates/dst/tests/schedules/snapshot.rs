@@ -3,7 +3,7 @@
 use crate::explore::explore;
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
-use orcheck_engine::index::{Index, IndexShape};
+use orcheck_engine::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_engine::layout::Mode;
 use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
@@ -14,7 +14,7 @@ use orcheck_format::manifest::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;
 use orcheck_io::sync::model::{allow_timeouts, mortal};
 use orcheck_io::testing::Scratch;
-use orcheck_io::{Chunk, Gates, Pool, PoolShape, Span, Steps, SystemClock};
+use orcheck_io::{Chunk, Gate, Gates, Pool, PoolShape, Span, Steps, SystemClock};
 use shuttle::rand::Rng;
 use shuttle::sync::Barrier;
 use shuttle::thread;
@@ -38,6 +38,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Node {
     pool: Arc<Pool>,
     gates: Arc<Gates>,
+    /// Who waits in vain looks whether the engine holds this.
+    _alive: Gate,
     stop: Arc<AtomicBool>,
     reports: Arc<Mutex<Vec<Message>>>,
     places: Places,
@@ -58,8 +60,10 @@ impl Node {
         let root = scratch.path().to_owned();
         let job = JobName::new("job").unwrap();
         let places = Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap();
+        let gates = Arc::new(Gates::open(&pool).unwrap());
         Arc::new(Self {
-            gates: Arc::new(Gates::open(&pool).unwrap()),
+            _alive: gates.lock(ENGINE_ALIVE, HOUR).unwrap(),
+            gates,
             stop: Arc::new(AtomicBool::new(false)),
             reports: Arc::default(),
             places,
@@ -117,6 +121,7 @@ impl Node {
             },
             steps: Steps::none(),
             sealed: None,
+            kept: None,
         };
         let slot = self.gates.lock(STAGE_SLOT, HOUR).unwrap();
         let len_bytes = bytes.len() as u64;

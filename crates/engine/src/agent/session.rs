@@ -10,7 +10,7 @@ use super::{PATIENCE, fields, reply};
 use crate::adoption::{Unpacked, unpack};
 use crate::control::{ControlShared, Links, Reported};
 use crate::host::{Host, Running, join};
-use crate::index::{Index, IndexShape, Outcome};
+use crate::index::{Index, IndexShape, Outcome, POOL_IN_USE};
 use crate::places::Places;
 use crate::room::Room;
 use orcheck_format::agent::{Adoption, AgentMessage, Link};
@@ -37,6 +37,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Longest wait for the threads of the session before this one.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest sleep before threads and ranks are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -264,10 +266,11 @@ fn serve(
     let host = make_host(what, pool, ram, (clock, steps));
     let started = host.and_then(|host| {
         let poller = Poller::new()?;
+        let in_use = host.gates.lock(POOL_IN_USE, IN_USE_TIMEOUT)?;
         let threads = start(&host, links, doors, placement)?;
-        Ok((host, threads, poller))
+        Ok((host, threads, poller, in_use))
     });
-    let (host, threads, poller) = match started {
+    let (host, threads, poller, in_use) = match started {
         Ok(started) => started,
         Err(error) => {
             // Before the answer: the rank's next claim must not find these.
@@ -285,7 +288,12 @@ fn serve(
         stop: Arc::clone(&threads.keeper_stop),
     });
     stop(&host, &threads);
-    end(&host, threads);
+    if end(&host, threads) {
+        drop(in_use);
+    } else {
+        // Breaks if: it is let go; a thread that was left behind would take from the rings of the next session.
+        Box::leak(Box::new(in_use));
+    }
     let index = Index::new(&host.pool, host.shape);
     state.summarize(summary(&host, &index));
     // Nobody may be there any more to be told, or to say anything. A leave was said before the last rank hung up.
@@ -534,14 +542,18 @@ fn stop(host: &Host, threads: &Threads) {
     }
 }
 
-/// Waits for the threads; one that hangs in a dead directory is left to the end of the agent, and said.
-fn end(host: &Host, threads: Threads) {
+/// Waits for the threads; one that hangs in a dead directory is left to the end of the agent, and said. Whether all
+/// ended.
+fn end(host: &Host, threads: Threads) -> bool {
     let clock = host.clock.as_ref();
     let others = threads.control.into_iter().chain(threads.keeper);
     let others = others.map(|(thread, _)| thread);
+    let mut all = true;
     for thread in threads.flushers.into_iter().chain(others) {
         if let Err(error) = join(thread, clock) {
+            all = false;
             host.shared.note(error.message().to_owned());
         }
     }
+    all
 }

@@ -38,7 +38,7 @@ impl Flusher {
 
     /// Adds the segments that follow side by side and are there already, up to the end of a run of chunks: one long
     /// write takes less of the processor than several.
-    pub(super) fn extend_run(&mut self, local: u32, part: &mut Part) -> Result<()> {
+    pub(super) fn extend_run(&mut self, which: usize, part: &mut Part) -> Result<()> {
         let run = self.context.pool.run_chunks();
         let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
         let Some((first, mut count)) = part.chunks else {
@@ -50,7 +50,7 @@ impl Flusher {
             if self.encoder.is_some() || next.is_multiple_of(u64::from(run)) {
                 break;
             }
-            match self.index().pop(local)? {
+            match self.pop(which)? {
                 Some(Descriptor::Segment {
                     pool_at_bytes,
                     len_bytes,

@@ -1,0 +1,320 @@
+//! The end of an agent within a run: all ranks go on with agents anew.
+//!
+//! ```text
+//! somebody's agent ended ─▶ all let go of their session, and agents that live finish with it
+//! the pools are made as new, but for the memory of the program and snapshots that were whole
+//! the session is opened again: a new epoch, the pool given to the successor
+//! snapshots that no directory has yet are told to it again
+//! ```
+//!
+//! Invariants:
+//! 1. All ranks go this way in the same call, or none: that an agent ended travels in the agreement of the checkpoint.
+//! 2. A step that was committed anywhere counts as committed; one that every rank still has whole is flushed again; any
+//!    other one is lost, and every rank is told.
+//! 3. The new epoch goes on from the newest committed step: nothing that was committed is superseded.
+//!
+//! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what stays in the pool
+//! (`engine::kept`), the agent's side (`engine::agent`: it meets a new session like any other), ranks that end.
+
+use crate::agree::{agree, agree_min};
+use crate::collective::Collective;
+use crate::lend::Lent;
+use crate::open::{Opened, open};
+use crate::options::AgentKind;
+use crate::session::Session;
+use crate::waiter::engine_gone;
+use orcheck_engine::index::{Index, IndexShape, Outcome, POOL_IN_USE};
+use orcheck_engine::kept::Kept;
+use orcheck_engine::layout::Layout;
+use orcheck_engine::patience::Patience;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::gate::Gates;
+use orcheck_io::pool::Pool;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Agents that may end one after the other before a call gives up.
+const MOST_IN_A_CALL: u32 = 3;
+
+/// Longest wait for the threads of an engine that is ending.
+const POOL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Longest wait for an agent that whoever started the one that ended starts in its place; once, not in each call.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What goes from one session of a run to the next.
+pub(crate) struct Again {
+    /// How long it is waited for an agent that somebody else starts.
+    pub(crate) patience: Duration,
+    pub(crate) pool: Arc<Pool>,
+    shape: IndexShape,
+    local: u32,
+    /// Runs of chunks that are the program's.
+    own: Vec<(u32, u32)>,
+    kept: Arc<Kept>,
+    levels: Vec<Level>,
+    /// Steps whose outcome can be asked for.
+    history: Vec<u64>,
+    /// Of these: what is told to the successor.
+    told_again: Vec<u64>,
+    /// Of these: what is gone.
+    lost: Vec<u64>,
+    /// The newest step that was committed at any level.
+    newest: Option<u64>,
+    /// The highest epoch that this run asked for.
+    pub(crate) counter: u64,
+}
+
+impl Again {
+    /// Once no engine uses the pools any more: agrees what became of the last steps, and makes the pools as new but for
+    /// the program's memory and the snapshots that are needed again. Collective.
+    pub(crate) fn take_over_pool(
+        &mut self,
+        collective: &mut dyn Collective,
+        layout: &Layout,
+    ) -> Result<()> {
+        let index = Index::new(&self.pool, self.shape);
+        let committed = [Level::Node, Level::Global].map(|level| index.committed_step(level));
+        let newest = committed.into_iter().flatten().max();
+        let mut values = vec![newest.map_or(0, |step| -(step as i64) - 1)];
+        for &step in &self.history {
+            values.push(i64::from(self.kept.has(step)));
+            for &level in &self.levels {
+                let committed = index.outcome(step, level) == Outcome::Committed;
+                values.push(-i64::from(committed));
+            }
+        }
+        // Breaks if: a thread of an engine that is just ending still takes from the rings.
+        let free = if layout.leads_node(collective.rank()) {
+            let gates = Gates::open(&self.pool);
+            let gate = gates.and_then(|gates| gates.lock(POOL_IN_USE, POOL_TIMEOUT));
+            gate.map(drop)
+        } else {
+            Ok(())
+        };
+        let free = free.map_err(|error| error.at("an engine that does not let go of the pool"));
+        agree(collective, free)?;
+        let same = if IndexShape::of(&layout.nodes[layout.node_of(collective.rank()) as usize])
+            == self.shape
+        {
+            Ok(())
+        } else {
+            Err(Error::internal("the ranks of a node changed"))
+        };
+        // Nobody goes on before all have looked.
+        agree_min(collective, same, &mut values)?;
+        self.newest = (-values[0] as u64).checked_sub(1);
+        let leads_node = layout.leads_node(collective.rank());
+        if leads_node {
+            self.pool.renew();
+            index.renew(self.history.last().copied());
+        }
+        let (history, mut said) = (
+            self.history.clone(),
+            values[1..].chunks(1 + self.levels.len()),
+        );
+        for step in history {
+            let one = said.next().unwrap_or_default();
+            let (has, committed) = (one[0] != 0, &one[1..]);
+            // Breaks if: a step that was committed at one level is told again too; a part of it would supersede the whole
+            // of it, and what came after it.
+            let newer = self.newest.is_none_or(|newest| step > newest);
+            if newer && has && !off(Switch::ToldAgain) {
+                self.told_again.push(step);
+            } else if newer {
+                self.lost.push(step);
+            }
+            if leads_node {
+                self.publish(&index, step, committed);
+            }
+        }
+        agree(collective, Ok(()))?;
+        for &(first, chunks) in &self.own {
+            self.pool.take_again(first, chunks);
+        }
+        self.kept.keep_only(&self.told_again, &self.pool);
+        // Breaks if: a rank takes chunks before another one has marked its own.
+        agree(collective, Ok(()))
+    }
+
+    /// What is known of `step` now, on this node's board.
+    fn publish(&self, index: &Index<'_>, step: u64, committed: &[i64]) {
+        for (&level, &committed) in self.levels.iter().zip(committed) {
+            if committed != 0 {
+                index.forget_loss(step, level);
+                index.publish(step, level, &Outcome::Committed);
+            } else if self.told_again.contains(&step) {
+                index.forget_loss(step, level);
+            } else {
+                let error = Error::unavailable(format!(
+                    "an agent of the job ended before checkpoint {step} was safe at level {level}, and not all of it is left in memory"
+                ));
+                index.publish(step, level, &Outcome::Lost(error));
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Whether the agent that has this node's engine ended, or the way to another one was not gone to its end.
+    pub(crate) fn agent_ended(&self) -> bool {
+        self.options.agent != AgentKind::Off
+            && (self.between_agents || self.threads.is_some() && self.patience.check().is_err())
+    }
+
+    /// Before the first checkpoint, in which the agents take part before there is an agreement about it. Collective.
+    pub(crate) fn meet_a_dead_agent(&mut self) -> Result<()> {
+        if self.options.agent == AgentKind::Off || self.last_taken.is_some() {
+            return Ok(());
+        }
+        let mut ended = [-i64::from(self.agent_ended())];
+        agree_min(self.collective.as_mut(), Ok(()), &mut ended)?;
+        if ended[0] == 0 {
+            Ok(())
+        } else {
+            self.succeed()
+        }
+    }
+
+    /// Opens the session again, with agents anew where they ended. Collective.
+    pub(crate) fn succeed(&mut self) -> Result<()> {
+        self.successions += 1;
+        let mut local = Ok(());
+        if off(Switch::Succession) {
+            local = Err(engine_gone(&self.shared));
+        } else if self.successions > MOST_IN_A_CALL {
+            let text = format!("{MOST_IN_A_CALL} agents of the job ended one after the other");
+            let next = "look at what ends them; the next checkpoint tries again";
+            local = Err(Error::unavailable(text).next(next));
+        } else if self.route.is_some() {
+            let text = "an agent of the job ended, and with routed files no other one takes over";
+            let next = "restart the program from the last committed checkpoint";
+            local = Err(Error::unavailable(text).next(next));
+        }
+        // What it was still staging nobody takes any more.
+        self.stager = None;
+        self.handed_over = None;
+        agree(self.collective.as_mut(), local)?;
+        // Breaks if: each checkpoint of a run that stays without an agent waits for one.
+        let patience = if self.between_agents {
+            Duration::ZERO
+        } else {
+            JOIN_TIMEOUT
+        };
+        self.between_agents = true;
+        if let Some(threads) = self.threads.take() {
+            threads.flush_stop.store(true, Ordering::Release);
+        }
+        self.held = None;
+        let mut levels = self.places.levels();
+        levels.push(Level::Process);
+        let mut again = Again {
+            patience,
+            pool: Arc::clone(&self.pool),
+            shape: self.shape,
+            local: self.local,
+            own: self.allocations.values().copied().collect(),
+            kept: Arc::clone(&self.kept),
+            levels,
+            history: self.history.iter().copied().collect(),
+            told_again: Vec::new(),
+            lost: Vec::new(),
+            newest: None,
+            counter: self.asked_for,
+        };
+        let before = self.epoch;
+        let opened = open(
+            self.job.as_str(),
+            self.collective.as_mut(),
+            Ok(self.options.clone()),
+            &self.environment,
+            Some(&mut again),
+        );
+        self.asked_for = again.counter;
+        self.become_of(opened?.0);
+        self.go_on_from(again.newest.map(|step| (step, before)))?;
+        let told = self.tell_again(&again);
+        agree(self.collective.as_mut(), told)?;
+        self.between_agents = false;
+        let list = |steps: &[u64]| {
+            let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+            if steps.is_empty() {
+                "none".to_owned()
+            } else {
+                steps.join(", ")
+            }
+        };
+        self.warnings.push(format!(
+            "an agent of the job ended; it goes on as epoch {} with agents anew; checkpoints that are flushed again from memory: {}; lost: {}",
+            self.epoch.counter,
+            list(&again.told_again),
+            list(&again.lost)
+        ));
+        Ok(())
+    }
+
+    /// Takes what was opened in place of what was there.
+    fn become_of(&mut self, opened: Opened) {
+        self.patience = Patience {
+            pool: Arc::clone(&opened.pool),
+            shape: opened.shape,
+            gates: Arc::clone(&opened.gates),
+            stop: Arc::clone(&opened.threads.flush_stop),
+        };
+        self.layout = opened.layout;
+        self.epoch = opened.epoch;
+        self.places = opened.places;
+        self.shared = opened.shared;
+        self.threads = Some(opened.threads);
+        self.held = opened.held;
+        self.gates = opened.gates;
+        self.peers = opened.peers;
+        self.host = opened.host;
+        self.warnings.extend(opened.notes);
+        // What the successor has not written it cannot be referred to.
+        self.baseline = self.options.incremental_chain.map(|_| Arc::default());
+    }
+
+    /// Tells the successor of the snapshots that are needed again.
+    fn tell_again(&mut self, again: &Again) -> Result<()> {
+        // Of others nobody will ever say that they are flushed, and nobody reads what was lent to them.
+        self.taken.clear();
+        self.lent.retain(|_, lent| matches!(lent, Lent::Announced));
+        let Some(&first) = again.told_again.first() else {
+            return Ok(());
+        };
+        let timeout = self.timeout();
+        self.index().set_left(again.local, first);
+        for &step in &again.told_again {
+            self.taken.insert(step);
+            for descriptor in self.kept.told(step) {
+                self.patience.wait(timeout, |slice| {
+                    self.index()
+                        .push(self.local, self.writer, descriptor, slice)
+                })?;
+            }
+            let threads = self.threads.as_ref();
+            if let Some(tell) = threads.and_then(|threads| threads.sealed.as_ref()) {
+                tell(step);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives chunks of earlier snapshots back that are needed no more, and the oldest where more than `most` are left.
+    pub(crate) fn give_snapshots_back(&self, most: usize) {
+        let index = self.index();
+        let levels = self.places.levels();
+        // Breaks if: what was lost goes too; it may be lost because the agent of another node ended.
+        let is_safe = |step| {
+            levels
+                .iter()
+                .all(|&level| index.outcome(step, level) == Outcome::Committed)
+        };
+        let is_over = |step| index.is_done(self.local, step);
+        self.kept.give_back(&self.pool, is_over, is_safe, most);
+    }
+}
