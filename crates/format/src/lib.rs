@@ -29,6 +29,7 @@ pub mod members;
 pub mod names;
 pub mod record;
 pub mod sabotage;
+pub mod store;
 pub mod wire;
 
 pub use agent::{Adoption, AgentMessage, ConnState};
@@ -44,4 +45,5 @@ pub use manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
 pub use members::{Member, Members};
 pub use names::FileName;
 pub use record::{Claim, CommitRecord, ContainerRef, Resumed, ranks_to_ranges};
+pub use store::{Ask, Reply, StoreDir, StoreMessage};
 pub use wire::{FrameHeader, Message};

@@ -247,6 +247,13 @@ switches! {
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
+    // Staging I/O servers.
+    StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served full_disk";
+    StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
+    StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
+    StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
+    PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
+    PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull any_order";
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";

@@ -23,6 +23,7 @@ use crate::manifest::{MAX_METADATA_BYTES, check_metadata_len};
 use crate::names::MAX_FILE_NAME_BYTES;
 use crate::record::{ContainerRef, MAX_CONTAINERS, MAX_NODES};
 use crate::sabotage::{Switch, off};
+use crate::store::StoreMessage;
 
 /// Largest payload of a frame, in bytes: a commit record must fit.
 pub const MAX_PAYLOAD_BYTES: u32 = MAX_METADATA_BYTES as u32;
@@ -38,6 +39,10 @@ const MAX_SPEAKERS: usize = MAX_NODES;
 
 /// Kind of [`Message::Said`].
 const SAID: u8 = 64;
+/// Kind of a frame whose payload is an offset of 8 bytes and raw bytes of a file.
+pub const BULK: u8 = 254;
+/// Bytes of the offset that precedes raw bytes.
+pub const BULK_HEAD_BYTES: usize = 8;
 
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
 const FRAME_VERSION: u8 = 1;
@@ -288,6 +293,8 @@ pub enum Message {
     },
     /// Between a rank and the agent of its node.
     Agent(AgentMessage),
+    /// Between a process and a staging I/O server.
+    Store(StoreMessage),
 }
 
 impl Message {
@@ -315,6 +322,7 @@ impl Message {
             Message::Fetch { .. } => 19,
             Message::Said { .. } => SAID,
             Message::Agent(message) => message.kind(),
+            Message::Store(message) => message.kind(),
             Message::List => 40,
             Message::Listing { .. } => 41,
         }
@@ -484,6 +492,7 @@ impl Message {
                 w.uint(3u8).bytes(&message.encode());
             }
             Message::Agent(message) => message.write(&mut w),
+            Message::Store(message) => message.write(&mut w),
         }
         w.finish()
     }
@@ -538,6 +547,9 @@ impl Message {
             }
             _ if AgentMessage::KINDS.contains(&kind) => {
                 Message::Agent(AgentMessage::read(kind, r)?)
+            }
+            _ if StoreMessage::KINDS.contains(&kind) => {
+                Message::Store(StoreMessage::read(kind, r)?)
             }
             _ => return Err(r.unsupported(format_args!("a message of kind {kind} is unknown"))),
         };

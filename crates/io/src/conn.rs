@@ -18,6 +18,10 @@
 //!
 //! Not here: who may connect (see [`crate::net`]), what messages mean (the engine).
 
+mod bulk;
+
+pub use bulk::Received;
+
 use crate::clock::Deadline;
 use crate::error::rustix_error;
 use crate::guard::{Guard, MAC_BYTES};
@@ -238,6 +242,11 @@ impl Conn {
         }
     }
 
+    /// Ends a connection whose peer does not keep to what was agreed; returns the error, which every later call gets too.
+    pub fn give_up(&mut self, error: Error) -> Error {
+        self.die(error)
+    }
+
     /// Ends the connection with this error and returns it.
     fn die(&mut self, error: Error) -> Error {
         let error = error.at(&self.peer);
@@ -272,6 +281,15 @@ impl Conn {
     ) -> Result<()> {
         self.check_alive()?;
         let payload_bytes = frame.len() - HEADER_BYTES;
+        let header = self.header(kind, payload_bytes)?;
+        frame[..HEADER_BYTES].copy_from_slice(&header);
+        self.send.close(self.sent, &mut frame)?;
+        // Breaks if: the number is used again after a send that failed half-way; so would be the nonce.
+        self.sent += 1;
+        self.send_all(kind, &frame, (fd, SendFlags::empty()), deadline)
+    }
+
+    fn header(&self, kind: u8, payload_bytes: usize) -> Result<[u8; HEADER_BYTES]> {
         let len_bytes = u32::try_from(payload_bytes)
             .ok()
             .filter(|len| *len <= wire::MAX_PAYLOAD_BYTES)
@@ -288,15 +306,22 @@ impl Conn {
             flags: 0,
             len_bytes,
             seq: self.sent,
-        }
-        .encode();
-        frame[..HEADER_BYTES].copy_from_slice(&header);
-        self.send.close(self.sent, &mut frame)?;
-        // Breaks if: the number is used again after a send that failed half-way; so would be the nonce.
-        self.sent += 1;
+        };
+        Ok(header.encode())
+    }
+
+    /// Sends bytes of a frame, with a descriptor beside the first of them, and perhaps more to follow at once.
+    fn send_all(
+        &mut self,
+        kind: u8,
+        bytes: &[u8],
+        (fd, more): (Option<BorrowedFd<'_>>, SendFlags),
+        deadline: Deadline,
+    ) -> Result<()> {
         let mut done = 0;
-        while done < frame.len() {
-            match self.send_some(kind, &frame[done..], fd.filter(|_| done == 0)) {
+        while done < bytes.len() {
+            let fd = fd.filter(|_| done == 0);
+            match self.send_some(kind, &bytes[done..], fd, more) {
                 Ok(0) => {
                     return Err(self.die(Error::unavailable("send: the socket accepted nothing")));
                 }
@@ -306,11 +331,11 @@ impl Conn {
                     match poll_one(self.socket.as_fd(), PollFlags::OUT, deadline) {
                         Ok(true) => {}
                         Ok(false) => {
-                            let rest = frame.len() - done;
+                            let rest = bytes.len() - done;
                             return Err(self.die(
                                 Error::unavailable(format!(
                                     "send: {rest} of {} bytes were not taken before the deadline",
-                                    frame.len()
+                                    bytes.len()
                                 ))
                                 .next("look for a peer that hangs or is stopped"),
                             ));
@@ -321,7 +346,7 @@ impl Conn {
                 Err(errno) => {
                     return Err(self.die(rustix_error(
                         errno,
-                        format_args!("send {} bytes", frame.len()),
+                        format_args!("send {} bytes", bytes.len()),
                     )));
                 }
             }
@@ -343,6 +368,7 @@ impl Conn {
         kind: u8,
         bytes: &[u8],
         fd: Option<BorrowedFd<'_>>,
+        more: SendFlags,
     ) -> rustix::io::Result<usize> {
         let limit = match self.step("net.send", kind) {
             Outcome::Go | Outcome::Pretend => bytes.len(),
@@ -350,7 +376,7 @@ impl Conn {
             Outcome::Short(0) => return Ok(0),
             Outcome::Short(count) => count.min(bytes.len()),
         };
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let Some(fd) = fd else {
             return net::send(&self.socket, &bytes[..limit], flags);
         };
@@ -396,12 +422,7 @@ impl Conn {
             if self.inbox.len() >= HEADER_BYTES {
                 let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
                     .map_err(|error| self.die(error))?;
-                if header.seq != self.received && !off(Switch::FrameOrder) {
-                    return Err(self.die(Error::corrupt(format!(
-                        "expected frame {}, found frame {}: repeated, lost or moved",
-                        self.received, header.seq
-                    ))));
-                }
+                self.check_number(&header)?;
                 let end = HEADER_BYTES + header.len_bytes as usize;
                 if self.inbox.len() >= end + MAC_BYTES {
                     let frame = &mut self.inbox[..end + MAC_BYTES];
@@ -430,6 +451,16 @@ impl Conn {
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
         }
+    }
+
+    fn check_number(&mut self, header: &FrameHeader) -> Result<()> {
+        if header.seq == self.received || off(Switch::FrameOrder) {
+            return Ok(());
+        }
+        Err(self.die(Error::corrupt(format!(
+            "expected frame {}, found frame {}: repeated, lost or moved",
+            self.received, header.seq
+        ))))
     }
 
     /// Drops a frame from the inbox after it was checked.

@@ -19,6 +19,7 @@
 
 use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
+use crate::served;
 use crate::steps::{Effect, Steps};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
@@ -84,8 +85,11 @@ pub trait Dir: Send + Sync {
     fn read_only(&self) -> Result<bool>;
 }
 
-/// Opens an existing directory.
+/// Opens an existing directory, of this machine or of a staging I/O server (`orcheck://…`).
 pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    if served::is_served(path) {
+        return served::open(path, &steps);
+    }
     let shown = path.display().to_string();
     let what = || format!("open directory {shown}");
     if let Some(errno) = steps.refuse("dir.open", &shown) {

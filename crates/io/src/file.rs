@@ -161,7 +161,8 @@ pub(crate) struct OsFile {
     lock: Mutex<Option<Lock>>,
 }
 
-/// A file's lock: a second open file description of it that carries the lock. It opens when this is dropped.
+/// A file's lock: a second open file description of it that carries the lock, or the connection to the server that does.
+/// It opens when this is dropped.
 pub struct Lock(Option<OwnedFd>);
 
 impl Lock {
@@ -183,6 +184,8 @@ impl Drop for Lock {
         // Closing alone would not do: a child that was forked meanwhile shares the description.
         if let Some(holder) = &self.0 {
             let _ = ofd_unlock_all(holder);
+            // The lock of a file on a server is a connection.
+            let _ = rustix::net::shutdown(holder, rustix::net::Shutdown::Both);
         }
     }
 }

@@ -54,6 +54,7 @@ pub mod ram;
 pub mod ring;
 pub mod rng;
 pub mod secret;
+pub mod served;
 pub mod signal;
 pub mod steps;
 pub mod sync;

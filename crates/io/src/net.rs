@@ -22,18 +22,20 @@
 //! Not here: frames (see [`crate::conn`]), how they are encrypted ([`crate::guard`]).
 
 mod here;
+mod key;
 
 pub use here::{effective_uid, host_name, local_addresses, process_id};
+pub use key::Key;
 
 use crate::clock::Deadline;
 use crate::conn::Conn;
 use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::backoff;
-use crate::guard::Guard;
 use crate::poll::{poll_one, poll_until};
 use crate::rng::random_bytes;
 use crate::steps::Steps;
+use key::{Challenges, NONCE_BYTES};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use rustix::event::{PollFd, PollFlags, epoll};
@@ -119,100 +121,13 @@ impl Address {
     }
 }
 
-/// The secret that the processes of a job share, and how they use it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key {
-    /// The secret.
-    pub bytes: [u8; 32],
-    /// What travels over TCP is encrypted.
-    pub encrypt: bool,
-}
-
-impl Key {
-    /// A secret for connections that are authenticated and not encrypted.
-    #[must_use]
-    pub const fn new(bytes: [u8; 32]) -> Key {
-        Key {
-            bytes,
-            encrypt: false,
-        }
-    }
-
-    /// The same secret used the other way.
-    fn other_form(&self) -> Key {
-        Key {
-            bytes: self.bytes,
-            encrypt: !self.encrypt,
-        }
-    }
-
-    /// How it is used at an address: within a machine nothing leaves the kernel.
-    fn at(&self, at: &Address) -> Key {
-        Key {
-            bytes: self.bytes,
-            encrypt: self.encrypt && !at.is_unix(),
-        }
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(secret)")
-    }
-}
-
 const HELLO: [u8; 8] = *b"ORCnet1\n";
-const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
 const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 const PENDING_LIMIT: usize = 64;
 const BACKLOG: i32 = 1024;
-
-/// Both challenges of one handshake.
-#[derive(Clone, Copy)]
-struct Challenges {
-    caller: [u8; NONCE_BYTES],
-    listener: [u8; NONCE_BYTES],
-}
-
-impl Challenges {
-    /// A value that only holders of the key can make, different for every label and handshake.
-    fn derive(&self, key: &Key, label: &[u8; 16]) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&key.bytes);
-        hasher
-            .update(label)
-            .update(&self.caller)
-            .update(&self.listener);
-        if key.encrypt {
-            hasher.update(b"aes-256-gcm");
-        }
-        hasher.finalize()
-    }
-
-    fn listener_proof(&self, key: &Key) -> blake3::Hash {
-        self.derive(key, b"orc1 listener ok")
-    }
-
-    fn caller_proof(&self, key: &Key) -> blake3::Hash {
-        self.derive(key, b"orc1 caller ok  ")
-    }
-
-    /// Session keys: (caller to listener, listener to caller).
-    fn session(&self, key: &Key) -> ([u8; 32], [u8; 32]) {
-        let to_listener = self.derive(key, b"orc1 to listener");
-        let to_caller = self.derive(key, b"orc1 to caller  ");
-        (*to_listener.as_bytes(), *to_caller.as_bytes())
-    }
-
-    /// What guards the frames, in the same order.
-    fn guards(&self, key: &Key) -> Result<(Guard, Guard)> {
-        let (to_listener, to_caller) = self.session(key);
-        let guard = |session| Guard::new(session, key.encrypt);
-        Ok((guard(to_listener)?, guard(to_caller)?))
-    }
-}
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
@@ -227,19 +142,20 @@ struct Pending {
     peer: String,
     until: Deadline,
     heard: Vec<u8>,
-    challenges: Option<Challenges>,
+    /// What was answered, and with which of the listener's keys.
+    answered: Option<(Challenges, usize)>,
 }
 
 enum Progress {
     Waits,
     Dropped,
-    Proven(Challenges),
+    Proven(Challenges, usize),
 }
 
 impl Pending {
     /// Goes on with whatever the peer has sent, without blocking.
-    fn advance(&mut self, key: &Key) -> Progress {
-        let wanted = if self.challenges.is_none() {
+    fn advance(&mut self, keys: &[Key]) -> Progress {
+        let wanted = if self.answered.is_none() {
             HELLO_BYTES
         } else {
             PROOF_BYTES
@@ -256,11 +172,11 @@ impl Pending {
             return Progress::Waits;
         }
         let heard = std::mem::take(&mut self.heard);
-        if let Some(challenges) = self.challenges {
+        if let Some((challenges, which)) = self.answered {
             let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
-            let right = given == challenges.caller_proof(key) || off(Switch::CallerProof);
+            let right = given == challenges.caller_proof(&keys[which]) || off(Switch::CallerProof);
             return if right {
-                Progress::Proven(challenges)
+                Progress::Proven(challenges, which)
             } else {
                 Progress::Dropped
             };
@@ -272,10 +188,14 @@ impl Pending {
             caller: array(&heard[HELLO.len()..]),
             listener: random_bytes(),
         };
+        // A caller with another key is answered all the same: it will say that this is not the listener it meant.
+        let which = keys.iter().position(|key| key.made(&challenges.caller));
+        let which = which.unwrap_or(0);
+        let proof = challenges.listener_proof(&keys[which]);
         let mut answer = [0; ANSWER_BYTES];
         answer[..NONCE_BYTES].copy_from_slice(&challenges.listener);
-        answer[NONCE_BYTES..].copy_from_slice(challenges.listener_proof(key).as_bytes());
-        self.challenges = Some(challenges);
+        answer[NONCE_BYTES..].copy_from_slice(proof.as_bytes());
+        self.answered = Some((challenges, which));
         // An empty socket buffer takes 64 bytes at once; whoever arranges otherwise is a stranger.
         match retry(|| {
             net::send(
@@ -348,6 +268,21 @@ impl Listener {
     /// Waits for a peer that knows the key, at most `timeout`. `None`: nobody came, or a stranger came and was
     /// dropped; call again.
     pub fn accept(&self, key: &Key, steps: &Steps, timeout: Duration) -> Result<Option<Conn>> {
+        let came = self.accept_one_of(std::slice::from_ref(key), steps, timeout)?;
+        Ok(came.map(|(_, conn)| conn))
+    }
+
+    /// The same for a peer that knows one of several keys; tells which one.
+    ///
+    /// # Panics
+    /// Without a key.
+    pub fn accept_one_of(
+        &self,
+        keys: &[Key],
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Option<(usize, Conn)>> {
+        assert!(!keys.is_empty(), "a listener without a key");
         let deadline = Deadline::after(timeout);
         let mut pending = match self.pending.try_lock() {
             Ok(pending) => pending,
@@ -360,7 +295,7 @@ impl Listener {
             }
         };
         let (numbers, pending) = &mut *pending;
-        let key = key.at(&self.at);
+        let keys: Vec<Key> = keys.iter().map(|key| key.at(&self.at)).collect();
         loop {
             pending.retain(|one| !one.until.passed());
             let look_again = pending
@@ -402,18 +337,19 @@ impl Listener {
                 let Some(at) = pending.iter().position(|one| one.number == number) else {
                     continue;
                 };
-                match pending[at].advance(&key) {
+                match pending[at].advance(&keys) {
                     Progress::Waits => {}
                     Progress::Dropped => {
                         pending.remove(at);
                         return Ok(None);
                     }
-                    Progress::Proven(challenges) => {
+                    Progress::Proven(challenges, which) => {
                         let Pending { socket, peer, .. } = pending.remove(at);
                         let _ = epoll::delete(&self.watched, &socket);
-                        let (receive, send) = challenges.guards(&key)?;
+                        let (receive, send) = challenges.guards(&keys[which])?;
                         let unix = self.at.is_unix();
-                        return Ok(Some(Conn::new(socket, unix, peer, (send, receive), steps)));
+                        let conn = Conn::new(socket, unix, peer, (send, receive), steps);
+                        return Ok(Some((which, conn)));
                     }
                 }
             }
@@ -444,7 +380,7 @@ impl Listener {
         };
         if pending.len() >= PENDING_LIMIT && !off(Switch::HalfOpen) {
             // Breaks if: the oldest goes whoever it is; a crowd that says nothing would push out who is shaking hands.
-            let silent = |one: &Pending| one.challenges.is_none() && !off(Switch::SilentFirst);
+            let silent = |one: &Pending| one.answered.is_none() && !off(Switch::SilentFirst);
             let goes = pending.iter().position(silent).unwrap_or(0);
             pending.remove(goes);
         }
@@ -457,7 +393,7 @@ impl Listener {
                 peer,
                 until,
                 heard: Vec::new(),
-                challenges: None,
+                answered: None,
             });
         }
         Ok(())
@@ -572,7 +508,7 @@ fn connect_once(
         }
     }
     let peer = check_peer(&socket, at)?;
-    let caller: [u8; NONCE_BYTES] = random_bytes();
+    let caller = key.challenge();
     let mut hello = [0; HELLO_BYTES];
     hello[..HELLO.len()].copy_from_slice(&HELLO);
     hello[HELLO.len()..].copy_from_slice(&caller);

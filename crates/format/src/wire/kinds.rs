@@ -2,7 +2,8 @@
 //!
 //! Not here: their numbers (`wire.rs`).
 
-use super::{Message, SAID};
+use super::{BULK, Message, SAID};
+use crate::store::StoreMessage;
 
 impl Message {
     /// What messages of this kind are called in the numbered steps of tests.
@@ -49,7 +50,12 @@ impl Message {
             40 => "list",
             41 => "listing",
             SAID => "said",
-            _ => NAMES.get(usize::from(kind)).copied().unwrap_or("other"),
+            BULK => "bytes",
+            _ => NAMES
+                .get(usize::from(kind))
+                .copied()
+                .or_else(|| StoreMessage::name_of(kind))
+                .unwrap_or("other"),
         }
     }
 }

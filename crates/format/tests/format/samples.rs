@@ -384,7 +384,47 @@ pub fn messages() -> Vec<Message> {
     ]
     .into_iter()
     .chain(agent_messages().into_iter().map(Message::Agent))
+    .chain(store_messages().into_iter().map(Message::Store))
     .collect()
+}
+
+fn store_messages() -> Vec<StoreMessage> {
+    let job = StoreDir::default().child("lbm").unwrap();
+    let node = job.child("n0").unwrap();
+    let file = || "epoch-000007.claim".to_owned();
+    let asks = [
+        Ask::Begin,
+        Ask::Holds(job.clone(), file()),
+        Ask::Open(node.clone(), file()),
+        Ask::Create(node.clone(), file(), true),
+        Ask::Rename(job.clone(), file(), "other".into()),
+        Ask::RenameNew(job.clone(), file(), "other".into()),
+        Ask::Remove(job.clone(), file()),
+        Ask::List(StoreDir::default()),
+        Ask::SyncNames(job.clone()),
+        Ask::Child(node, true),
+        Ask::RemoveChild(job.clone(), "n0".into()),
+        Ask::Facts(job),
+        Ask::Read(4096, 4 << 20),
+        Ask::Need(0, 1 << 30),
+        Ask::Offer(12 << 20),
+        Ask::Allocate(1 << 30),
+        Ask::Truncate(4096),
+        Ask::Sync,
+        Ask::Length,
+        Ask::Lock,
+        Ask::Close,
+    ];
+    let replies = [
+        Reply::Told(vec![1, 4096]),
+        Reply::Names(vec![("n0".into(), 4096, true), (file(), 120, false)]),
+        Reply::Failed(ErrorKind::NoSpace, "the disk is full".into()),
+        Reply::Want(2),
+        Reply::Busy,
+    ];
+    let asks = asks.into_iter().map(StoreMessage::Ask);
+    asks.chain(replies.into_iter().map(StoreMessage::Reply))
+        .collect()
 }
 
 fn agent_messages() -> Vec<AgentMessage> {

@@ -1,0 +1,440 @@
+//! What a process and a staging I/O server say to each other: directories and files that lie on the server.
+//!
+//! How: a connection asks, and each [`Ask`] but [`Ask::Need`] and [`Ask::Offer`] gets one answer: [`Reply::Told`],
+//! [`Reply::Names`], [`Reply::Failed`], or raw bytes for [`Ask::Read`] (`docs/format.md`, "Bytes in bulk"). A connection
+//! has at most one file open: `Create` and `Open` begin with it, `Close` or the next of them ends it. Bytes to be written
+//! travel raw too; beyond the first [`FIRST_BYTES`] of a file they wait until the server wants them.
+//!
+//! Invariants:
+//! 1. A directory is at most [`MAX_DEPTH`] plain names below what belongs to the caller; none of them leads upwards.
+//! 2. What is decoded encodes to the same bytes.
+//!
+//! Faults survived: arbitrary bytes give Corrupt or Unsupported.
+//!
+//! Not here: who may ask (the key of the connection), what is done about it (`orcheck-server`).
+
+use crate::agent::flag;
+use crate::cbor::{Reader, Writer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::names::MAX_FILE_NAME_BYTES;
+use crate::record::MAX_CONTAINERS;
+use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
+
+/// Bytes of a file that may be sent before the server wants any.
+pub const FIRST_BYTES: u64 = 64 << 10;
+/// Most bytes that are sent at once, to or from a server: what it has room for in one piece.
+pub const PIECE_BYTES: u64 = 4 << 20;
+/// Most directories below one another.
+pub const MAX_DEPTH: usize = 4;
+/// Most numbers in one answer.
+const MAX_NUMBERS: usize = 8;
+
+/// A directory on a server: names, joined by `/`; none is what belongs to the caller as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StoreDir(String);
+
+impl StoreDir {
+    /// The directory `name` in this one.
+    ///
+    /// # Errors
+    /// Invalid for what is no plain name, or where it would lie too deep.
+    pub fn child(&self, name: &str) -> Result<Self> {
+        if !is_plain(name) || self.names().count() >= MAX_DEPTH {
+            return Err(Error::invalid(format!(
+                "directory {name:?} in {:?} refused: expected at most {MAX_DEPTH} plain names",
+                self.0
+            )));
+        }
+        Ok(Self(match self.0.as_str() {
+            "" => name.to_owned(),
+            above => format!("{above}/{name}"),
+        }))
+    }
+
+    /// The names, from the top.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|_| !self.0.is_empty())
+    }
+
+    fn is_plain(&self) -> bool {
+        self.names().count() <= MAX_DEPTH && self.names().all(is_plain)
+    }
+}
+
+impl std::fmt::Display for StoreDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..")
+        && name.len() <= MAX_FILE_NAME_BYTES
+        && !name.contains('/')
+        && !name.chars().any(char::is_control)
+}
+
+/// What a caller wants. Offsets and lengths are in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Who is there? Told: a number that no two starts of a server share.
+    Begin,
+    /// Is there something of this name? Told: 0 or 1.
+    Holds(StoreDir, String),
+    /// Opens a file for reading. Told: its length.
+    Open(StoreDir, String),
+    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, and its alignment.
+    Create(StoreDir, String, bool),
+    /// Renames a file, replacing the second name. Told: nothing.
+    Rename(StoreDir, String, String),
+    /// Renames a file, never replacing. Told: nothing.
+    RenameNew(StoreDir, String, String),
+    /// Removes a file. Told: nothing.
+    Remove(StoreDir, String),
+    /// What is there? Answered by `Names`.
+    List(StoreDir),
+    /// Makes names durable. Told: nothing.
+    SyncNames(StoreDir),
+    /// Opens a directory, and makes it first if so. Told: nothing.
+    Child(StoreDir, bool),
+    /// Removes an empty directory of this name. Told: nothing.
+    RemoveChild(StoreDir, String),
+    /// Told: bytes that are free, and whether nothing can be written.
+    Facts(StoreDir),
+    /// So many bytes of the file from an offset on, at most [`PIECE_BYTES`]; they come raw.
+    Read(u64, u64),
+    /// So many bytes from an offset on are read soon. Not answered.
+    Need(u64, u64),
+    /// The caller has so many more bytes to send. Not answered; the server wants them when it has room.
+    Offer(u64),
+    /// Reserves space for so many bytes. Told: nothing.
+    Allocate(u64),
+    /// Sets the length. Told: nothing.
+    Truncate(u64),
+    /// Makes all that was sent durable. Told: how many bytes came.
+    Sync,
+    /// Told: the length.
+    Length,
+    /// Tries to lock the file for as long as the connection lasts. Told: 0 or 1.
+    Lock,
+    /// Closes the file. Told: nothing.
+    Close,
+}
+
+/// What a server says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Told(Vec<u64>),
+    /// What a directory holds: name, length, whether it is a directory.
+    Names(Vec<(String, u64, bool)>),
+    /// It is not done.
+    Failed(ErrorKind, String),
+    /// So many pieces of the file that is being written may be sent, besides those from before.
+    Want(u32),
+    /// It is being done, and takes its time.
+    Busy,
+}
+
+/// Everything that is said between a process and a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreMessage {
+    /// By the process.
+    Ask(Ask),
+    /// By the server.
+    Reply(Reply),
+}
+
+const FIRST_KIND: u8 = 70;
+const NAMES: [&str; 26] = [
+    "begin",
+    "holds",
+    "open",
+    "create",
+    "rename",
+    "rename new",
+    "remove",
+    "list names",
+    "sync names",
+    "child",
+    "remove child",
+    "facts",
+    "read",
+    "need",
+    "offer",
+    "allocate",
+    "truncate",
+    "sync",
+    "length",
+    "try lock",
+    "close",
+    "told",
+    "names",
+    "failed",
+    "want",
+    "busy",
+];
+
+/// What a request carries besides its kind.
+#[derive(Default)]
+struct Parts<'m> {
+    dir: Option<&'m StoreDir>,
+    name: Option<&'m str>,
+    other: Option<&'m str>,
+    first: Option<u64>,
+    second: Option<u64>,
+}
+
+impl Ask {
+    fn parts(&self) -> (u8, Parts<'_>) {
+        let in_dir = |dir| Parts {
+            dir: Some(dir),
+            ..Parts::default()
+        };
+        let named = |dir, name| Parts {
+            name: Some(name),
+            ..in_dir(dir)
+        };
+        let number = |first| Parts {
+            first: Some(first),
+            ..Parts::default()
+        };
+        match self {
+            Ask::Begin => (0, Parts::default()),
+            Ask::Holds(dir, name) => (1, named(dir, name)),
+            Ask::Open(dir, name) => (2, named(dir, name)),
+            Ask::Create(dir, name, direct) => {
+                let mut parts = named(dir, name);
+                parts.first = Some(u64::from(*direct));
+                (3, parts)
+            }
+            Ask::Rename(dir, name, to) | Ask::RenameNew(dir, name, to) => {
+                let mut parts = named(dir, name);
+                parts.other = Some(to);
+                (4 + u8::from(matches!(self, Ask::RenameNew(..))), parts)
+            }
+            Ask::Remove(dir, name) => (6, named(dir, name)),
+            Ask::List(dir) => (7, in_dir(dir)),
+            Ask::SyncNames(dir) => (8, in_dir(dir)),
+            Ask::Child(dir, create) => {
+                let mut parts = in_dir(dir);
+                parts.first = Some(u64::from(*create));
+                (9, parts)
+            }
+            Ask::RemoveChild(dir, name) => (10, named(dir, name)),
+            Ask::Facts(dir) => (11, in_dir(dir)),
+            Ask::Read(at, len) | Ask::Need(at, len) => {
+                let mut parts = number(*at);
+                parts.second = Some(*len);
+                (12 + u8::from(matches!(self, Ask::Need(..))), parts)
+            }
+            Ask::Offer(bytes) => (14, number(*bytes)),
+            Ask::Allocate(len) => (15, number(*len)),
+            Ask::Truncate(len) => (16, number(*len)),
+            Ask::Sync => (17, Parts::default()),
+            Ask::Length => (18, Parts::default()),
+            Ask::Lock => (19, Parts::default()),
+            Ask::Close => (20, Parts::default()),
+        }
+    }
+
+    fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
+        let (mut dir, mut name, mut other, mut first, mut second) = (None, None, None, None, None);
+        r.map(|r, key| {
+            match (kind, key) {
+                (1..=11, 1) => dir = Some(read_dir(r)?),
+                (1..=6 | 10, 2) => name = Some(read_name(r)?),
+                (4 | 5, 3) => other = Some(read_name(r)?),
+                (3 | 9, 4) => first = Some(u64::from(flag(r)?)),
+                (12..=16, 4) => first = Some(r.u64()?),
+                (12 | 13, 5) => second = Some(r.u64()?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        let dir = || r.need(dir, "directory (key 1)");
+        let name = || r.need(name, "name (key 2)");
+        let other = || r.need(other, "second name (key 3)");
+        let first = || r.need(first, "key 4");
+        let second = || r.need(second, "key 5");
+        Ok(match kind {
+            0 => Ask::Begin,
+            1 => Ask::Holds(dir()?, name()?),
+            2 => Ask::Open(dir()?, name()?),
+            3 => Ask::Create(dir()?, name()?, first()? == 1),
+            4 => Ask::Rename(dir()?, name()?, other()?),
+            5 => Ask::RenameNew(dir()?, name()?, other()?),
+            6 => Ask::Remove(dir()?, name()?),
+            7 => Ask::List(dir()?),
+            8 => Ask::SyncNames(dir()?),
+            9 => Ask::Child(dir()?, first()? == 1),
+            10 => Ask::RemoveChild(dir()?, name()?),
+            11 => Ask::Facts(dir()?),
+            12 => Ask::Read(first()?, second()?),
+            13 => Ask::Need(first()?, second()?),
+            14 => Ask::Offer(first()?),
+            15 => Ask::Allocate(first()?),
+            16 => Ask::Truncate(first()?),
+            17 => Ask::Sync,
+            18 => Ask::Length,
+            19 => Ask::Lock,
+            _ => Ask::Close,
+        })
+    }
+}
+
+impl StoreMessage {
+    /// Kinds in frame headers.
+    pub(crate) const KINDS: std::ops::Range<u8> = FIRST_KIND..FIRST_KIND + NAMES.len() as u8;
+
+    /// What messages of this kind are called.
+    pub(crate) fn name_of(kind: u8) -> Option<&'static str> {
+        let index = kind.checked_sub(FIRST_KIND)?;
+        NAMES.get(usize::from(index)).copied()
+    }
+
+    pub(crate) fn kind(&self) -> u8 {
+        FIRST_KIND
+            + match self {
+                StoreMessage::Ask(ask) => ask.parts().0,
+                StoreMessage::Reply(Reply::Told(_)) => 21,
+                StoreMessage::Reply(Reply::Names(_)) => 22,
+                StoreMessage::Reply(Reply::Failed(..)) => 23,
+                StoreMessage::Reply(Reply::Want(_)) => 24,
+                StoreMessage::Reply(Reply::Busy) => 25,
+            }
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        match self {
+            StoreMessage::Ask(ask) => {
+                let (_, parts) = ask.parts();
+                let texts = [parts.dir.map(|dir| dir.0.as_str()), parts.name, parts.other];
+                let numbers = [parts.first, parts.second];
+                let pairs = texts.iter().flatten().count() + numbers.iter().flatten().count();
+                w.map(pairs as u64);
+                for (key, text) in (1u8..).zip(texts) {
+                    if let Some(text) = text {
+                        w.uint(key).text(text);
+                    }
+                }
+                for (key, number) in (4u8..).zip(numbers) {
+                    if let Some(number) = number {
+                        w.uint(key).uint(number);
+                    }
+                }
+            }
+            StoreMessage::Reply(Reply::Told(numbers)) => {
+                w.map(1).uint(1u8).uints(numbers);
+            }
+            StoreMessage::Reply(Reply::Names(names)) => {
+                w.map(1).uint(1u8).array(names.len());
+                for (name, len_bytes, is_dir) in names {
+                    w.array(3).text(name);
+                    w.uint(*len_bytes).uint(u8::from(*is_dir));
+                }
+            }
+            StoreMessage::Reply(Reply::Failed(kind, text)) => {
+                w.map(2).uint(1u8).uint(kind.code() as u64);
+                w.uint(2u8).text(cut(text, MAX_TEXT_BYTES));
+            }
+            StoreMessage::Reply(Reply::Want(pieces)) => {
+                w.map(1).uint(1u8).uint(*pieces);
+            }
+            StoreMessage::Reply(Reply::Busy) => {
+                w.map(0);
+            }
+        }
+    }
+
+    pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
+        let kind = kind - FIRST_KIND;
+        if kind <= 20 {
+            return Ask::read(kind, r).map(StoreMessage::Ask);
+        }
+        let (mut numbers, mut names, mut error, mut text, mut pieces) =
+            (None, None, None, None, None);
+        r.map(|r, key| {
+            match (kind, key) {
+                (21, 1) => numbers = Some(r.items(MAX_NUMBERS, Reader::u64)?),
+                (22, 1) => names = Some(r.items(MAX_CONTAINERS, read_entry)?),
+                (23, 1) => error = Some(read_kind(r)?),
+                (23, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+                (24, 1) => pieces = Some(r.uint()?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        Ok(StoreMessage::Reply(match kind {
+            21 => Reply::Told(r.need(numbers, "numbers (key 1)")?),
+            22 => Reply::Names(r.need(names, "names (key 1)")?),
+            23 => Reply::Failed(
+                r.need(error, "error kind (key 1)")?,
+                r.need(text, "error text (key 2)")?,
+            ),
+            24 => Reply::Want(r.need(pieces, "pieces (key 1)")?),
+            _ => Reply::Busy,
+        }))
+    }
+}
+
+fn read_dir(r: &mut Reader<'_>) -> Result<StoreDir> {
+    let dir = StoreDir(r.text(MAX_DEPTH * (MAX_FILE_NAME_BYTES + 1))?.to_owned());
+    if dir.is_plain() {
+        return Ok(dir);
+    }
+    Err(r.corrupt(format_args!("{dir:?} is no directory below another")))
+}
+
+fn read_name(r: &mut Reader<'_>) -> Result<String> {
+    let name = r.text(MAX_FILE_NAME_BYTES)?;
+    if is_plain(name) {
+        return Ok(name.to_owned());
+    }
+    Err(r.corrupt(format_args!("{name:?} is no plain name")))
+}
+
+/// Names in a listing may be others' than ours, but never lead elsewhere.
+fn read_entry(r: &mut Reader<'_>) -> Result<(String, u64, bool)> {
+    r.tuple(3)?;
+    Ok((read_name(r)?, r.u64()?, flag(r)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: one of the names is not looked at; a caller would reach what is above or beside its own.
+    #[test]
+    fn no_directory_leads_out_of_what_belongs_to_the_caller() {
+        let root = StoreDir::default();
+        for wrong in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a/../..",
+            "\0",
+            "a\n",
+            &"x".repeat(256),
+        ] {
+            assert!(root.child(wrong).is_err(), "{wrong:?}");
+            let text = wrong.to_owned();
+            let ask = Ask::Open(StoreDir(text.clone()), "file".to_owned());
+            // The empty text is the root itself, two names are two directories.
+            if !matches!(wrong, "" | "a/b") {
+                let message = crate::Message::Store(StoreMessage::Ask(ask));
+                assert!(crate::Message::decode(message.kind(), &message.encode()).is_err());
+            }
+            let ask = Ask::Open(StoreDir::default(), text);
+            let message = crate::Message::Store(StoreMessage::Ask(ask));
+            assert!(crate::Message::decode(message.kind(), &message.encode()).is_err());
+        }
+        let mut dir = root;
+        for _ in 0..MAX_DEPTH {
+            dir = dir.child("d").unwrap();
+        }
+        assert!(dir.child("d").is_err());
+        assert_eq!(dir.names().count(), MAX_DEPTH);
+    }
+}

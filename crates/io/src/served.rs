@@ -1,0 +1,381 @@
+//! Directories and files that lie on a staging I/O server, behind the same traits as those of this machine.
+//!
+//! How: what is asked about names goes over a few connections that are kept for it ([`Line`]); an open file has one of
+//! its own. Bytes are sent when the server wants them, straight from the caller's memory, and read straight into it. The
+//! server's errors come back as they are, with its name. Where a server is, and with which key it is asked:
+//! [`place`].
+//!
+//! Invariants
+//! 1. What `sync` of a file says is about every byte that was sent since it was created: they go over one connection,
+//!    and a connection that is lost is an error of the file, never replaced.
+//! 2. `sync` of a directory is an error when the server was started anew since a name was changed through this door and
+//!    not synced: what the old one knew of it may be gone.
+//! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer when the server has given
+//!    no sign of life for 30 s.
+//! 4. A lock is a connection: it opens when that ends, at either side.
+//!
+//! Faults survived: a server that vanishes, is started anew, stalls or answers strangely (an error names it). Not here:
+//! what the server does (`orcheck-server`), which frames travel ([`crate::conn`]).
+
+mod file;
+mod place;
+
+pub use place::{KEY_VARIABLE, is_served, with_key};
+
+use crate::conn::{Conn, Received};
+use crate::dir::{Create, Dir, Entry, check_name};
+use crate::file::File;
+use crate::net::Address;
+use crate::steps::Steps;
+use file::ServedFile;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
+use place::Place;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for room to send.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for a sign of life.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most connections that are kept without a file.
+const IDLE_MAX: usize = 4;
+
+/// Opens all that belongs to a key on a server.
+pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
+    let place = Place::parse(path)?;
+    let server = Arc::new(Server {
+        place,
+        steps: steps.clone(),
+        idle: Mutex::default(),
+        unsynced: Mutex::default(),
+    });
+    server.told(Ask::Child(StoreDir::default(), false))?;
+    Ok(Arc::new(ServedDir {
+        path: PathBuf::from(&server.place.shown),
+        dir: StoreDir::default(),
+        server,
+    }))
+}
+
+/// A server, as this process knows it.
+struct Server {
+    place: Place,
+    steps: Steps,
+    idle: Mutex<Vec<Line>>,
+    /// Directories in which names were changed and not synced, with the starts of the server that did it.
+    unsynced: Mutex<BTreeMap<StoreDir, BTreeSet<u64>>>,
+}
+
+/// A connection to a server, and which start of it is at the other end.
+struct Line {
+    conn: Conn,
+    instance: u64,
+    /// Bytes that may be sent without being wanted, and pieces that are wanted.
+    first_bytes: u64,
+    wanted: u32,
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Line {
+    fn send(&mut self, ask: Ask) -> Result<()> {
+        let message = Message::Store(StoreMessage::Ask(ask));
+        self.conn.send(&message, SEND_TIMEOUT)
+    }
+
+    /// The next answer, or the number of bytes that come instead.
+    fn answer(&mut self) -> Result<std::result::Result<Reply, usize>> {
+        loop {
+            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+                Received::Bytes(len) => return Ok(Err(len)),
+                Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
+                    Reply::Busy => {}
+                    Reply::Want(pieces) => {
+                        self.wanted = self.wanted.saturating_add(pieces);
+                        if pieces == 0 {
+                            // The server has an error to tell, and tells it to whoever asks.
+                            return Ok(Ok(Reply::Want(0)));
+                        }
+                    }
+                    other => return Ok(Ok(other)),
+                },
+                Received::Message(other) => return Err(self.strange(&other)),
+            }
+        }
+    }
+
+    /// Waits until the server wants something.
+    fn wait_wanted(&mut self) -> Result<()> {
+        while self.wanted == 0 {
+            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+                Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
+                    Reply::Busy => {}
+                    Reply::Want(0) => return Ok(()),
+                    Reply::Want(pieces) => self.wanted = pieces,
+                    other => return Err(self.strange(&other)),
+                },
+                other => return Err(self.strange(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks and waits for the answer; what failed is an answer too.
+    fn ask(&mut self, ask: Ask) -> Result<Reply> {
+        self.send(ask)?;
+        loop {
+            match self.answer()? {
+                // It was said before the question came; the answer follows.
+                Ok(Reply::Want(_)) => {}
+                Ok(reply) => return Ok(reply),
+                Err(len) => return Err(self.strange(&len)),
+            }
+        }
+    }
+
+    fn strange(&mut self, found: &dyn std::fmt::Debug) -> Error {
+        self.conn.give_up(Error::corrupt(format!(
+            "expected the answer to what was asked, found {found:?}"
+        )))
+    }
+}
+
+impl Server {
+    fn connect(&self) -> Result<Line> {
+        let mut errors = Vec::new();
+        for &address in &self.place.addresses {
+            let at = Address::Tcp(address);
+            match Conn::connect(&at, &self.place.key, &self.steps, CONNECT_TIMEOUT) {
+                Ok(conn) => {
+                    let mut line = Line {
+                        conn,
+                        instance: 0,
+                        first_bytes: 0,
+                        wanted: 0,
+                    };
+                    return match line.ask(Ask::Begin)? {
+                        Reply::Told(numbers) if numbers.len() == 1 => {
+                            line.instance = numbers[0];
+                            Ok(line)
+                        }
+                        Reply::Failed(kind, text) => Err(Error::new(kind, text)),
+                        other => Err(line.strange(&other)),
+                    };
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        let first = errors.into_iter().next();
+        Err(first.unwrap_or_else(|| Error::internal("a server without an address")))
+    }
+
+    /// A connection that is free, or a new one.
+    fn line(&self) -> Result<Line> {
+        loop {
+            let Some(mut line) = guard(&self.idle).pop() else {
+                return self.connect().map_err(|error| self.named(error));
+            };
+            if !line.conn.is_closed() {
+                return Ok(line);
+            }
+        }
+    }
+
+    fn give(&self, line: Line) {
+        let mut idle = guard(&self.idle);
+        if idle.len() < IDLE_MAX {
+            idle.push(line);
+        }
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.at(&self.place.shown)
+    }
+
+    /// Asks over any connection; returns the answer and the start of the server that gave it.
+    fn ask(&self, ask: Ask) -> Result<(Reply, u64)> {
+        let mut line = self.line()?;
+        let reply = line.ask(ask).map_err(|error| self.named(error))?;
+        let instance = line.instance;
+        self.give(line);
+        match reply {
+            Reply::Failed(kind, text) => Err(self.named(Error::new(kind, text))),
+            other => Ok((other, instance)),
+        }
+    }
+
+    /// The same for what is answered by numbers.
+    fn told(&self, ask: Ask) -> Result<(Vec<u64>, u64)> {
+        match self.ask(ask)? {
+            (Reply::Told(numbers), instance) => Ok((numbers, instance)),
+            (other, _) => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> Error {
+        self.named(Error::corrupt(format!(
+            "an answer to another question: {reply:?}"
+        )))
+    }
+
+    /// Notes that a start of the server changed names in a directory.
+    fn changed(&self, dir: &StoreDir, instance: u64) {
+        let mut unsynced = guard(&self.unsynced);
+        unsynced.entry(dir.clone()).or_default().insert(instance);
+    }
+}
+
+struct ServedDir {
+    server: Arc<Server>,
+    dir: StoreDir,
+    path: PathBuf,
+}
+
+impl ServedDir {
+    fn full(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    fn check(&self, name: &str) -> Result<String> {
+        check_name(name).map_err(|error| error.at(self.path.display()))?;
+        Ok(name.to_owned())
+    }
+
+    /// Changes names.
+    fn change(&self, ask: Ask) -> Result<()> {
+        let (_, instance) = self.server.told(ask)?;
+        self.server.changed(&self.dir, instance);
+        Ok(())
+    }
+
+    /// A connection with a file open; returns what the server said of it.
+    fn begin_file(&self, ask: Ask) -> Result<(Line, Vec<u64>)> {
+        let mut line = self.server.line()?;
+        let named = |error| self.server.named(error);
+        match line.ask(ask).map_err(named)? {
+            Reply::Told(numbers) => Ok((line, numbers)),
+            Reply::Failed(kind, text) => {
+                self.server.give(line);
+                Err(named(Error::new(kind, text)))
+            }
+            other => Err(self.server.unexpected(&other)),
+        }
+    }
+}
+
+impl Dir for ServedDir {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        let direct = how == Create::Direct;
+        let ask = Ask::Create(self.dir.clone(), self.check(name)?, direct);
+        let (mut line, told) = self.begin_file(ask)?;
+        self.server.changed(&self.dir, line.instance);
+        let [is_direct, alignment_bytes] = told[..] else {
+            return Err(self.server.unexpected(&Reply::Told(told)));
+        };
+        line.first_bytes = orcheck_format::store::FIRST_BYTES;
+        let written = Some((is_direct == 1, alignment_bytes));
+        Ok(Box::new(ServedFile::new(
+            &self.server,
+            line,
+            self.full(name),
+            written,
+        )))
+    }
+
+    fn holds(&self, name: &str) -> Result<bool> {
+        let ask = Ask::Holds(self.dir.clone(), self.check(name)?);
+        self.server.told(ask).map(|(told, _)| told == [1])
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        let ask = Ask::Open(self.dir.clone(), self.check(name)?);
+        let (line, _) = self.begin_file(ask)?;
+        Ok(Box::new(ServedFile::new(
+            &self.server,
+            line,
+            self.full(name),
+            None,
+        )))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.check(from)?, self.check(to)?);
+        self.change(Ask::Rename(self.dir.clone(), from, to))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.check(from)?, self.check(to)?);
+        self.change(Ask::RenameNew(self.dir.clone(), from, to))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.change(Ask::Remove(self.dir.clone(), self.check(name)?))
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        match self.server.ask(Ask::List(self.dir.clone()))? {
+            (Reply::Names(names), _) => {
+                let entry = |(name, len_bytes, is_dir)| Entry {
+                    name,
+                    len_bytes,
+                    is_dir,
+                };
+                Ok(names.into_iter().map(entry).collect())
+            }
+            (other, _) => Err(self.server.unexpected(&other)),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        // Taken before it is asked: what is changed meanwhile waits for the next sync.
+        let changed_at = guard(&self.server.unsynced).remove(&self.dir);
+        let changed_at = changed_at.unwrap_or_default();
+        // When that fails the caller has been told of the loss.
+        let (_, instance) = self.server.told(Ask::SyncNames(self.dir.clone()))?;
+        // Breaks if: who answers is not compared; the names that an earlier start changed may be gone with it.
+        if changed_at.iter().any(|&at| at != instance) && !off(Switch::StoreAnew) {
+            return Err(self.server.named(Error::unavailable(format!(
+                "sync directory {}: the server was started anew since names in it were changed, and they may be lost",
+                self.path.display()
+            ))));
+        }
+        Ok(())
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        let dir = self.dir.child(&self.check(name)?)?;
+        self.server.told(Ask::Child(dir.clone(), create))?;
+        Ok(Arc::new(ServedDir {
+            server: Arc::clone(&self.server),
+            dir,
+            path: self.path.join(name),
+        }))
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.change(Ask::RemoveChild(self.dir.clone(), self.check(name)?))
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let (told, _) = self.server.told(Ask::Facts(self.dir.clone()))?;
+        told.first()
+            .copied()
+            .ok_or_else(|| self.server.unexpected(&Reply::Told(told)))
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        let (told, _) = self.server.told(Ask::Facts(self.dir.clone()))?;
+        Ok(told.get(1) != Some(&0))
+    }
+}
