@@ -1,0 +1,268 @@
+//! From memory to the disk: pieces that came wait here until they are written, each once.
+//!
+//! How: a few threads write; each goes on with the file that was written last as long as its next piece is there, but not
+//! for ever, so that a disk that has to seek does so rarely. A file knows how many of its pieces are not written yet and
+//! what went wrong; whoever wants it durable waits for that first.
+//!
+//! Invariants:
+//! 1. Memory is bounded: a piece is taken before its bytes come and given back when they are written.
+//! 2. [`Incoming::settle`] returns when no byte that came before it is still in memory, and tells the first error.
+//! 3. After an error nothing more of that file is written.
+//!
+//! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
+//! (`session.rs`).
+
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
+use orcheck_io::memory::Buffer;
+use orcheck_io::{File, thread};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What every piece of memory is aligned to: what direct I/O asks for at most.
+const ALIGNMENT: usize = 4096;
+/// Pieces of one file that are written before another file has its turn.
+const RUN_PIECES: u32 = 8;
+
+pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A bounded number of pieces of memory.
+pub(crate) struct Memory {
+    piece_bytes: usize,
+    most: usize,
+    /// Those that are free, and how many there are.
+    state: Mutex<(Vec<Buffer>, usize)>,
+    given: Condvar,
+}
+
+impl Memory {
+    pub(crate) fn new(most: usize, piece_bytes: usize) -> Self {
+        Self {
+            piece_bytes,
+            most,
+            state: Mutex::default(),
+            given: Condvar::new(),
+        }
+    }
+
+    /// A piece, or none within the time.
+    pub(crate) fn take(&self, patience: Duration) -> Option<Buffer> {
+        let state = guard(&self.state);
+        let none = |(free, made): &mut (Vec<Buffer>, usize)| free.is_empty() && *made >= self.most;
+        let (mut state, _) = self
+            .given
+            .wait_timeout_while(state, patience, none)
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(piece) = state.0.pop() {
+            return Some(piece);
+        }
+        if state.1 >= self.most {
+            return None;
+        }
+        state.1 += 1;
+        Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
+    }
+
+    pub(crate) fn give(&self, piece: Buffer) {
+        guard(&self.state).0.push(piece);
+        self.given.notify_one();
+    }
+}
+
+/// Memory for bytes that were not asked for: as much as they need.
+pub(crate) fn small_piece(len: usize) -> Buffer {
+    Buffer::zeroed(len.next_multiple_of(ALIGNMENT), ALIGNMENT)
+}
+
+/// A file that is being written.
+pub(crate) struct Incoming {
+    pub(crate) number: u64,
+    pub(crate) file: Box<dyn File>,
+    state: Mutex<Pending>,
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    pieces: usize,
+    failed: Option<Error>,
+}
+
+impl Incoming {
+    pub(crate) fn new(number: u64, file: Box<dyn File>) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            file,
+            state: Mutex::default(),
+            written: Condvar::new(),
+        })
+    }
+
+    /// Waits until all that came is written.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let state = guard(&self.state);
+        // Breaks if: it is not waited for; what is still in memory would be told to be durable.
+        let waits = |state: &mut Pending| state.pieces > 0 && !off(Switch::StoreSettled);
+        let state = self
+            .written
+            .wait_while(state, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.failed.clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        guard(&self.state).failed.is_some()
+    }
+
+    fn done(&self, result: Result<()>) {
+        let mut state = guard(&self.state);
+        state.pieces -= 1;
+        if let Err(error) = result {
+            state.failed.get_or_insert(error);
+        }
+        drop(state);
+        self.written.notify_all();
+    }
+}
+
+/// Bytes in memory that belong at an offset of a file.
+pub(crate) struct Piece {
+    pub(crate) file: Arc<Incoming>,
+    pub(crate) memory: Buffer,
+    pub(crate) len: usize,
+    pub(crate) at: u64,
+    /// Whether the memory is of the bounded pool.
+    pub(crate) pooled: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    pieces: VecDeque<Piece>,
+    /// Number of the file that was written last, where it ended, and how many of its pieces in a row.
+    last: Option<(u64, u64, u32)>,
+    stopping: bool,
+}
+
+impl Queue {
+    /// The piece to write next.
+    fn pop(&mut self) -> Option<Piece> {
+        let goes_on = self.last.filter(|(_, _, run)| *run < RUN_PIECES);
+        let next = goes_on.and_then(|(number, end, _)| {
+            let follows = |piece: &Piece| piece.file.number == number && piece.at == end;
+            self.pieces.iter().position(follows)
+        });
+        let piece = self.pieces.remove(next.unwrap_or(0))?;
+        let run = match self.last {
+            Some((number, _, run)) if next.is_some() && number == piece.file.number => run + 1,
+            _ => 1,
+        };
+        self.last = Some((piece.file.number, piece.at + piece.len as u64, run));
+        Some(piece)
+    }
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    came: Condvar,
+    memory: Memory,
+    freed: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Writes pieces; see the module.
+pub(crate) struct Intake {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Intake {
+    /// Starts the threads; `freed` is called when a piece of the pool is free again.
+    pub(crate) fn start(
+        threads: usize,
+        memory: Memory,
+        freed: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            came: Condvar::new(),
+            memory,
+            freed: Box::new(freed),
+        });
+        let mut intake = Self {
+            shared,
+            threads: Vec::new(),
+        };
+        for _ in 0..threads {
+            let shared = Arc::clone(&intake.shared);
+            let thread = thread::spawn("orcheck-disk", move || shared.write_pieces())?;
+            intake.threads.push(thread);
+        }
+        Ok(intake)
+    }
+
+    /// A piece of the pool, or none within the time.
+    pub(crate) fn take(&self, patience: Duration) -> Option<Buffer> {
+        self.shared.memory.take(patience)
+    }
+
+    /// Gives back a piece that holds nothing.
+    pub(crate) fn give(&self, piece: Buffer) {
+        self.shared.give(piece);
+    }
+
+    /// Writes a piece, soon.
+    pub(crate) fn write(&self, piece: Piece) {
+        guard(&piece.file.state).pieces += 1;
+        guard(&self.shared.queue).pieces.push_back(piece);
+        self.shared.came.notify_one();
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        guard(&self.shared.queue).stopping = true;
+        self.shared.came.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn give(&self, piece: Buffer) {
+        self.memory.give(piece);
+        (self.freed)();
+    }
+
+    fn write_pieces(&self) {
+        loop {
+            let queue = guard(&self.queue);
+            let nothing = |queue: &mut Queue| queue.pieces.is_empty() && !queue.stopping;
+            let mut queue = self
+                .came
+                .wait_while(queue, nothing)
+                .unwrap_or_else(PoisonError::into_inner);
+            let Some(piece) = queue.pop() else {
+                return; // stopping, and nothing is left
+            };
+            drop(queue);
+            let result = match piece.file.has_failed() {
+                true => Ok(()),
+                false => piece
+                    .file
+                    .file
+                    .write_at(&piece.memory[..piece.len], piece.at),
+            };
+            // The memory first: whoever waits for the file may be about to end the server.
+            let (file, pooled) = (piece.file, piece.pooled);
+            if pooled {
+                self.give(piece.memory);
+            }
+            file.done(result);
+        }
+    }
+}

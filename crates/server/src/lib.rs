@@ -1,0 +1,327 @@
+//! A staging I/O server: it stands before one directory, takes in what the nodes of many jobs write, and gives it back.
+//!
+//! How: every caller has proven one of the server's keys, and sees the directory of that key alone. What it writes is
+//! *pulled*: the server says how much it wants and of whom, so that few files at a time reach the disk, in large pieces
+//! and in order (`pull.rs`), through memory of its own (`intake.rs`). A container lies on the disk as its writer made it:
+//! which bytes of which rank are where is in its manifest, which can be rebuilt by reading the container.
+//!
+//! Invariants:
+//! 1. What was acknowledged is durable: an answer to `sync` comes after the sync of file or directory.
+//! 2. A server keeps nothing that is not in its directory: it can be killed at any time and started anew.
+//! 3. One server at a time has a directory.
+//! 4. Connections, threads and memory are bounded.
+//!
+//! Survives: callers of every kind (`session.rs`), disks of every kind (the caller gets the error), its own death (what
+//! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
+
+mod intake;
+pub mod pull;
+mod session;
+
+use intake::{Intake, Memory, guard};
+use orcheck_format::names::MAX_FILE_NAME_BYTES;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::PIECE_BYTES;
+use orcheck_format::{Error, Result};
+use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::{Clock, Conn, Create, Dir, File, Steps, open_dir, random_bytes, thread};
+use pull::{Grant, Limits, Pull};
+use session::{Port, Session};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The file by whose lock a server has its directory alone.
+const LOCK_FILE: &str = "server.lock";
+/// Most connections at a time.
+const SESSIONS_MAX: usize = 1024;
+/// Threads that write.
+const DISK_THREADS: usize = 2;
+/// How long the server waits for callers before it looks at other things.
+const LOOK: Duration = Duration::from_millis(200);
+/// The same while a turn may end although nothing comes.
+const LOOK_SOON: Duration = Duration::from_millis(20);
+
+/// One of those whom a server serves.
+#[derive(Debug, Clone)]
+pub struct Tenant {
+    /// The name of its directory.
+    pub name: String,
+    /// What it proves.
+    pub key: Key,
+}
+
+/// How a server is to be.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where it listens.
+    pub address: Address,
+    /// The directory that it stands before.
+    pub dir: PathBuf,
+    /// Whom it serves.
+    pub tenants: Vec<Tenant>,
+    /// Pieces of 4 MiB that it holds in memory on their way to the disk.
+    pub pieces: u32,
+    /// Files that it takes in at the same time.
+    pub at_once: usize,
+}
+
+/// What all sessions share.
+pub(crate) struct Shared {
+    pub(crate) instance: u64,
+    clock: Arc<dyn Clock>,
+    pull: Mutex<Pull>,
+    ports: Mutex<BTreeMap<u64, Arc<Port>>>,
+    intake: OnceLock<Intake>,
+    /// Memory for what is read.
+    pub(crate) outgoing: Memory,
+    files: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    /// Lets the order of streams go on, and tells those who may send.
+    pub(crate) fn pull(&self, event: impl FnOnce(&mut Pull, Duration) -> Vec<Grant>) {
+        let grants = event(&mut guard(&self.pull), self.clock.now());
+        if grants.is_empty() {
+            return;
+        }
+        let ports = guard(&self.ports);
+        for (id, pieces) in grants {
+            if let Some(port) = ports.get(&id) {
+                port.grant(pieces);
+            }
+        }
+    }
+
+    /// A piece of a stream is coming; false when it was not wanted.
+    pub(crate) fn begins(&self, id: u64) -> bool {
+        guard(&self.pull).begins(self.clock.now(), id)
+    }
+
+    pub(crate) fn look<T>(&self, at: impl FnOnce(&Pull) -> T) -> T {
+        at(&guard(&self.pull))
+    }
+
+    pub(crate) fn intake(&self) -> &Intake {
+        self.intake
+            .get()
+            .unwrap_or_else(|| unreachable!("sessions begin after the intake"))
+    }
+
+    pub(crate) fn next_file(&self) -> u64 {
+        self.files.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn leave(&self, id: u64) {
+        guard(&self.ports).remove(&id);
+    }
+}
+
+/// A server; see the module.
+pub struct Server {
+    listener: Listener,
+    keys: Vec<Key>,
+    roots: Vec<Arc<dyn Dir>>,
+    shared: Arc<Shared>,
+    steps: Steps,
+    sessions: Vec<JoinHandle<()>>,
+    next: u64,
+    /// Locked as long as the server lives.
+    _lock: Box<dyn File>,
+}
+
+/// Ends a server from another thread.
+#[derive(Clone)]
+pub struct Stopper {
+    shared: Arc<Shared>,
+}
+
+impl Stopper {
+    /// The server ends soon: what it has in memory is written first.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        for port in guard(&self.shared.ports).values() {
+            port.wake();
+        }
+    }
+}
+
+impl Server {
+    /// Opens the directory and listens.
+    ///
+    /// # Errors
+    /// Invalid for tenants that cannot be told apart; Unavailable when another server has the directory, or the address
+    /// is taken; what the directory says.
+    pub fn bind(config: &Config, clock: Arc<dyn Clock>, steps: Steps) -> Result<Self> {
+        check_tenants(&config.tenants)?;
+        let dir = open_dir(&config.dir, steps.clone())?;
+        let lock = lock_alone(&*dir)?;
+        let root = |tenant: &Tenant| {
+            let name = if off(Switch::StoreTenant) {
+                config.tenants[0].name.as_str()
+            } else {
+                tenant.name.as_str()
+            };
+            dir.child(name, true)
+        };
+        let roots = config
+            .tenants
+            .iter()
+            .map(root)
+            .collect::<Result<Vec<_>>>()?;
+        let listener = Listener::bind(&config.address)?;
+        let limits = Limits {
+            pieces: config.pieces,
+            at_once: config.at_once,
+            window: 2,
+            idle: Duration::from_millis(50),
+            stall: Duration::from_secs(1),
+            turn_bytes: 256 << 20,
+        };
+        let pieces = config.pieces as usize;
+        let shared = Arc::new(Shared {
+            instance: u64::from_le_bytes(random_bytes()),
+            clock,
+            pull: Mutex::new(Pull::new(limits)),
+            ports: Mutex::default(),
+            intake: OnceLock::new(),
+            outgoing: Memory::new(pieces, PIECE_BYTES as usize),
+            files: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let memory = Memory::new(pieces, PIECE_BYTES as usize);
+        let weak = Arc::downgrade(&shared);
+        let intake = Intake::start(DISK_THREADS, memory, move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.pull(Pull::freed);
+            }
+        })?;
+        let _ = shared.intake.set(intake);
+        Ok(Self {
+            listener,
+            keys: config
+                .tenants
+                .iter()
+                .map(|tenant| tenant.key.clone())
+                .collect(),
+            roots,
+            shared,
+            steps,
+            sessions: Vec::new(),
+            next: 0,
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.listener.address()
+    }
+
+    /// What ends it.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Serves until it is stopped.
+    ///
+    /// # Errors
+    /// What the listener says.
+    pub fn run(mut self) -> Result<()> {
+        while !self.shared.is_stopping() {
+            let due = self.shared.look(Pull::due);
+            let look = due.map_or(LOOK, |_| LOOK_SOON);
+            if let Some((which, conn)) =
+                self.listener.accept_one_of(&self.keys, &self.steps, look)?
+            {
+                self.sessions.retain(|session| !session.is_finished());
+                // One caller too many is told by its connection, which ends.
+                if self.sessions.len() < SESSIONS_MAX {
+                    self.begin(which, conn)?;
+                }
+            }
+            self.shared.pull(Pull::tick);
+        }
+        self.stopper().stop();
+        for session in self.sessions.drain(..) {
+            // A session that panicked has ended its connection, and nothing else.
+            let _ = session.join();
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, which: usize, conn: Conn) -> Result<()> {
+        self.next += 1;
+        let id = self.next;
+        let root = Arc::clone(&self.roots[which]);
+        let (session, port) = Session::new(id, conn, &self.shared, root, which as u64)?;
+        guard(&self.shared.ports).insert(id, port);
+        let started = thread::spawn("orcheck-session", move || session.run());
+        match started {
+            Ok(thread) => self.sessions.push(thread),
+            // The caller sees its connection end; others are served on.
+            Err(_) => self.shared.leave(id),
+        }
+        Ok(())
+    }
+}
+
+fn check_tenants(tenants: &[Tenant]) -> Result<()> {
+    if tenants.is_empty() {
+        return Err(
+            Error::invalid("a server without a key serves nobody").next("give --key SOURCE")
+        );
+    }
+    for (at, tenant) in tenants.iter().enumerate() {
+        let plain = tenant
+            .name
+            .chars()
+            .all(|one| one.is_ascii_alphanumeric() || "-_.".contains(one));
+        let usable = plain
+            && (1..=MAX_FILE_NAME_BYTES).contains(&tenant.name.len())
+            && !tenant.name.starts_with('.')
+            && tenant.name != LOCK_FILE;
+        if !usable {
+            return Err(
+                Error::invalid(format!("'{}' is no name of a tenant", tenant.name))
+                    .next("use letters, digits, '-', '_' and '.'"),
+            );
+        }
+        for other in &tenants[..at] {
+            if other.name == tenant.name || other.key.bytes == tenant.key.bytes {
+                return Err(Error::invalid(format!(
+                    "tenants '{}' and '{}' have one name or one key: they could not be told apart",
+                    other.name, tenant.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Two servers before one directory would each believe that they know what is in it.
+fn lock_alone(dir: &dyn Dir) -> Result<Box<dyn File>> {
+    let file = match dir.create(LOCK_FILE, Create::Buffered) {
+        Err(_) if dir.holds(LOCK_FILE)? => dir.open(LOCK_FILE)?,
+        made => made?,
+    };
+    if file.try_lock()? {
+        return Ok(file);
+    }
+    Err(
+        Error::unavailable(format!("another server has {}", dir.path().display()))
+            .next("end it, or give this one a directory of its own"),
+    )
+}

@@ -1,0 +1,332 @@
+//! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
+
+use orcheck_format::{Ask, ErrorKind, Message, Reply, StoreDir, StoreMessage};
+use orcheck_io::conn::Received;
+use orcheck_io::net::{Address, Key};
+use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::{
+    Conn, Create, Dir, Steps, SystemClock, Verdict, open_dir, read_small, write_small,
+};
+use orcheck_server::{Config, Server, Stopper, Tenant};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PIECE: usize = 4 << 20;
+
+/// A server of two tenants in a directory of its own.
+struct Running {
+    at: Address,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn tenant(name: &str, byte: u8) -> Tenant {
+    Tenant {
+        name: name.to_owned(),
+        key: Key::new([byte; 32]),
+    }
+}
+
+fn config(dir: &Path, at: Option<&Address>) -> Config {
+    Config {
+        address: at
+            .cloned()
+            .unwrap_or(Address::Tcp(([127, 0, 0, 1], 0).into())),
+        dir: dir.to_path_buf(),
+        tenants: vec![tenant("one", 1), tenant("two", 2)],
+        pieces: 4,
+        at_once: 2,
+    }
+}
+
+impl Running {
+    fn start(dir: &Path, steps: Steps, at: Option<&Address>) -> Self {
+        let server = Server::bind(&config(dir, at), Arc::new(SystemClock), steps).unwrap();
+        let (at, stopper) = (server.address(), server.stopper());
+        let thread = Some(std::thread::spawn(|| server.run().unwrap()));
+        Self {
+            at,
+            stopper,
+            thread,
+        }
+    }
+
+    /// What belongs to a tenant, as a caller opens it.
+    fn open(&self, scratch: &Scratch, byte: u8) -> Arc<dyn Dir> {
+        let path = self.url(scratch, byte);
+        open_dir(&path, Steps::none()).unwrap()
+    }
+
+    fn url(&self, scratch: &Scratch, byte: u8) -> PathBuf {
+        let key = scratch.path().join(format!("key{byte}"));
+        std::fs::write(&key, [byte; 32]).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).unwrap();
+        let at = self.at.to_string().replace("tcp:", "");
+        PathBuf::from(format!("orcheck://{at}?key=file:{}", key.display()))
+    }
+
+    fn conn(&self) -> Conn {
+        Conn::connect(&self.at, &Key::new([1; 32]), &Steps::none(), LIMIT).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 255) as u8).collect()
+}
+
+fn ask(conn: &mut Conn, ask: Ask) -> Reply {
+    let message = Message::Store(StoreMessage::Ask(ask));
+    conn.send(&message, LIMIT).unwrap();
+    match conn.receive_any(LIMIT).unwrap() {
+        Received::Message(Message::Store(StoreMessage::Reply(reply))) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_lives_its_life_on_a_server() {
+    let scratch = Scratch::new("served");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let root = server.open(&scratch, 1);
+    assert!(root.child("job", false).is_err());
+    let dir = root.child("job", true).unwrap();
+    let on_disk = scratch.path().join("one/job");
+    assert!(on_disk.is_dir());
+    for how in [Create::Buffered, Create::Direct] {
+        let name = format!("{how:?}");
+        let file = dir.create(&name, how).unwrap();
+        let block = file.alignment_bytes() as usize;
+        let bytes = pattern(3 * PIECE + 17 * block);
+        file.allocate(bytes.len() as u64 + 8192).unwrap();
+        // In pieces of many lengths, and not in order.
+        let cuts = [0, block, PIECE - block, 2 * PIECE + 5 * block, bytes.len()];
+        for at in [2, 0, 3, 1] {
+            let part = cuts[at]..cuts[at + 1];
+            file.write_at(&bytes[part.clone()], part.start as u64)
+                .unwrap();
+        }
+        file.truncate(bytes.len() as u64).unwrap();
+        file.sync().unwrap();
+        assert_eq!(file.len_bytes().unwrap(), bytes.len() as u64);
+        file.close().unwrap();
+        assert_eq!(std::fs::read(on_disk.join(&name)).unwrap(), bytes);
+        let again = dir.create(&name, how).err().unwrap();
+        assert_eq!(again.kind(), ErrorKind::Invalid, "{again}");
+
+        let file = dir.open(&name).unwrap();
+        file.will_need(0, bytes.len() as u64);
+        let mut read = vec![0; bytes.len() - 3];
+        file.read_at(&mut read, 1).unwrap();
+        assert_eq!(read, bytes[1..bytes.len() - 2]);
+        let short = file.read_at(&mut read, 100).err().unwrap();
+        assert_eq!(short.kind(), ErrorKind::Corrupt, "{short}");
+        let short = dir
+            .open(&name)
+            .unwrap()
+            .read_at(&mut [0; 5], bytes.len() as u64 - 4);
+        assert_eq!(short.err().unwrap().kind(), ErrorKind::Corrupt);
+    }
+    write_small(&*dir, "small", b"text").unwrap();
+    assert_eq!(read_small(&*dir, "small", 10).unwrap(), b"text");
+    dir.rename("small", "other").unwrap();
+    assert!(dir.holds("other").unwrap() && !dir.holds("small").unwrap());
+    assert!(dir.rename_new("other", "Direct").is_err());
+    dir.remove("other").unwrap();
+    dir.sync().unwrap();
+    let names: Vec<String> = dir
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|one| one.name)
+        .collect();
+    assert_eq!(names, ["Buffered", "Direct"]);
+    assert!(dir.free_bytes().unwrap() > 0 && !dir.read_only().unwrap());
+    let missing = dir.open("nothing").err().unwrap();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(
+        missing
+            .message()
+            .starts_with(&server.at.to_string().replace("tcp:", "orcheck://"))
+    );
+    assert!(root.remove_child("job").is_err());
+}
+
+// Breaks if: the tenant's directory is not the one of its key, or a name leads out of it.
+#[test]
+fn a_key_opens_its_own_directory_and_no_other() {
+    let scratch = Scratch::new("tenants");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let (one, two) = (server.open(&scratch, 1), server.open(&scratch, 2));
+    write_small(&*one, "mine", b"one").unwrap();
+    write_small(&*two, "mine", b"two").unwrap();
+    assert_eq!(read_small(&*one, "mine", 10).unwrap(), b"one");
+    assert_eq!(
+        std::fs::read(scratch.path().join("two/mine")).unwrap(),
+        b"two"
+    );
+    for name in ["..", "../two", "two/mine", "/"] {
+        assert_eq!(
+            one.child(name, false).err().unwrap().kind(),
+            ErrorKind::Invalid
+        );
+        assert_eq!(one.open(name).err().unwrap().kind(), ErrorKind::Invalid);
+    }
+    std::os::unix::fs::symlink(scratch.path().join("two"), scratch.path().join("one/way")).unwrap();
+    assert!(one.child("way", false).is_err());
+    let stranger = open_dir(&server.url(&scratch, 3), Steps::none())
+        .err()
+        .unwrap();
+    assert!(stranger.message().contains("key"), "{stranger}");
+}
+
+#[test]
+fn a_lock_opens_with_its_connection() {
+    let scratch = Scratch::new("locks");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let dir = server.open(&scratch, 1);
+    write_small(&*dir, "claim", b"").unwrap();
+    let first = dir.open("claim").unwrap();
+    assert!(first.try_lock().unwrap() && first.try_lock().unwrap());
+    let second = dir.open("claim").unwrap();
+    assert!(!second.try_lock().unwrap());
+    drop(first);
+    assert!(second.try_lock().unwrap());
+    let given = second.give_lock().unwrap();
+    let third = dir.open("claim").unwrap();
+    assert!(!third.try_lock().unwrap());
+    // It crosses to another process as a descriptor.
+    let holder = orcheck_io::file::Lock::attach(given.detach().unwrap());
+    assert!(!third.try_lock().unwrap());
+    drop(holder);
+    let late = std::time::Instant::now() + LIMIT;
+    while !third.try_lock().unwrap() {
+        assert!(std::time::Instant::now() < late);
+        std::thread::yield_now();
+    }
+}
+
+// Breaks if: `sync` does not wait for what is in memory, or forgets its error.
+#[test]
+fn a_full_disk_is_told_before_anything_counts_as_durable() {
+    let scratch = Scratch::new("full");
+    let plan = FaultPlan::new().at_site("file.write", 3, Verdict::Fail(28));
+    let server = Running::start(scratch.path(), plan.only_where("container").steps().1, None);
+    let dir = server.open(&scratch, 1);
+    let file = dir.create("container", Create::Direct).unwrap();
+    let bytes = pattern(6 * PIECE);
+    let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
+    let error = written.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(file.sync().is_err() && file.write_at(&bytes[..4096], 0).is_err());
+    // Others go on.
+    write_small(&*dir, "small", b"text").unwrap();
+}
+
+// Breaks if: bytes beyond the first ones are taken in although they were not wanted.
+#[test]
+fn what_was_not_wanted_is_not_taken_in() {
+    let scratch = Scratch::new("wanted");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let mut conn = server.conn();
+    let create = Ask::Create(StoreDir::default(), "file".to_owned(), false);
+    assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
+    conn.send_bulk(0, &[1; 60_000], LIMIT).unwrap();
+    assert!(matches!(ask(&mut conn, Ask::Sync), Reply::Told(told) if told == [60_000]));
+    conn.send_bulk(60_000, &[2; 60_000], LIMIT).unwrap();
+    // It may be refused while it is sent, or afterwards.
+    let _ = conn.send(&Message::Store(StoreMessage::Ask(Ask::Sync)), LIMIT);
+    assert!(conn.receive_any(LIMIT).is_err());
+    let on_disk = std::fs::read(scratch.path().join("one/file")).unwrap();
+    assert_eq!(on_disk, [1; 60_000]);
+    // Bytes for no file, too.
+    let mut conn = server.conn();
+    conn.send_bulk(0, &[1; 10], LIMIT).unwrap();
+    assert!(conn.receive_any(LIMIT).is_err());
+}
+
+// Breaks if: the starts of a server are not told apart.
+#[test]
+fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
+    let scratch = Scratch::new("anew");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let dir = server.open(&scratch, 1).child("job", true).unwrap();
+    let file = dir.create("a", Create::Buffered).unwrap();
+    file.write_at(b"text", 0).unwrap();
+    let at = server.at.clone();
+    drop(server);
+    let again = Running::start(scratch.path(), Steps::none(), Some(&at));
+    // The file's bytes may be lost, and so may its name.
+    assert_eq!(file.sync().err().unwrap().kind(), ErrorKind::Unavailable);
+    assert!(file.sync().is_err());
+    let error = dir.sync().err().unwrap();
+    assert!(error.message().contains("started anew"), "{error}");
+    // The caller knows now; what it does from here on counts.
+    write_small(&*dir, "b", b"text").unwrap();
+    dir.sync().unwrap();
+    drop(again);
+    assert_eq!(dir.list().err().unwrap().kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn two_servers_do_not_share_a_directory() {
+    let scratch = Scratch::new("alone");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let bind = |config| Server::bind(&config, Arc::new(SystemClock), Steps::none());
+    let refused = bind(config(scratch.path(), None)).err().unwrap();
+    assert!(refused.message().contains("another server"), "{refused}");
+    drop(server);
+    for tenants in [
+        vec![],
+        vec![tenant("", 1)],
+        vec![tenant("..", 1)],
+        vec![tenant("a/b", 1)],
+        vec![tenant("server.lock", 1)],
+        vec![tenant("one", 1), tenant("one", 2)],
+        vec![tenant("one", 1), tenant("two", 1)],
+    ] {
+        let config = Config {
+            tenants,
+            ..config(scratch.path(), None)
+        };
+        assert_eq!(bind(config).err().unwrap().kind(), ErrorKind::Invalid);
+    }
+    assert!(bind(config(scratch.path(), None)).is_ok());
+}
+
+// Breaks if: a session waits for its disk, or for its caller, while it holds what others need.
+#[test]
+fn callers_that_stop_in_the_middle_keep_nobody_waiting() {
+    let scratch = Scratch::new("stopped");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    // More of them than the server has memory for: each is granted pieces and sends none.
+    let mut stopped = Vec::new();
+    for index in 0..8 {
+        let mut conn = server.conn();
+        let create = Ask::Create(StoreDir::default(), format!("stopped{index}"), false);
+        assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
+        let offer = Message::Store(StoreMessage::Ask(Ask::Offer(64 << 20)));
+        conn.send(&offer, LIMIT).unwrap();
+        stopped.push(conn);
+    }
+    let dir = server.open(&scratch, 2);
+    let bytes = pattern(8 * PIECE);
+    let file = dir.create("container", Create::Direct).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    assert!(std::fs::read(scratch.path().join("two/container")).unwrap() == bytes);
+}
