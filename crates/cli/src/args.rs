@@ -38,6 +38,8 @@ pub enum Command {
     Run(RunArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
+    /// Stand before a directory as a staging I/O server: pull what nodes write, and write it once, in order
+    Server(ServerArgs),
     /// Ask the run of a job to take a checkpoint and end, and wait until it has
     Halt(HaltArgs),
     /// Wait until the agents of a job on this machine have made safe what they hold, and end them
@@ -62,6 +64,7 @@ impl Command {
             Command::Restore(_) => "restore",
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
+            Command::Server(_) => "server",
             Command::Halt(_) => "halt",
             Command::Drain(_) => "drain",
             Command::Status(_) => "status",
@@ -219,6 +222,30 @@ pub struct AgentArgs {
     /// In the background already
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub detached: bool,
+}
+
+/// A staging I/O server.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The directory it stands before; one server at a time
+    #[arg(long, value_name = "ROOT")]
+    pub dir: PathBuf,
+    /// IP address and port to listen at; port 0 is a free one
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7420")]
+    pub listen: std::net::SocketAddr,
+    /// Where the key of those whom it serves comes from, and the name of their directory below ROOT: NAME=file:PATH,
+    /// NAME=keyring:KEY or NAME=env:VARIABLE, without NAME= 'default'. Repeatable; each key opens its own directory
+    #[arg(long = "key", value_name = "[NAME=]SOURCE", required = true)]
+    pub keys: Vec<String>,
+    /// Encrypt what travels; the ranks say so too, with orcheck://HOST:PORT?encrypt
+    #[arg(long)]
+    pub encrypt: bool,
+    /// Memory for what is on its way to the disk, in MiB; as much again for what is read
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
+    pub memory_mib: u32,
+    /// Files that are taken in at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub at_once: u32,
 }
 
 /// The nodes of a supervised job.

@@ -9,6 +9,7 @@ mod ls;
 mod man;
 mod restore;
 mod run;
+mod server;
 mod show;
 mod status;
 mod verify;
@@ -24,6 +25,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Agent(args) => agent::run(&args),
+        Command::Server(args) => server::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Halt(args) => halt::run(&args, !cli.json),
         Command::Drain(args) => drain::run(&args),

@@ -16,6 +16,7 @@ use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_var, read_text};
 use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
+use orcheck_io::served::{is_served, with_key};
 use raw::{
     CompressName, EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size,
     StoreName, nearest,
@@ -271,6 +272,15 @@ impl Options {
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
             Some(OneOrMany::Many(many)) => many.into_iter().map(PathBuf::from).collect(),
         };
+        // An agent opens them too, with another environment.
+        let global: Vec<PathBuf> = global.iter().map(|path| with_key(path)).collect();
+        if let Some(served) = raw.node_dir.as_ref().filter(|path| is_served(path)) {
+            return Err(Error::invalid(format!(
+                "node_dir = '{}': expected a directory of this machine",
+                served.display()
+            ))
+            .next("name staging I/O servers in `global`"));
+        }
         if global.is_empty() && raw.node_dir.is_none() {
             return Err(Error::invalid("no directory is configured")
                 .next("set `global` (directories of the parallel file system), `node_dir` (a local one), or both"));

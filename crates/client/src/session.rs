@@ -43,6 +43,7 @@ use orcheck_io::gate::Gates;
 use orcheck_io::memory::Span;
 use orcheck_io::pool::Pool;
 use orcheck_io::secret::Secret;
+use orcheck_io::served::is_served;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -418,8 +419,10 @@ impl Session {
         }
         if self.route.is_none() {
             let writable = [Level::Node, Level::Global].map(|level| self.places.of_level(level));
-            let parent = writable.into_iter().flatten().next().ok_or_else(|| {
-                Error::unavailable("no directory of this job is left for routed files")
+            let here = |dir: &Arc<dyn Dir>| !is_served(dir.path());
+            let parent = writable.into_iter().flatten().find(here).ok_or_else(|| {
+                Error::unavailable("no directory of this machine is left for routed files")
+                    .next("set `node_dir`: a program cannot write files on a staging I/O server")
             })?;
             let child = route_name(self.epoch, self.rank);
             let dir = parent.child(&child, true)?;

@@ -1,7 +1,7 @@
 //! Incremental capture against a model: whatever is written, lost, pruned or lent, every checkpoint that has a
 //! commit record gives the bytes that the program had when it was taken.
 
-use crate::support::{Job, tracks_pages};
+use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::Session;
 use orcheck_engine::baseline::Full;
 use orcheck_engine::catalog::Catalog;
@@ -720,6 +720,9 @@ fn a_write_to_pinned_pages_is_missed_only_where_the_program_promised_none() {
 // Breaks if: `Pages::want` looks at written pages only, or `Capture::is_stored` does not ask what became of the home.
 #[test]
 fn what_a_lost_step_stored_is_stored_again() {
+    if needs_own_disks() {
+        return;
+    }
     for flags in [0, CPU_WRITES_ONLY] {
         let scratch = Scratch::new("lost");
         let (plan, steps) = FaultPlan::new().steps();

@@ -2,7 +2,7 @@
 
 use crate::hooks::{Hold, Holds};
 use crate::mistakes::{LONG, refused, says};
-use crate::support::Job;
+use crate::support::{Job, needs_own_disks};
 use orcheck_client::regions::SAME;
 use orcheck_client::{Codec, Session};
 use orcheck_engine::index::{Index, IndexShape};
@@ -393,6 +393,9 @@ fn what_was_lent_long_ago_is_known_to_be_back() {
 // Breaks if: an announced loan survives the checkpoint it was for.
 #[test]
 fn a_loan_is_for_one_checkpoint_and_same_regions_cannot_be_lent() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("once");
     let hold = Hold::at("file.write", ".orc");
     let job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 2");

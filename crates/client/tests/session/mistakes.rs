@@ -1,7 +1,7 @@
 //! Wrong options, wrong order, wrong regions: each is refused with a message that says what to do,
 //! on every rank, and changes nothing.
 
-use crate::support::{Job, State, Threads};
+use crate::support::{Job, State, Threads, needs_own_disks};
 use orcheck_client::regions::OPTIONAL;
 use orcheck_client::{ArrayLayout, Environment, Options, Session};
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -593,6 +593,9 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
 // nothing.
 #[test]
 fn fresh_begins_anew_and_fences_what_was_there() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("fresh");
     let job = saved(&scratch);
     // A fresh run that ends before its first checkpoint has superseded nothing.

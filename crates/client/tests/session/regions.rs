@@ -3,7 +3,7 @@
 
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State};
+use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::regions::{OPTIONAL, SAME};
 use orcheck_client::{ArrayLayout, Codec, Session};
 use orcheck_format::container::BLOCK_BYTES;
@@ -526,6 +526,9 @@ fn a_routed_file_is_part_of_the_checkpoint_and_gone_after_close() {
 // Breaks if: prune leaves routed directories of older runs, or removes those of this one.
 #[test]
 fn routed_files_of_a_run_that_was_killed_are_collected_by_the_next() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("leftroute");
     let job = Job::new(scratch.path(), 1, 1, false).with("keep = 1");
     let left = scratch.path().join("ost0/job/route-e000001-0a1b2c3d-r0");

@@ -3,7 +3,7 @@
 use crate::disk::names;
 use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State};
+use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
@@ -53,6 +53,9 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
 // the one that claimed meanwhile, instead of being refused.
 #[test]
 fn a_run_that_claims_while_another_one_looks_is_seen() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("looks");
     let job = Job::new(scratch.path(), 1, 1, false);
     second(&job, "").unwrap().abandon();
@@ -99,6 +102,9 @@ fn an_epoch_whose_claim_was_lost_is_not_given_again() {
 // Breaks if: all nodes claim at once: of two runs at the same moment each may lose somewhere to the other.
 #[test]
 fn the_lead_claims_before_all_other_nodes() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("lead");
     let job = Job::new(scratch.path(), 2, 1, true).nodes(2);
     let hold = Hold::at("dir.create", "/ost0/job/epoch-000001");
@@ -119,6 +125,9 @@ fn the_lead_claims_before_all_other_nodes() {
 // Breaks if: `take_over_wait_s` is not waited for.
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("ending");
     let job = Job::new(scratch.path(), 1, 1, false);
     let job = Job {

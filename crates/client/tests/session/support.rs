@@ -6,15 +6,63 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
+use orcheck_io::net::{Address, Key};
 use orcheck_io::steps::Steps;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use orcheck_server::{Config, Server, Tenant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Whether the engine of each node runs in an agent: in the test program of that name, which has the same tests.
 const AGENTS: bool = matches!(module_path!().as_bytes(), b"agent::support");
+
+/// Whether the directories of level `global` are reached through servers: in the test program of that name.
+pub const SERVED: bool = matches!(module_path!().as_bytes(), b"served::support");
+
+/// For tests that make disks fail or wait, or look for effects on them: whether the disks are others' here, at servers.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn needs_own_disks() -> bool {
+    SERVED
+}
+
+/// Servers before the directories of a test, each with a key of its own; they live as long as the test program.
+static SERVERS: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+/// Directories below one root that can be served.
+const SERVED_DIRS: u32 = 8;
+
+/// What stands for the directory `ost{number}` below a root in the options of a job.
+fn global_dir(root: &Path, number: u32) -> String {
+    let dir = root.join(format!("ost{number}"));
+    make_dir(&dir);
+    if !SERVED {
+        return dir.display().to_string();
+    }
+    let key = |number: u32| root.join(format!("key{number}"));
+    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = servers.entry(root.to_path_buf()).or_insert_with(|| {
+        let tenant = |number: u32| {
+            write_key(&key(number), &[number as u8; 32]);
+            Tenant {
+                name: format!("ost{number}"),
+                key: Key::new([number as u8; 32]),
+            }
+        };
+        let config = Config {
+            address: Address::Tcp(([127, 0, 0, 1], 0).into()),
+            dir: root.to_path_buf(),
+            tenants: (0..SERVED_DIRS).map(tenant).collect(),
+            pieces: 4,
+            at_once: 2,
+        };
+        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let at = server.address().to_string().replace("tcp:", "orcheck://");
+        std::thread::spawn(|| server.run());
+        at
+    });
+    format!("{at}?key=file:{}", key(number).display())
+}
 
 /// Longest wait for the other ranks: a test that would hang fails instead.
 const MEETING: Duration = Duration::from_secs(60);
@@ -157,11 +205,7 @@ impl Job {
     /// `ranks` on one node, level `global` in `dirs` below `root`, and level `node` if asked for.
     pub fn new(root: &Path, ranks: u32, dirs: u32, with_node_level: bool) -> Self {
         let global: Vec<String> = (0..dirs)
-            .map(|i| {
-                let dir = root.join(format!("ost{i}"));
-                make_dir(&dir);
-                format!("'{}'", dir.display())
-            })
+            .map(|i| format!("'{}'", global_dir(root, i)))
             .collect();
         let mut options = String::from(
             "chunk = '64 KiB'\npool = '8 MiB'\ntimeout_s = 20.0\ntake_over_wait_s = 0.0\n",
@@ -308,6 +352,14 @@ pub fn make_dir(path: &Path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         made => made.unwrap(),
     }
+}
+
+/// A key that nobody else can read.
+#[allow(clippy::disallowed_methods)]
+fn write_key(path: &Path, key: &[u8]) {
+    std::fs::write(path, key).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(path, mode).unwrap();
 }
 
 /// A rank's state: every 64 bytes say region, rank, step and offset.

@@ -1,6 +1,6 @@
 //! Memory of which only written pages are read, at its edges; and what follows a loss.
 
-use crate::support::{Job, tracks_pages};
+use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::regions::CPU_WRITES_ONLY;
 use orcheck_engine::baseline::{Captured, Full};
 use orcheck_format::ids::{Dtype, Level};
@@ -91,6 +91,9 @@ fn the_parts_of_pages_at_both_ends_are_read_every_time() {
 // Breaks if: `Baseline::begin` does not ask what became of the steps before.
 #[test]
 fn after_a_loss_everything_is_stored_again() {
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::in_memory("loss");
     let (plan, steps) = FaultPlan::new().steps();
     let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'");

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use orcheck_format::{Result, ids::hex};
 use orcheck_io::memory::Buffer;
+use orcheck_io::served::is_served;
 use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, open_dir, random_bytes};
 
 use super::{Mark, Report};
@@ -20,7 +21,7 @@ const LITTLE_SPACE_BYTES: u64 = 1 << 30;
 
 /// Adds the items of one directory.
 pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
-    let group = path.display().to_string();
+    let mut group = path.display().to_string();
     let dir = match open_dir(path, Steps::none()) {
         Ok(dir) => dir,
         Err(error) => {
@@ -33,7 +34,15 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
             );
         }
     };
-    let kind = orcheck_io::file_system_kind(path).unwrap_or_else(|error| error.to_string());
+    if is_served(path) {
+        // Without where its key comes from.
+        group = dir.path().display().to_string();
+    }
+    let kind = if is_served(path) {
+        "staging I/O server".to_owned()
+    } else {
+        orcheck_io::file_system_kind(path).unwrap_or_else(|error| error.to_string())
+    };
     match (role, kind.as_str()) {
         ("placed directory", "tmpfs" | "ramfs") => report.add(
             &group,

@@ -1,0 +1,77 @@
+//! `orcheck server`: a staging I/O server in the foreground, until a signal ends it.
+//!
+//! Not here: what a server does (`orcheck_server`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orcheck_format::{Error, Result};
+use orcheck_io::net::Address;
+use orcheck_io::process::raise_open_files;
+use orcheck_io::secret::SecretSource;
+use orcheck_io::{Clock, Key, Steps, SystemClock};
+use orcheck_server::{Config, Server, Tenant};
+use serde_json::json;
+
+use crate::args::ServerArgs;
+use crate::exit;
+use crate::output::{Failure, Outcome};
+use crate::stop;
+
+/// Memory of one piece, in MiB.
+const PIECE_MIB: u32 = 4;
+/// The directory of a key without a name.
+const DEFAULT_NAME: &str = "default";
+/// How often signals are looked at.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Runs the server.
+pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
+    raise_open_files();
+    let tenants = args.keys.iter().map(|text| tenant(text, args.encrypt));
+    let config = Config {
+        address: Address::Tcp(args.listen),
+        dir: args.dir.clone(),
+        tenants: tenants.collect::<Result<Vec<_>>>()?,
+        pieces: args.memory_mib / PIECE_MIB,
+        at_once: args.at_once as usize,
+    };
+    stop::install()?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let server = Server::bind(&config, Arc::clone(&clock), Steps::none())?;
+    let stopper = server.stopper();
+    let at = server.address().to_string().replace("tcp:", "orcheck://");
+    println!("server of {} at {at}: ready", args.dir.display());
+    let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
+    while !thread.is_finished() {
+        if stop::requested().is_some() {
+            stopper.stop();
+        }
+        clock.sleep(POLL);
+    }
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::internal("the server panicked")))?;
+    Ok(Outcome {
+        code: stop::requested().unwrap_or(exit::OK),
+        text: String::new(),
+        document: json!({ "address": at }),
+        warnings: Vec::new(),
+    })
+}
+
+/// `NAME=SOURCE` or `SOURCE`; a source has a colon before any '='.
+fn tenant(text: &str, encrypt: bool) -> Result<Tenant> {
+    let (name, source) = match text.split_once('=') {
+        Some((name, source)) if !name.contains(':') => (name, source),
+        _ => (DEFAULT_NAME, text),
+    };
+    let secret = SecretSource::parse(source)?.read()?;
+    Ok(Tenant {
+        name: name.to_owned(),
+        key: Key {
+            bytes: *secret.bytes(),
+            encrypt,
+        },
+    })
+}

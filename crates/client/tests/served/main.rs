@@ -1,0 +1,43 @@
+//! The same programs as in `../session`, with the directories of level `global` on staging I/O servers.
+//!
+//! Not here: tests of the disks themselves (`directories`, `overrun`, and what asks `needs_own_disks`).
+#![allow(clippy::unwrap_used)]
+#![allow(dead_code)] // helpers of the tests that are not here
+#![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
+
+#[path = "../session/disk.rs"]
+mod disk;
+#[path = "../session/encoding.rs"]
+mod encoding;
+#[path = "../session/halting.rs"]
+mod halting;
+#[path = "../session/hooks.rs"]
+mod hooks;
+#[path = "../session/incremental.rs"]
+mod incremental;
+#[path = "../session/lending.rs"]
+mod lending;
+#[path = "../session/memory.rs"]
+mod memory;
+#[path = "../session/mistakes.rs"]
+mod mistakes;
+#[path = "../session/peers.rs"]
+mod peers;
+#[path = "../session/peers.rs"]
+mod peers_encrypted;
+#[path = "../session/regions.rs"]
+mod regions;
+#[path = "../session/resume.rs"]
+mod resume;
+#[path = "../session/runs.rs"]
+mod runs;
+#[path = "../session/save.rs"]
+mod save;
+#[path = "../session/support.rs"]
+mod support;
+#[path = "../session/tracked.rs"]
+mod tracked;
+#[path = "../session/tree.rs"]
+mod tree;
+#[path = "../session/triggers.rs"]
+mod triggers;
