@@ -9,7 +9,7 @@
 //! 1. No more pieces are granted than were offered, and at most `window` of one stream are on the way.
 //! 2. Pieces in memory and pieces promised to streams that have a turn are together at most `pieces`.
 //! 3. While memory is free and fewer than `at_once` streams have a turn, nobody who offers waits: one slow stream delays
-//!    nobody else for longer than `stall`.
+//!    nobody else for longer than `stall`, and one that sends nothing for longer than `idle`.
 //! 4. No job waits while another one has two turns more than it, but for turns that have not ended yet.
 //!
 //! Survives: streams that stop, vanish, or send late what they were granted. Not here: threads, sockets and memory
@@ -29,9 +29,9 @@ pub struct Limits {
     pub at_once: usize,
     /// Pieces of one stream that are on the way.
     pub window: u32,
-    /// A turn ends when nothing came for so long, and nothing is on the way.
+    /// A turn ends when nothing began to come for so long, although something was offered, or granted.
     pub idle: Duration,
-    /// The same when something is on the way.
+    /// The same in the middle of a piece.
     pub stall: Duration,
     /// A turn ends after so many bytes when another job waits.
     pub turn_bytes: u64,
@@ -256,11 +256,14 @@ impl Pull {
             return true;
         };
         let silent = now.saturating_sub(stream.heard);
-        if stream.coming || stream.granted > 0 {
-            // Breaks if: who is granted something is waited for; a node that is stopped would keep its turn for ever.
-            return silent >= self.limits.stall && !off(Switch::PullStalled);
+        // Breaks if: who was granted something is waited for; a node that is stopped would keep its turn for ever.
+        let stopped = |limit| silent >= limit && !off(Switch::PullStalled);
+        match (stream.coming, stream.granted) {
+            (true, _) => stopped(self.limits.stall),
+            (false, 1..) => stopped(self.limits.idle),
+            // With something to offer it waits for memory, which is not its fault.
+            _ => self.has_its_share(stream) || (stream.offered == 0 && stopped(self.limits.idle)),
         }
-        self.has_its_share(stream) || (stream.offered == 0 && silent >= self.limits.idle)
     }
 
     /// Whether a stream has had, or is about to get, what it may have while other jobs wait, as they do.
@@ -322,7 +325,7 @@ impl Pull {
     pub fn due(&self) -> Option<Duration> {
         let due = |id: &u64| {
             let stream = self.streams.get(id)?;
-            let limit = if stream.coming || stream.granted > 0 {
+            let limit = if stream.coming {
                 self.limits.stall
             } else {
                 self.limits.idle

@@ -37,13 +37,20 @@ impl Key {
     }
 }
 
-/// A target without the trial's directory, run ids and process numbers.
+/// A target without the trial's directory, run ids, process numbers and ports.
 fn plain(root: &str, target: &str) -> String {
     if let Some((_, peer)) = target
         .strip_prefix("process ")
         .and_then(|rest| rest.split_once(' '))
     {
         return format!("process {}", plain(root, peer));
+    }
+    // The kernel chooses another port for every connection.
+    if let Some((_, message)) = target
+        .strip_prefix("tcp:127.0.0.1:")
+        .and_then(|rest| rest.split_once(' '))
+    {
+        return format!("tcp {message}");
     }
     let mut text = String::new();
     for part in target

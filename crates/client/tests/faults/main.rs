@@ -34,6 +34,7 @@ mod processes;
 mod reads;
 mod records;
 mod rivals;
+mod servers;
 mod signals;
 mod strangers;
 #[allow(dead_code)]
@@ -77,6 +78,9 @@ const TESTS: &[harness::Test] = tests![
     reads::one_error_at_every_call_of_verify,
     rivals::clocks_that_lie,
     rivals::several_restarts_at_once,
+    servers::a_server_is_killed_at_each_of_its_steps,
+    servers::the_disk_of_a_server_fails_at_each_call,
+    servers::a_server_is_killed_at_random_moments,
     signals::one_rank_stands_still_for_a_while,
     signals::told_to_end_with_a_grace_time,
     strangers::strangers_at_every_door,
