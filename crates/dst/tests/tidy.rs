@@ -664,7 +664,7 @@ fn every_rule_finds_a_planted_violation() {
     assert_eq!(dead_link(&dead, &|_| false).len(), 1);
     for edge in [
         ("orcheck-format", "orcheck-io", false),
-        ("orcheck-client", "orcheck-daemon", false),
+        ("orcheck-redundancy", "orcheck-io", false),
         ("orcheck-plan", "orcheck-io", false),
         ("orcheck-cli", "orcheck-dst", true),
     ] {
@@ -755,7 +755,7 @@ fn what_only_looks_like_a_violation_passes() {
             &[
                 ("orcheck-io", "orcheck-format", false),
                 ("orcheck-dst", "orcheck-engine", true),
-                ("orcheck-client", "orcheck-daemon", true),
+                ("orcheck-redundancy", "orcheck-io", true),
             ]
         ),
         Vec::<String>::new()

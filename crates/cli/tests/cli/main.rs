@@ -16,6 +16,7 @@ mod nodes;
 mod program;
 mod restore;
 mod run;
+mod server;
 
 use std::process::{Command, Output};
 
@@ -29,7 +30,8 @@ fn orcheck(arguments: &[&str]) -> Command {
         .env_remove("ORCHECK_GLOBAL")
         .env_remove("ORCHECK_NODE_DIR")
         .env_remove("ORCHECK_ENCRYPT_KEY")
-        .env_remove("ORCHECK_RUN_ATTEMPT");
+        .env_remove("ORCHECK_RUN_ATTEMPT")
+        .env_remove("ORCHECK_SERVER_KEY");
     command
 }
 

@@ -3,16 +3,13 @@
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::Session;
-use orcheck_engine::baseline::Full;
-use orcheck_engine::catalog::Catalog;
 use orcheck_engine::places::Places;
 use orcheck_engine::restore::{Candidate, RankView};
 use orcheck_engine::verify::verify_commit;
+use orcheck_engine::{baseline::Full, catalog::Catalog};
 use orcheck_format::ids::{Dtype, JobName, Level};
-use orcheck_io::environment::env_var;
-use orcheck_io::memory::Span;
-use orcheck_io::steps::{Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Pinned, Scratch};
+use orcheck_io::{Span, Steps, Verdict, env_var};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;

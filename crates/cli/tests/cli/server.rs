@@ -1,0 +1,191 @@
+//! `server`: as an operator starts it, and as programs and commands use it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::fixture::Scratch;
+use crate::program::{self, Running};
+use crate::{Answer, answer, orcheck};
+
+/// A server of two keys, killed at the end of the test.
+struct Server {
+    scratch: Scratch,
+    child: Option<Child>,
+    /// `orcheck://…`
+    at: String,
+}
+
+fn key(scratch: &Scratch, name: &str, byte: u8) -> PathBuf {
+    let path = scratch.path().join(name);
+    std::fs::write(&path, [byte; 32]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+fn command(scratch: &Scratch, more: &[&str]) -> Command {
+    let dir = scratch.dir("disk").display().to_string();
+    let first = format!("file:{}", key(scratch, "key", 1).display());
+    let second = format!("other=file:{}", key(scratch, "other-key", 2).display());
+    let mut command = orcheck(&["server", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    command.args(["--key", &first, "--key", &second]).args(more);
+    command
+}
+
+impl Server {
+    fn start(more: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let mut command = command(&scratch, more);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+        out.read_line(&mut line).unwrap();
+        let at = line.trim_end().strip_suffix(": ready").unwrap();
+        let at = at.rsplit(' ').next().unwrap().to_owned();
+        assert!(at.starts_with("orcheck://127.0.0.1:"), "{line}");
+        Self {
+            scratch,
+            child: Some(child),
+            at,
+        }
+    }
+
+    fn place(&self, key: &str) -> String {
+        let key = self.scratch.path().join(key);
+        format!("{}?key=file:{}", self.at, key.display())
+    }
+
+    fn end(&mut self) -> Answer {
+        let child = self.child.take().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        Answer::of(child.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn take_one(place: &str, variable: Option<(&str, &str)>) {
+    let line = program::command_line();
+    let mut command = Command::new(&line[0]);
+    command.args(&line[1..]);
+    let options = format!("global = '{place}'\npool = '8 MiB'\nchunk = '64 KiB'");
+    program::tell(&mut command, "holds", "cavity", &options);
+    command.envs(variable);
+    let mut running = Running::of(command);
+    running.wait_for("taken 1");
+    running.go_on();
+    assert_eq!(running.wait_for("sealed"), "sealed true");
+}
+
+#[test]
+fn a_program_checkpoints_to_a_server_and_commands_look_at_it() {
+    let mut server = Server::start(&[]);
+    let place = server.place("key");
+    take_one(&place, None);
+    let on_disk = server.scratch.path().join("disk/default/cavity");
+    let containers = std::fs::read_dir(&on_disk).unwrap().flatten();
+    let containers = containers.filter(|one| one.file_name().to_str().unwrap().ends_with(".orc"));
+    assert_eq!(containers.count(), 2);
+    // The directory on the disk and the server tell the same.
+    let local = server
+        .scratch
+        .path()
+        .join("disk/default")
+        .display()
+        .to_string();
+    for dir in [place.as_str(), local.as_str()] {
+        let listed = answer(&["ls", "--dir", dir, "--json"]);
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        assert_eq!(listed.json()["checkpoints"].as_array().unwrap().len(), 2);
+        let verified = answer(&["verify", "--all", "--dir", dir]);
+        assert_eq!(verified.code, 0, "{}", verified.stderr);
+    }
+    let out = server.scratch.path().join("u.bin").display().to_string();
+    let restored = answer(&[
+        "restore", "--rank", "0", "--region", "u", "--out", &out, "--dir", &place,
+    ]);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    assert_eq!(std::fs::read(&out).unwrap(), [7u8; 100_000]);
+    // Another key sees nothing of it.
+    let other = answer(&["ls", "--dir", &server.place("other-key")]);
+    assert_ne!(other.code, 0);
+    assert!(!other.stdout.contains("cavity"));
+    let doctor = answer(&["doctor", "--dir", &place]);
+    assert!(
+        doctor.stdout.contains("staging I/O server"),
+        "{}",
+        doctor.stdout
+    );
+    let ended = server.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (143, ""));
+    let gone = answer(&["ls", "--dir", &place]);
+    assert_ne!(gone.code, 0);
+    assert!(gone.stderr.contains(&server.at), "{}", gone.stderr);
+}
+
+#[test]
+fn the_key_may_come_from_the_environment_and_what_travels_may_be_encrypted() {
+    let server = Server::start(&["--encrypt"]);
+    let key = server.scratch.path().join("key");
+    let source = format!("file:{}", key.display());
+    let place = format!("{}?encrypt", server.at);
+    take_one(&place, Some(("ORCHECK_SERVER_KEY", &source)));
+    let listed = orcheck(&["ls", "--dir", &place])
+        .env("ORCHECK_SERVER_KEY", &source)
+        .output();
+    assert_eq!(Answer::of(listed.unwrap()).code, 0);
+    for (place, says) in [
+        (server.at.clone(), "where the key comes from"),
+        (format!("{}?key={source}", server.at), "encrypt"),
+        ("orcheck://127.0.0.1?key=file:/none".to_owned(), "/none"),
+    ] {
+        let refused = answer(&["ls", "--dir", &place]);
+        assert_ne!(refused.code, 0);
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_reason() {
+    let server = Server::start(&[]);
+    let again = Answer::of(command(&server.scratch, &[]).output().unwrap());
+    assert!(
+        again.code == 1 && again.stderr.contains("another server has"),
+        "{}",
+        again.stderr
+    );
+    let scratch = Scratch::new();
+    let twice = format!("third=file:{}", key(&scratch, "third-key", 1).display());
+    let refused = Answer::of(command(&scratch, &["--key", &twice]).output().unwrap());
+    assert!(
+        refused.stderr.contains("could not be told apart"),
+        "{}",
+        refused.stderr
+    );
+    let open = key(&scratch, "open", 9);
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let open = format!("open=file:{}", open.display());
+    let refused = Answer::of(command(&scratch, &["--key", &open]).output().unwrap());
+    assert!(refused.stderr.contains("mode 0600"), "{}", refused.stderr);
+    let refused = answer(&[
+        "server",
+        "--dir",
+        "/nonexistent",
+        "--key",
+        "file:/nonexistent",
+    ]);
+    assert_ne!(refused.code, 0);
+}
