@@ -415,7 +415,7 @@ fn unknown_versions_are_refused() {
         ErrorKind::Unsupported
     );
     assert_eq!(
-        Message::decode(77, &[0xa0]).unwrap_err().kind(),
+        Message::decode(120, &[0xa0]).unwrap_err().kind(),
         ErrorKind::Unsupported
     );
 }
