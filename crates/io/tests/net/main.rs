@@ -1,7 +1,10 @@
 //! Connections: who gets in, what an attacker on the wire can do, deadlines, descriptors.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
+mod bulk;
+
 use orcheck_format::{ErrorKind, Level, Message};
+use orcheck_io::conn::Received;
 use orcheck_io::testing::{Child, Ended, FaultPlan};
 use orcheck_io::{
     Address, Conn, Key, Listener, Poller, Pool, PoolShape, Steps, Verdict, random_bytes,
@@ -338,7 +341,12 @@ fn record(
         scope.spawn(move || {
             let mut caller = Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap();
             for message in messages {
-                caller.send(message, LIMIT).unwrap();
+                match message {
+                    Message::Data {
+                        at_bytes, bytes, ..
+                    } => caller.send_bulk(*at_bytes, bytes, LIMIT).unwrap(),
+                    other => caller.send(other, LIMIT).unwrap(),
+                }
             }
         });
         let between = scope.spawn(move || {
@@ -361,7 +369,16 @@ fn record(
         let mut conn = accept_with(&listener, key);
         let mut arrived = 0;
         let error = loop {
-            match conn.receive(LIMIT) {
+            let received = match conn.receive_any(LIMIT) {
+                Ok(Received::Bytes(len)) => {
+                    let mut bytes = vec![0; len];
+                    let at = conn.receive_bulk(&mut bytes, LIMIT);
+                    at.map(|at_bytes| bulk(at_bytes, bytes))
+                }
+                Ok(Received::Message(message)) => Ok(message),
+                Err(error) => Err(error),
+            };
+            match received {
                 Ok(message) => {
                     assert_eq!(
                         message, messages[arrived],
@@ -378,9 +395,46 @@ fn record(
     })
 }
 
+/// Stands for bytes of a file that travel raw.
+fn bulk(at_bytes: u64, bytes: Vec<u8>) -> Message {
+    Message::Data {
+        slot: 0,
+        at_bytes,
+        bytes,
+    }
+}
+
 /// Bytes of one frame with this message.
 fn frame_len(message: &Message) -> usize {
-    20 + message.encode().len() + 16
+    match message {
+        Message::Data { bytes, .. } => 20 + 8 + bytes.len() + 16,
+        other => 20 + other.encode().len() + 16,
+    }
+}
+
+// Breaks if: the mark is not compared; a caller would be taken for the one with the first key.
+#[test]
+fn a_listener_with_many_keys_knows_which_one_a_caller_has() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let at = listener.address();
+    let keys: Vec<Key> = (1..5).map(|byte| Key::new([byte; 32])).collect();
+    for (index, key) in keys.iter().enumerate() {
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap());
+            let give_up = Instant::now() + LIMIT;
+            let (which, _conn) = loop {
+                let came = listener
+                    .accept_one_of(&keys, &Steps::none(), LIMIT)
+                    .unwrap();
+                if let Some(came) = came {
+                    break came;
+                }
+                assert!(Instant::now() < give_up);
+            };
+            assert_eq!(which, index);
+            caller.join().unwrap();
+        });
+    }
 }
 
 #[test]
