@@ -237,6 +237,9 @@ pub struct ServerArgs {
     /// NAME=keyring:KEY or NAME=env:VARIABLE, without NAME= 'default'. Repeatable; each key opens its own directory
     #[arg(long = "key", value_name = "[NAME=]SOURCE", required = true)]
     pub keys: Vec<String>,
+    /// Most GiB that the directory of a key may hold; without NAME= that of 'default'. Repeatable
+    #[arg(long, value_name = "[NAME=]GIB")]
+    pub quota_gib: Vec<String>,
     /// Encrypt what travels; the ranks say so too, with orcheck://HOST:PORT?encrypt
     #[arg(long)]
     pub encrypt: bool,

@@ -25,7 +25,7 @@ use crate::facts::exchange_facts;
 use crate::options::{AgentKind, Numa, Options};
 use crate::peers::Peers;
 use crate::session::Environment;
-use crate::start::{Start, prepare_start, server_names};
+use crate::start::{Start, prepare_start, server_roots};
 use crate::succession::Again;
 use crate::threads::Threads;
 use crate::trigger::Trigger;
@@ -33,7 +33,7 @@ use orcheck_engine::budget::pool_chunks;
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::encoding::{Recipe, fingerprint};
 use orcheck_engine::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
-use orcheck_engine::host::{Host, HostPlan};
+use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
@@ -175,7 +175,7 @@ pub(crate) fn open(
         let (listeners, bytes) =
             prepared.map_or_else(|| (Vec::new(), Vec::new()), |(l, s)| (l, s.encode(&nodes)));
         let bytes = bcast_bytes(collective, bytes, 0)?;
-        let servers = server_names(&options);
+        let servers = server_names(&server_roots(&options));
         let mut start = agree(collective, Start::decode(&bytes, &nodes, &servers))?;
         start.key.encrypt = options.net_encrypt;
         (listeners, start)
@@ -258,7 +258,7 @@ pub(crate) fn open(
             epoch,
             layout: layout.clone(),
             node,
-            servers: server_names(&options),
+            servers: server_roots(&options),
             node_root: (options.node_dir.as_ref())
                 .map_or_else(String::new, |dir| dir.display().to_string()),
             keep: options.keep,

@@ -10,6 +10,7 @@ use crate::doors;
 use crate::facts::lanes_per_node;
 use crate::options::{Balance, Options};
 use orcheck_engine::catalog::Catalog;
+use orcheck_engine::host::server_names;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_format::error::{Error, Result};
@@ -32,12 +33,10 @@ pub(crate) struct Start {
     pub(crate) pid: u32,
 }
 
-pub(crate) fn server_names(options: &Options) -> Vec<String> {
-    options
-        .global
-        .iter()
-        .map(|root| root.display().to_string())
-        .collect()
+/// The configured I/O servers as the engine knows them.
+pub(crate) fn server_roots(options: &Options) -> Vec<String> {
+    let roots = options.global.iter();
+    roots.map(|root| root.display().to_string()).collect()
 }
 
 pub(crate) fn prepare_start(
@@ -92,7 +91,7 @@ fn first_placement(
         return Ok(None);
     }
     let nodes = layout.node_names();
-    let servers = server_names(options);
+    let servers = server_names(&server_roots(options));
     let lanes = Some(lanes_per_node(options, nodes.len()));
     let mut placement = if let Some(path) = &options.mapping {
         let text = read_text(path, MAPPING_LIMIT_BYTES)?;

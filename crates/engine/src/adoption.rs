@@ -5,6 +5,7 @@
 //! Not here: the conversation (`agent.rs`).
 
 use crate::encoding::Recipe;
+use crate::host::server_names;
 use crate::host::{HostPlan, Replication};
 use crate::layout::{Layout, Mode, Node};
 use crate::remote::NodeAt;
@@ -136,8 +137,8 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
     let placement = if adoption.placement.is_empty() {
         None
     } else {
-        let servers = &adoption.servers;
-        Some(Placement::from_toml(&adoption.placement, &names, servers)?)
+        let servers = server_names(&adoption.servers);
+        Some(Placement::from_toml(&adoption.placement, &names, &servers)?)
     };
     let secret = adoption
         .recipe

@@ -43,6 +43,7 @@ use orcheck_io::environment::{read_text, working_dir};
 use orcheck_io::net::{Address, Key, Listener, effective_uid};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::ram::Ram;
+use orcheck_io::served::{is_served, shown};
 use orcheck_io::steps::Steps;
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
@@ -75,8 +76,12 @@ const CALLERS_LIMIT: usize = 64;
 /// configured, or else that of its nodes: two jobs of one name do not meet.
 #[must_use]
 pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
-    let root = working_dir().join(root);
-    let whose = format!("{}\0{node}\0{}", job.as_str(), root.display());
+    let root = match is_served(root) {
+        true => root.to_path_buf(),
+        false => working_dir().join(root),
+    };
+    let root = root.display().to_string();
+    let whose = format!("{}\0{node}\0{}", job.as_str(), shown(&root));
     let (uid, hash) = (effective_uid(), crc64(whose.as_bytes()));
     Address::Abstract(format!("orcheck-agent-{uid}-{hash:016x}"))
 }

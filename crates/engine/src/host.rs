@@ -32,6 +32,7 @@ use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::net::{Key, Listener};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::pool::Pool;
+use orcheck_io::served::shown;
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn;
 use orcheck_plan::Placement;
@@ -46,6 +47,20 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread that waits for descriptors, and what ends its wait.
 pub type Running = (JoinHandle<Result<()>>, Waker);
+
+/// What placement and records call the I/O servers that are configured as `roots`. Of several places on one staging server,
+/// which differ in their keys, each has a name of its own.
+#[must_use]
+pub fn server_names(roots: &[String]) -> Vec<String> {
+    let name = |(at, root): (usize, &String)| {
+        let shown_before = |one: &&String| **one != *root && shown(one) == shown(root);
+        match roots[..at].iter().filter(shown_before).count() {
+            0 => shown(root).to_owned(),
+            before => format!("{}#{}", shown(root), before + 1),
+        }
+    };
+    roots.iter().enumerate().map(name).collect()
+}
 
 /// What the threads of a node must know.
 #[derive(Clone)]
@@ -151,7 +166,7 @@ impl Host {
                 epoch: plan.epoch,
                 world_size: plan.layout.world_size(),
                 nodes: plan.layout.node_names(),
-                servers: plan.servers.clone(),
+                servers: server_names(&plan.servers),
                 node_root: plan.node_root.clone(),
             },
             ranks: self.node().ranks.clone(),

@@ -15,6 +15,7 @@ use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::{Dir, open_dir};
+use orcheck_io::served::shown;
 use orcheck_io::steps::Steps;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl Places {
             if seen.contains(&root) {
                 return Err(Error::invalid(format!(
                     "directory {} is configured twice",
-                    root.display()
+                    name_of(root)
                 ))
                 .next("give every level and every I/O server its own directory"));
             }
@@ -79,7 +80,7 @@ impl Places {
             match open_beneath(root, &[job.as_str()], steps, create) {
                 Ok(dir) => servers.push(Some(dir)),
                 Err(error) => {
-                    let error = error.at(format!("level global, directory {}", root.display()));
+                    let error = error.at(format!("level global, directory {}", name_of(root)));
                     let readable = open_to_read(root, job, steps).ok();
                     let what = if readable.is_some() {
                         "read, but not written"
@@ -167,11 +168,16 @@ impl Places {
     }
 }
 
+/// What messages call a root.
+fn name_of(root: &Path) -> String {
+    shown(&root.to_string_lossy()).to_owned()
+}
+
 fn open_beneath(root: &Path, names: &[&str], steps: &Steps, create: bool) -> Result<Arc<dyn Dir>> {
     let mut dir = open_dir(root, steps.clone())?;
     if dir.read_only()? {
         return Err(
-            Error::unavailable(format!("{} is read-only", root.display()))
+            Error::unavailable(format!("{} is read-only", name_of(root)))
                 .next("mount it writable, or configure another directory"),
         );
     }

@@ -77,27 +77,26 @@ fn is_plain(name: &str) -> bool {
 /// What a caller wants. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Who is there? Told: a number that no two starts of a server share.
-    Begin,
     /// Is there something of this name? Told: 0 or 1.
     Holds(StoreDir, String),
     /// Opens a file for reading. Told: its length.
     Open(StoreDir, String),
-    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, and its alignment.
+    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, its alignment, and what the
+    /// server calls itself: a number that no two starts of it share, and that changes when its disk loses names.
     Create(StoreDir, String, bool),
-    /// Renames a file, replacing the second name. Told: nothing.
+    /// Renames a file, replacing the second name. Told: what the server calls itself.
     Rename(StoreDir, String, String),
-    /// Renames a file, never replacing. Told: nothing.
+    /// Renames a file, never replacing. Told: what the server calls itself.
     RenameNew(StoreDir, String, String),
-    /// Removes a file. Told: nothing.
+    /// Removes a file. Told: what the server calls itself.
     Remove(StoreDir, String),
     /// What is there? Answered by `Names`.
     List(StoreDir),
-    /// Makes names durable. Told: nothing.
+    /// Makes names durable. Told: what the server calls itself.
     SyncNames(StoreDir),
     /// Opens a directory, and makes it first if so. Told: nothing.
     Child(StoreDir, bool),
-    /// Removes an empty directory of this name. Told: nothing.
+    /// Removes an empty directory of this name. Told: what the server calls itself.
     RemoveChild(StoreDir, String),
     /// Told: bytes that are free, and whether nothing can be written.
     Facts(StoreDir),
@@ -146,8 +145,7 @@ pub enum StoreMessage {
 }
 
 const FIRST_KIND: u8 = 70;
-const NAMES: [&str; 26] = [
-    "begin",
+const NAMES: [&str; 25] = [
     "holds",
     "open",
     "create",
@@ -200,41 +198,40 @@ impl Ask {
             ..Parts::default()
         };
         match self {
-            Ask::Begin => (0, Parts::default()),
-            Ask::Holds(dir, name) => (1, named(dir, name)),
-            Ask::Open(dir, name) => (2, named(dir, name)),
+            Ask::Holds(dir, name) => (0, named(dir, name)),
+            Ask::Open(dir, name) => (1, named(dir, name)),
             Ask::Create(dir, name, direct) => {
                 let mut parts = named(dir, name);
                 parts.first = Some(u64::from(*direct));
-                (3, parts)
+                (2, parts)
             }
             Ask::Rename(dir, name, to) | Ask::RenameNew(dir, name, to) => {
                 let mut parts = named(dir, name);
                 parts.other = Some(to);
-                (4 + u8::from(matches!(self, Ask::RenameNew(..))), parts)
+                (3 + u8::from(matches!(self, Ask::RenameNew(..))), parts)
             }
-            Ask::Remove(dir, name) => (6, named(dir, name)),
-            Ask::List(dir) => (7, in_dir(dir)),
-            Ask::SyncNames(dir) => (8, in_dir(dir)),
+            Ask::Remove(dir, name) => (5, named(dir, name)),
+            Ask::List(dir) => (6, in_dir(dir)),
+            Ask::SyncNames(dir) => (7, in_dir(dir)),
             Ask::Child(dir, create) => {
                 let mut parts = in_dir(dir);
                 parts.first = Some(u64::from(*create));
-                (9, parts)
+                (8, parts)
             }
-            Ask::RemoveChild(dir, name) => (10, named(dir, name)),
-            Ask::Facts(dir) => (11, in_dir(dir)),
+            Ask::RemoveChild(dir, name) => (9, named(dir, name)),
+            Ask::Facts(dir) => (10, in_dir(dir)),
             Ask::Read(at, len) | Ask::Need(at, len) => {
                 let mut parts = number(*at);
                 parts.second = Some(*len);
-                (12 + u8::from(matches!(self, Ask::Need(..))), parts)
+                (11 + u8::from(matches!(self, Ask::Need(..))), parts)
             }
-            Ask::Offer(bytes) => (14, number(*bytes)),
-            Ask::Allocate(len) => (15, number(*len)),
-            Ask::Truncate(len) => (16, number(*len)),
-            Ask::Sync => (17, Parts::default()),
-            Ask::Length => (18, Parts::default()),
-            Ask::Lock => (19, Parts::default()),
-            Ask::Close => (20, Parts::default()),
+            Ask::Offer(bytes) => (13, number(*bytes)),
+            Ask::Allocate(len) => (14, number(*len)),
+            Ask::Truncate(len) => (15, number(*len)),
+            Ask::Sync => (16, Parts::default()),
+            Ask::Length => (17, Parts::default()),
+            Ask::Lock => (18, Parts::default()),
+            Ask::Close => (19, Parts::default()),
         }
     }
 
@@ -242,12 +239,12 @@ impl Ask {
         let (mut dir, mut name, mut other, mut first, mut second) = (None, None, None, None, None);
         r.map(|r, key| {
             match (kind, key) {
-                (1..=11, 1) => dir = Some(read_dir(r)?),
-                (1..=6 | 10, 2) => name = Some(read_name(r)?),
-                (4 | 5, 3) => other = Some(read_name(r)?),
-                (3 | 9, 4) => first = Some(u64::from(flag(r)?)),
-                (12..=16, 4) => first = Some(r.u64()?),
-                (12 | 13, 5) => second = Some(r.u64()?),
+                (0..=10, 1) => dir = Some(read_dir(r)?),
+                (0..=5 | 9, 2) => name = Some(read_name(r)?),
+                (3 | 4, 3) => other = Some(read_name(r)?),
+                (2 | 8, 4) => first = Some(u64::from(flag(r)?)),
+                (11..=15, 4) => first = Some(r.u64()?),
+                (11 | 12, 5) => second = Some(r.u64()?),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -258,26 +255,25 @@ impl Ask {
         let first = || r.need(first, "key 4");
         let second = || r.need(second, "key 5");
         Ok(match kind {
-            0 => Ask::Begin,
-            1 => Ask::Holds(dir()?, name()?),
-            2 => Ask::Open(dir()?, name()?),
-            3 => Ask::Create(dir()?, name()?, first()? == 1),
-            4 => Ask::Rename(dir()?, name()?, other()?),
-            5 => Ask::RenameNew(dir()?, name()?, other()?),
-            6 => Ask::Remove(dir()?, name()?),
-            7 => Ask::List(dir()?),
-            8 => Ask::SyncNames(dir()?),
-            9 => Ask::Child(dir()?, first()? == 1),
-            10 => Ask::RemoveChild(dir()?, name()?),
-            11 => Ask::Facts(dir()?),
-            12 => Ask::Read(first()?, second()?),
-            13 => Ask::Need(first()?, second()?),
-            14 => Ask::Offer(first()?),
-            15 => Ask::Allocate(first()?),
-            16 => Ask::Truncate(first()?),
-            17 => Ask::Sync,
-            18 => Ask::Length,
-            19 => Ask::Lock,
+            0 => Ask::Holds(dir()?, name()?),
+            1 => Ask::Open(dir()?, name()?),
+            2 => Ask::Create(dir()?, name()?, first()? == 1),
+            3 => Ask::Rename(dir()?, name()?, other()?),
+            4 => Ask::RenameNew(dir()?, name()?, other()?),
+            5 => Ask::Remove(dir()?, name()?),
+            6 => Ask::List(dir()?),
+            7 => Ask::SyncNames(dir()?),
+            8 => Ask::Child(dir()?, first()? == 1),
+            9 => Ask::RemoveChild(dir()?, name()?),
+            10 => Ask::Facts(dir()?),
+            11 => Ask::Read(first()?, second()?),
+            12 => Ask::Need(first()?, second()?),
+            13 => Ask::Offer(first()?),
+            14 => Ask::Allocate(first()?),
+            15 => Ask::Truncate(first()?),
+            16 => Ask::Sync,
+            17 => Ask::Length,
+            18 => Ask::Lock,
             _ => Ask::Close,
         })
     }
@@ -297,11 +293,11 @@ impl StoreMessage {
         FIRST_KIND
             + match self {
                 StoreMessage::Ask(ask) => ask.parts().0,
-                StoreMessage::Reply(Reply::Told(_)) => 21,
-                StoreMessage::Reply(Reply::Names(_)) => 22,
-                StoreMessage::Reply(Reply::Failed(..)) => 23,
-                StoreMessage::Reply(Reply::Want(_)) => 24,
-                StoreMessage::Reply(Reply::Busy) => 25,
+                StoreMessage::Reply(Reply::Told(_)) => 20,
+                StoreMessage::Reply(Reply::Names(_)) => 21,
+                StoreMessage::Reply(Reply::Failed(..)) => 22,
+                StoreMessage::Reply(Reply::Want(_)) => 23,
+                StoreMessage::Reply(Reply::Busy) => 24,
             }
     }
 
@@ -349,30 +345,30 @@ impl StoreMessage {
 
     pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
         let kind = kind - FIRST_KIND;
-        if kind <= 20 {
+        if kind <= 19 {
             return Ask::read(kind, r).map(StoreMessage::Ask);
         }
         let (mut numbers, mut names, mut error, mut text, mut pieces) =
             (None, None, None, None, None);
         r.map(|r, key| {
             match (kind, key) {
-                (21, 1) => numbers = Some(r.items(MAX_NUMBERS, Reader::u64)?),
-                (22, 1) => names = Some(r.items(MAX_CONTAINERS, read_entry)?),
-                (23, 1) => error = Some(read_kind(r)?),
-                (23, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
-                (24, 1) => pieces = Some(r.uint()?),
+                (20, 1) => numbers = Some(r.items(MAX_NUMBERS, Reader::u64)?),
+                (21, 1) => names = Some(r.items(MAX_CONTAINERS, read_entry)?),
+                (22, 1) => error = Some(read_kind(r)?),
+                (22, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+                (23, 1) => pieces = Some(r.uint()?),
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
         Ok(StoreMessage::Reply(match kind {
-            21 => Reply::Told(r.need(numbers, "numbers (key 1)")?),
-            22 => Reply::Names(r.need(names, "names (key 1)")?),
-            23 => Reply::Failed(
+            20 => Reply::Told(r.need(numbers, "numbers (key 1)")?),
+            21 => Reply::Names(r.need(names, "names (key 1)")?),
+            22 => Reply::Failed(
                 r.need(error, "error kind (key 1)")?,
                 r.need(text, "error text (key 2)")?,
             ),
-            24 => Reply::Want(r.need(pieces, "pieces (key 1)")?),
+            23 => Reply::Want(r.need(pieces, "pieces (key 1)")?),
             _ => Reply::Busy,
         }))
     }

@@ -61,6 +61,7 @@ pub struct Conn {
     descriptors: VecDeque<OwnedFd>,
     piece: Vec<u8>,
     dead: Option<Error>,
+    longest: u32,
     steps: Steps,
 }
 
@@ -84,6 +85,7 @@ impl Conn {
             descriptors: VecDeque::new(),
             piece: vec![0; PIECE_BYTES],
             dead: None,
+            longest: wire::MAX_PAYLOAD_BYTES,
             steps: steps.clone(),
         }
     }
@@ -121,6 +123,11 @@ impl Conn {
         conn.received = state.received;
         conn.inbox = state.inbox;
         Ok(conn)
+    }
+
+    /// Takes messages of at most so many bytes from now on; bytes in bulk have a bound of their own.
+    pub fn take_at_most(&mut self, longest: u32) {
+        self.longest = longest;
     }
 
     /// Sends a message; all of it is with the kernel when this returns.
@@ -423,6 +430,12 @@ impl Conn {
                 let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
                     .map_err(|error| self.die(error))?;
                 self.check_number(&header)?;
+                if header.len_bytes > self.longest && header.kind != wire::BULK {
+                    return Err(self.die(Error::corrupt(format!(
+                        "a message of {} bytes comes: expected at most {}",
+                        header.len_bytes, self.longest
+                    ))));
+                }
                 let end = HEADER_BYTES + header.len_bytes as usize;
                 if self.inbox.len() >= end + MAC_BYTES {
                     let frame = &mut self.inbox[..end + MAC_BYTES];

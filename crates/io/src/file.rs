@@ -42,7 +42,8 @@ const INTERRUPTS_LIMIT: u32 = 10_000;
 /// An open file. Offsets and lengths are in bytes.
 pub trait File: Send + Sync {
     /// Writes all of `buf` at `at`. On a direct file `at` and the length must be multiples of
-    /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first).
+    /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first). Of two writes that
+    /// overlap, the later one counts only when there was a sync between them.
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()>;
     /// [`File::write_at`] for memory that `way` may have pinned.
     #[doc(hidden)]

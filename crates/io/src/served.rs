@@ -8,11 +8,12 @@
 //! Invariants
 //! 1. What `sync` of a file says is about every byte that was sent since it was created: they go over one connection,
 //!    and a connection that is lost is an error of the file, never replaced.
-//! 2. `sync` of a directory is an error when the server was started anew since a name was changed through this door and
-//!    not synced: what the old one knew of it may be gone.
+//! 2. `sync` of a directory is an error when the server was started anew, or lost names of its own, since this thread
+//!    changed a name there and did not sync: it may be gone. Each thread is told of its own names.
 //! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer when the server has given
 //!    no sign of life for 30 s.
 //! 4. A lock is a connection: it opens when that ends, at either side.
+//! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
 //!
 //! Faults survived: a server that vanishes, is started anew, stalls or answers strangely (an error names it). Not here:
 //! what the server does (`orcheck-server`), which frames travel ([`crate::conn`]).
@@ -20,8 +21,9 @@
 mod file;
 mod place;
 
-pub use place::{KEY_VARIABLE, is_served, with_key};
+pub use place::{KEY_VARIABLE, is_served, shown, with_key};
 
+use crate::clock::Deadline;
 use crate::conn::{Conn, Received};
 use crate::dir::{Create, Dir, Entry, check_name};
 use crate::file::File;
@@ -31,9 +33,10 @@ use file::ServedFile;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
 use place::Place;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// Longest wait for a connection.
@@ -44,6 +47,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most connections that are kept without a file.
 const IDLE_MAX: usize = 4;
+/// For how long.
+const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// Opens all that belongs to a key on a server.
 pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
@@ -54,7 +59,7 @@ pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
         idle: Mutex::default(),
         unsynced: Mutex::default(),
     });
-    server.told(Ask::Child(StoreDir::default(), false))?;
+    let [] = server.told(Ask::Child(StoreDir::default(), false))?;
     Ok(Arc::new(ServedDir {
         path: PathBuf::from(&server.place.shown),
         dir: StoreDir::default(),
@@ -67,14 +72,14 @@ struct Server {
     place: Place,
     steps: Steps,
     idle: Mutex<Vec<Line>>,
-    /// Directories in which names were changed and not synced, with the starts of the server that did it.
-    unsynced: Mutex<BTreeMap<StoreDir, BTreeSet<u64>>>,
+    /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
+    unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
 }
 
-/// A connection to a server, and which start of it is at the other end.
+/// A connection to a server.
 struct Line {
     conn: Conn,
-    instance: u64,
+    used: Deadline,
     /// Bytes that may be sent without being wanted, and pieces that are wanted.
     first_bytes: u64,
     wanted: u32,
@@ -154,20 +159,12 @@ impl Server {
             let at = Address::Tcp(address);
             match Conn::connect(&at, &self.place.key, &self.steps, CONNECT_TIMEOUT) {
                 Ok(conn) => {
-                    let mut line = Line {
+                    return Ok(Line {
                         conn,
-                        instance: 0,
+                        used: Deadline::after(IDLE_TIME),
                         first_bytes: 0,
                         wanted: 0,
-                    };
-                    return match line.ask(Ask::Begin)? {
-                        Reply::Told(numbers) if numbers.len() == 1 => {
-                            line.instance = numbers[0];
-                            Ok(line)
-                        }
-                        Reply::Failed(kind, text) => Err(Error::new(kind, text)),
-                        other => Err(line.strange(&other)),
-                    };
+                    });
                 }
                 Err(error) => errors.push(error),
             }
@@ -182,14 +179,16 @@ impl Server {
             let Some(mut line) = guard(&self.idle).pop() else {
                 return self.connect().map_err(|error| self.named(error));
             };
-            if !line.conn.is_closed() {
+            if !line.used.passed() && !line.conn.is_closed() {
                 return Ok(line);
             }
         }
     }
 
-    fn give(&self, line: Line) {
+    fn give(&self, mut line: Line) {
+        line.used = Deadline::after(IDLE_TIME);
         let mut idle = guard(&self.idle);
+        idle.retain(|one| !one.used.passed());
         if idle.len() < IDLE_MAX {
             idle.push(line);
         }
@@ -199,24 +198,28 @@ impl Server {
         error.at(&self.place.shown)
     }
 
-    /// Asks over any connection; returns the answer and the start of the server that gave it.
-    fn ask(&self, ask: Ask) -> Result<(Reply, u64)> {
+    /// Asks over any connection.
+    fn ask(&self, ask: Ask) -> Result<Reply> {
         let mut line = self.line()?;
         let reply = line.ask(ask).map_err(|error| self.named(error))?;
-        let instance = line.instance;
         self.give(line);
         match reply {
             Reply::Failed(kind, text) => Err(self.named(Error::new(kind, text))),
-            other => Ok((other, instance)),
+            other => Ok(other),
         }
     }
 
-    /// The same for what is answered by numbers.
-    fn told(&self, ask: Ask) -> Result<(Vec<u64>, u64)> {
+    /// The same for what is answered by so many numbers.
+    fn told<const N: usize>(&self, ask: Ask) -> Result<[u64; N]> {
         match self.ask(ask)? {
-            (Reply::Told(numbers), instance) => Ok((numbers, instance)),
-            (other, _) => Err(self.unexpected(&other)),
+            Reply::Told(numbers) => self.numbers(numbers),
+            other => Err(self.unexpected(&other)),
         }
+    }
+
+    fn numbers<const N: usize>(&self, numbers: Vec<u64>) -> Result<[u64; N]> {
+        let exactly = <[u64; N]>::try_from(numbers);
+        exactly.map_err(|numbers| self.unexpected(&Reply::Told(numbers)))
     }
 
     fn unexpected(&self, reply: &Reply) -> Error {
@@ -225,10 +228,31 @@ impl Server {
         )))
     }
 
-    /// Notes that a start of the server changed names in a directory.
+    /// Notes that this thread changed names in a directory, and what the server called itself.
     fn changed(&self, dir: &StoreDir, instance: u64) {
         let mut unsynced = guard(&self.unsynced);
-        unsynced.entry(dir.clone()).or_default().insert(instance);
+        let changes = unsynced.entry(dir.clone()).or_default();
+        let change = (std::thread::current().id(), instance);
+        if !changes.contains(&change) {
+            changes.push(change);
+        }
+    }
+
+    /// Forgets this thread's changes; whether all were made by the server that calls itself so now.
+    fn synced(&self, dir: &StoreDir, instance: u64) -> bool {
+        let mut unsynced = guard(&self.unsynced);
+        let Some(changes) = unsynced.get_mut(dir) else {
+            return true;
+        };
+        let own = std::thread::current().id();
+        let same = changes
+            .iter()
+            .all(|(thread, at)| *thread != own || *at == instance);
+        changes.retain(|(thread, _)| *thread != own);
+        if changes.is_empty() {
+            unsynced.remove(dir);
+        }
+        same
     }
 }
 
@@ -250,7 +274,7 @@ impl ServedDir {
 
     /// Changes names.
     fn change(&self, ask: Ask) -> Result<()> {
-        let (_, instance) = self.server.told(ask)?;
+        let [instance] = self.server.told(ask)?;
         self.server.changed(&self.dir, instance);
         Ok(())
     }
@@ -279,10 +303,8 @@ impl Dir for ServedDir {
         let direct = how == Create::Direct;
         let ask = Ask::Create(self.dir.clone(), self.check(name)?, direct);
         let (mut line, told) = self.begin_file(ask)?;
-        self.server.changed(&self.dir, line.instance);
-        let [is_direct, alignment_bytes] = told[..] else {
-            return Err(self.server.unexpected(&Reply::Told(told)));
-        };
+        let [is_direct, alignment_bytes, instance] = self.server.numbers(told)?;
+        self.server.changed(&self.dir, instance);
         line.first_bytes = orcheck_format::store::FIRST_BYTES;
         let written = Some((is_direct == 1, alignment_bytes));
         Ok(Box::new(ServedFile::new(
@@ -295,7 +317,7 @@ impl Dir for ServedDir {
 
     fn holds(&self, name: &str) -> Result<bool> {
         let ask = Ask::Holds(self.dir.clone(), self.check(name)?);
-        self.server.told(ask).map(|(told, _)| told == [1])
+        self.server.told(ask).map(|told| told == [1])
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
@@ -325,7 +347,7 @@ impl Dir for ServedDir {
 
     fn list(&self) -> Result<Vec<Entry>> {
         match self.server.ask(Ask::List(self.dir.clone()))? {
-            (Reply::Names(names), _) => {
+            Reply::Names(names) => {
                 let entry = |(name, len_bytes, is_dir)| Entry {
                     name,
                     len_bytes,
@@ -333,20 +355,18 @@ impl Dir for ServedDir {
                 };
                 Ok(names.into_iter().map(entry).collect())
             }
-            (other, _) => Err(self.server.unexpected(&other)),
+            other => Err(self.server.unexpected(&other)),
         }
     }
 
     fn sync(&self) -> Result<()> {
-        // Taken before it is asked: what is changed meanwhile waits for the next sync.
-        let changed_at = guard(&self.server.unsynced).remove(&self.dir);
-        let changed_at = changed_at.unwrap_or_default();
-        // When that fails the caller has been told of the loss.
-        let (_, instance) = self.server.told(Ask::SyncNames(self.dir.clone()))?;
+        // When that fails, what was changed stays noted: the next one may be answered by another start of the server.
+        let [instance] = self.server.told(Ask::SyncNames(self.dir.clone()))?;
         // Breaks if: who answers is not compared; the names that an earlier start changed may be gone with it.
-        if changed_at.iter().any(|&at| at != instance) && !off(Switch::StoreAnew) {
+        if !self.server.synced(&self.dir, instance) && !off(Switch::StoreAnew) {
             return Err(self.server.named(Error::unavailable(format!(
-                "sync directory {}: the server was started anew since names in it were changed, and they may be lost",
+                "sync directory {}: since names in it were changed the server was started anew, or its disk lost \
+                 names, and they may be gone",
                 self.path.display()
             ))));
         }
@@ -355,7 +375,7 @@ impl Dir for ServedDir {
 
     fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
         let dir = self.dir.child(&self.check(name)?)?;
-        self.server.told(Ask::Child(dir.clone(), create))?;
+        let [] = self.server.told(Ask::Child(dir.clone(), create))?;
         Ok(Arc::new(ServedDir {
             server: Arc::clone(&self.server),
             dir,
@@ -368,14 +388,12 @@ impl Dir for ServedDir {
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        let (told, _) = self.server.told(Ask::Facts(self.dir.clone()))?;
-        told.first()
-            .copied()
-            .ok_or_else(|| self.server.unexpected(&Reply::Told(told)))
+        let [free, _] = self.server.told(Ask::Facts(self.dir.clone()))?;
+        Ok(free)
     }
 
     fn read_only(&self) -> Result<bool> {
-        let (told, _) = self.server.told(Ask::Facts(self.dir.clone()))?;
-        Ok(told.get(1) != Some(&0))
+        let [_, read_only] = self.server.told(Ask::Facts(self.dir.clone()))?;
+        Ok(read_only != 0)
     }
 }

@@ -16,7 +16,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
 use orcheck_io::{File, thread};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,46 +30,68 @@ pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A bounded number of pieces of memory.
+/// A bounded number of pieces of memory, of which nobody has more than a share.
 pub(crate) struct Memory {
     piece_bytes: usize,
     most: usize,
-    /// Those that are free, and how many there are.
-    state: Mutex<(Vec<Buffer>, usize)>,
+    share: usize,
+    state: Mutex<Pieces>,
     given: Condvar,
 }
 
+#[derive(Default)]
+struct Pieces {
+    free: Vec<Buffer>,
+    made: usize,
+    /// How many each has.
+    taken: BTreeMap<u64, usize>,
+}
+
 impl Memory {
-    pub(crate) fn new(most: usize, piece_bytes: usize) -> Self {
+    pub(crate) fn new(most: usize, share: usize, piece_bytes: usize) -> Self {
         Self {
             piece_bytes,
             most,
+            share: share.max(1),
             state: Mutex::default(),
             given: Condvar::new(),
         }
     }
 
     /// A piece, or none within the time.
-    pub(crate) fn take(&self, patience: Duration) -> Option<Buffer> {
+    pub(crate) fn take(&self, who: u64, patience: Duration) -> Option<Buffer> {
         let state = guard(&self.state);
-        let none = |(free, made): &mut (Vec<Buffer>, usize)| free.is_empty() && *made >= self.most;
-        let (mut state, _) = self
+        let none = |state: &mut Pieces| {
+            let has = state.taken.get(&who).copied().unwrap_or(0);
+            has >= self.share || (state.free.is_empty() && state.made >= self.most)
+        };
+        let (mut state, waited) = self
             .given
             .wait_timeout_while(state, patience, none)
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(piece) = state.0.pop() {
-            return Some(piece);
-        }
-        if state.1 >= self.most {
+        if waited.timed_out() {
             return None;
         }
-        state.1 += 1;
+        *state.taken.entry(who).or_default() += 1;
+        if let Some(piece) = state.free.pop() {
+            return Some(piece);
+        }
+        state.made += 1;
         Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
     }
 
-    pub(crate) fn give(&self, piece: Buffer) {
-        guard(&self.state).0.push(piece);
-        self.given.notify_one();
+    pub(crate) fn give(&self, who: u64, piece: Buffer) {
+        let mut state = guard(&self.state);
+        state.free.push(piece);
+        if let Some(has) = state.taken.get_mut(&who) {
+            *has -= 1;
+            if *has == 0 {
+                state.taken.remove(&who);
+            }
+        }
+        drop(state);
+        // Not only one of them: it may be one that has its share.
+        self.given.notify_all();
     }
 }
 
@@ -104,14 +126,29 @@ impl Incoming {
 
     /// Waits until all that came is written.
     pub(crate) fn settle(&self) -> Result<()> {
-        let state = guard(&self.state);
         // Breaks if: it is not waited for; what is still in memory would be told to be durable.
-        let waits = |state: &mut Pending| state.pieces > 0 && !off(Switch::StoreSettled);
+        let most = if off(Switch::StoreSettled) {
+            usize::MAX
+        } else {
+            0
+        };
+        self.wait_for(most)
+    }
+
+    /// Waits until at most so many pieces of it are not written yet; tells what went wrong so far.
+    pub(crate) fn wait_for(&self, most: usize) -> Result<()> {
+        let state = guard(&self.state);
+        let waits = |state: &mut Pending| state.pieces > most;
         let state = self
             .written
             .wait_while(state, waits)
             .unwrap_or_else(PoisonError::into_inner);
         state.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Gives the file an error: nothing more of it is written.
+    pub(crate) fn fail(&self, error: Error) {
+        guard(&self.state).failed.get_or_insert(error);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -135,8 +172,8 @@ pub(crate) struct Piece {
     pub(crate) memory: Buffer,
     pub(crate) len: usize,
     pub(crate) at: u64,
-    /// Whether the memory is of the bounded pool.
-    pub(crate) pooled: bool,
+    /// The job for which the memory was taken from the bounded pool, if it was.
+    pub(crate) pooled: Option<u64>,
 }
 
 #[derive(Default)]
@@ -169,21 +206,21 @@ struct Shared {
     queue: Mutex<Queue>,
     came: Condvar,
     memory: Memory,
-    freed: Box<dyn Fn() + Send + Sync>,
+    freed: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 /// Writes pieces; see the module.
 pub(crate) struct Intake {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Intake {
-    /// Starts the threads; `freed` is called when a piece of the pool is free again.
+    /// Starts the threads; `freed` is called when a piece of the pool is free again, with the job that had it.
     pub(crate) fn start(
         threads: usize,
         memory: Memory,
-        freed: impl Fn() + Send + Sync + 'static,
+        freed: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
@@ -191,26 +228,26 @@ impl Intake {
             memory,
             freed: Box::new(freed),
         });
-        let mut intake = Self {
+        let intake = Self {
             shared,
-            threads: Vec::new(),
+            threads: Mutex::default(),
         };
         for _ in 0..threads {
             let shared = Arc::clone(&intake.shared);
             let thread = thread::spawn("orcheck-disk", move || shared.write_pieces())?;
-            intake.threads.push(thread);
+            guard(&intake.threads).push(thread);
         }
         Ok(intake)
     }
 
     /// A piece of the pool, or none within the time.
-    pub(crate) fn take(&self, patience: Duration) -> Option<Buffer> {
-        self.shared.memory.take(patience)
+    pub(crate) fn take(&self, job: u64, patience: Duration) -> Option<Buffer> {
+        self.shared.memory.take(job, patience)
     }
 
     /// Gives back a piece that holds nothing.
-    pub(crate) fn give(&self, piece: Buffer) {
-        self.shared.give(piece);
+    pub(crate) fn give(&self, job: u64, piece: Buffer) {
+        self.shared.give(job, piece);
     }
 
     /// Writes a piece, soon.
@@ -221,21 +258,28 @@ impl Intake {
     }
 }
 
-impl Drop for Intake {
-    fn drop(&mut self) {
+impl Intake {
+    /// Writes what is left, and ends the threads.
+    pub(crate) fn stop(&self) {
         guard(&self.shared.queue).stopping = true;
         self.shared.came.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in guard(&self.threads).drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
     }
 }
 
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 impl Shared {
-    fn give(&self, piece: Buffer) {
-        self.memory.give(piece);
-        (self.freed)();
+    fn give(&self, job: u64, piece: Buffer) {
+        self.memory.give(job, piece);
+        (self.freed)(job);
     }
 
     fn write_pieces(&self) {
@@ -259,8 +303,8 @@ impl Shared {
             };
             // The memory first: whoever waits for the file may be about to end the server.
             let (file, pooled) = (piece.file, piece.pooled);
-            if pooled {
-                self.give(piece.memory);
+            if let Some(job) = pooled {
+                self.give(job, piece.memory);
             }
             file.done(result);
         }

@@ -16,17 +16,19 @@
 
 mod intake;
 pub mod pull;
+mod quota;
 mod session;
 
 use intake::{Intake, Memory, guard};
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
 use orcheck_io::net::{Address, Key, Listener};
 use orcheck_io::{Clock, Conn, Create, Dir, File, Steps, open_dir, random_bytes, thread};
-use pull::{Grant, Limits, Pull};
-use session::{Port, Session};
+use pull::{Begins, Grant, Limits, Pull};
+use quota::Quota;
+use session::{Port, Session, Whose};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +38,10 @@ use std::time::Duration;
 
 /// The file by whose lock a server has its directory alone.
 const LOCK_FILE: &str = "server.lock";
-/// Most connections at a time.
-const SESSIONS_MAX: usize = 1024;
+/// Most connections at a time; each has up to four descriptors.
+const SESSIONS_MAX: usize = 4096;
+/// Longest message that a caller may send.
+const MESSAGE_MAX: u32 = 64 << 10;
 /// Threads that write.
 const DISK_THREADS: usize = 2;
 /// How long the server waits for callers before it looks at other things.
@@ -52,6 +56,8 @@ pub struct Tenant {
     pub name: String,
     /// What it proves.
     pub key: Key,
+    /// Most bytes that its directory may hold.
+    pub quota_bytes: Option<u64>,
 }
 
 /// How a server is to be.
@@ -71,8 +77,8 @@ pub struct Config {
 
 /// What all sessions share.
 pub(crate) struct Shared {
-    pub(crate) instance: u64,
-    clock: Arc<dyn Clock>,
+    instance: AtomicU64,
+    pub(crate) clock: Arc<dyn Clock>,
     pull: Mutex<Pull>,
     ports: Mutex<BTreeMap<u64, Arc<Port>>>,
     intake: OnceLock<Intake>,
@@ -97,9 +103,25 @@ impl Shared {
         }
     }
 
-    /// A piece of a stream is coming; false when it was not wanted.
-    pub(crate) fn begins(&self, id: u64) -> bool {
-        guard(&self.pull).begins(self.clock.now(), id)
+    /// What becomes of a piece of a stream that is about to come.
+    pub(crate) fn begins(&self, id: u64, job: u64) -> Begins {
+        let begins = guard(&self.pull).begins(self.clock.now(), id, job);
+        // One that waits may get its turn at once.
+        if begins == Begins::Waits {
+            self.pull(Pull::tick);
+        }
+        begins
+    }
+
+    /// What this start of the server calls itself.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance.load(Ordering::Acquire)
+    }
+
+    /// Names may be lost: whoever changed any and did not sync them must be told, as if the server were another one.
+    pub(crate) fn names_lost(&self) {
+        let other = u64::from_le_bytes(random_bytes());
+        self.instance.store(other, Ordering::Release);
     }
 
     pub(crate) fn look<T>(&self, at: impl FnOnce(&Pull) -> T) -> T {
@@ -129,10 +151,10 @@ impl Shared {
 pub struct Server {
     listener: Listener,
     keys: Vec<Key>,
-    roots: Vec<Arc<dyn Dir>>,
+    roots: Vec<(Arc<dyn Dir>, Arc<Quota>)>,
     shared: Arc<Shared>,
     steps: Steps,
-    sessions: Vec<JoinHandle<()>>,
+    sessions: Vec<(usize, JoinHandle<()>)>,
     next: u64,
     /// Locked as long as the server lives.
     _lock: Box<dyn File>,
@@ -170,7 +192,9 @@ impl Server {
             } else {
                 tenant.name.as_str()
             };
-            dir.child(name, true)
+            let root = dir.child(name, true)?;
+            let quota = Quota::of(&*root, tenant.quota_bytes)?;
+            Ok((root, Arc::new(quota)))
         };
         let roots = config
             .tenants
@@ -185,23 +209,30 @@ impl Server {
             idle: Duration::from_millis(50),
             stall: Duration::from_secs(1),
             turn_bytes: 256 << 20,
+            turn: Duration::from_secs(5),
         };
         let pieces = config.pieces as usize;
+        // Where there are others, nobody has all.
+        let share = if config.tenants.len() > 1 {
+            pieces.div_ceil(2)
+        } else {
+            pieces
+        };
         let shared = Arc::new(Shared {
-            instance: u64::from_le_bytes(random_bytes()),
+            instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
             clock,
             pull: Mutex::new(Pull::new(limits)),
             ports: Mutex::default(),
             intake: OnceLock::new(),
-            outgoing: Memory::new(pieces, PIECE_BYTES as usize),
+            outgoing: Memory::new(pieces, share, PIECE_BYTES as usize),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         });
-        let memory = Memory::new(pieces, PIECE_BYTES as usize);
+        let memory = Memory::new(pieces, pieces, PIECE_BYTES as usize);
         let weak = Arc::downgrade(&shared);
-        let intake = Intake::start(DISK_THREADS, memory, move || {
+        let intake = Intake::start(DISK_THREADS, memory, move |job| {
             if let Some(shared) = weak.upgrade() {
-                shared.pull(Pull::freed);
+                shared.pull(|pull, now| pull.freed(now, job));
             }
         })?;
         let _ = shared.intake.set(intake);
@@ -236,46 +267,68 @@ impl Server {
     }
 
     /// Serves until it is stopped.
-    ///
-    /// # Errors
-    /// What the listener says.
-    pub fn run(mut self) -> Result<()> {
+    pub fn run(mut self) {
         while !self.shared.is_stopping() {
             let due = self.shared.look(Pull::due);
             let look = due.map_or(LOOK, |_| LOOK_SOON);
-            if let Some((which, conn)) =
-                self.listener.accept_one_of(&self.keys, &self.steps, look)?
-            {
-                self.sessions.retain(|session| !session.is_finished());
-                // One caller too many is told by its connection, which ends.
-                if self.sessions.len() < SESSIONS_MAX {
-                    self.begin(which, conn)?;
-                }
+            match self.listener.accept_one_of(&self.keys, &self.steps, look) {
+                Ok(Some((which, conn))) => self.begin(which, conn),
+                Ok(None) => {}
+                // A shortage of descriptors or memory: those who have a connection are served on.
+                Err(_) => self.shared.clock.sleep(LOOK),
             }
             self.shared.pull(Pull::tick);
         }
         self.stopper().stop();
-        for session in self.sessions.drain(..) {
+        for (_, session) in self.sessions.drain(..) {
             // A session that panicked has ended its connection, and nothing else.
             let _ = session.join();
         }
-        Ok(())
+        // Before the lock goes, and another server may come.
+        self.shared.intake().stop();
     }
 
-    fn begin(&mut self, which: usize, conn: Conn) -> Result<()> {
+    fn begin(&mut self, which: usize, mut conn: Conn) {
+        conn.take_at_most(MESSAGE_MAX);
+        self.sessions.retain(|(_, session)| !session.is_finished());
+        let own = self
+            .sessions
+            .iter()
+            .filter(|(one, _)| *one == which)
+            .count();
+        let share = if self.keys.len() > 1 {
+            SESSIONS_MAX / 4 * 3
+        } else {
+            SESSIONS_MAX
+        };
+        if self.sessions.len() >= SESSIONS_MAX || own >= share {
+            return refuse(conn, "too many connections at a time");
+        }
         self.next += 1;
         let id = self.next;
-        let root = Arc::clone(&self.roots[which]);
-        let (session, port) = Session::new(id, conn, &self.shared, root, which as u64)?;
+        let (root, quota) = self.roots[which].clone();
+        let whose = Whose {
+            root,
+            quota,
+            tenant: which as u64,
+        };
+        // Where there is no descriptor or thread for it, the caller sees its connection end.
+        let Ok((session, port)) = Session::new(id, conn, &self.shared, whose) else {
+            return;
+        };
         guard(&self.shared.ports).insert(id, port);
-        let started = thread::spawn("orcheck-session", move || session.run());
-        match started {
-            Ok(thread) => self.sessions.push(thread),
-            // The caller sees its connection end; others are served on.
+        match thread::spawn("orcheck-session", move || session.run()) {
+            Ok(thread) => self.sessions.push((which, thread)),
             Err(_) => self.shared.leave(id),
         }
-        Ok(())
     }
+}
+
+/// The first answer of a connection that will have no other.
+fn refuse(mut conn: Conn, why: &str) {
+    let reply = Reply::Failed(ErrorKind::Unavailable, why.to_owned());
+    // It ends in any case.
+    let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
 }
 
 fn check_tenants(tenants: &[Tenant]) -> Result<()> {

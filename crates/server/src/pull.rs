@@ -2,12 +2,14 @@
 //!
 //! How: a *stream* is a file that is being written. It offers bytes; when its turn comes it is granted pieces, a few at a
 //! time, until all that it offered has come. A turn also ends when the stream sends nothing for a while, and, while other
-//! jobs wait, when it has had its share. Turns go round the jobs, and within a job in the order of the offers. Memory
-//! is promised to streams whose turn it is, and to no others.
+//! jobs wait, when it has had its share of bytes or of time. Turns go round the jobs, and within a job in the order of the
+//! offers. Memory is promised to streams whose turn it is, and to no others: what was granted in a turn that is over waits,
+//! unread, for the next one.
 //!
 //! Invariants:
 //! 1. No more pieces are granted than were offered, and at most `window` of one stream are on the way.
-//! 2. Pieces in memory and pieces promised to streams that have a turn are together at most `pieces`.
+//! 2. Pieces in memory and pieces promised to streams that have a turn are together at most `pieces`; while another job
+//!    waits, one that has half of them gets no more.
 //! 3. While memory is free and fewer than `at_once` streams have a turn, nobody who offers waits: one slow stream delays
 //!    nobody else for longer than `stall`, and one that sends nothing for longer than `idle`.
 //! 4. No job waits while another one has two turns more than it, but for turns that have not ended yet.
@@ -33,12 +35,25 @@ pub struct Limits {
     pub idle: Duration,
     /// The same in the middle of a piece.
     pub stall: Duration,
-    /// A turn ends after so many bytes when another job waits.
+    /// A turn ends after so many bytes, counted in whole pieces, when another job waits.
     pub turn_bytes: u64,
+    /// And after so long.
+    pub turn: Duration,
 }
 
-/// A stream and how many pieces it may send besides.
+/// A stream and how many pieces it may send besides; none where its turn begins with what it was granted before.
 pub type Grant = (u64, u32);
+
+/// What becomes of a piece that is about to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begins {
+    /// It may come: memory is there for it.
+    Now,
+    /// It was granted, and waits for the stream's next turn.
+    Waits,
+    /// It was not granted.
+    Unwanted,
+}
 
 #[derive(Debug)]
 struct Stream {
@@ -51,8 +66,9 @@ struct Stream {
     coming: bool,
     /// When anything was heard of it.
     heard: Duration,
-    /// Bytes that came in this turn.
+    /// Bytes of whole pieces that came in this turn, and when it began.
     came: u64,
+    since: Duration,
     turn: Turn,
 }
 
@@ -70,6 +86,8 @@ struct Job {
     turns: usize,
     /// Which turn of all its last one was.
     last: u64,
+    /// Pieces of memory that hold something of it.
+    held: u32,
 }
 
 /// The order of streams; see the module.
@@ -108,41 +126,62 @@ impl Pull {
             coming: false,
             heard: now,
             came: 0,
+            since: now,
             turn: Turn::None,
         });
         stream.offered = stream.offered.max(bytes);
         stream.heard = now;
+        if stream.turn == Turn::None {
+            stream.job = job;
+        }
         self.enqueue(id);
         self.go_on(now)
     }
 
-    /// A piece of a stream is coming; false when none was granted.
-    pub fn begins(&mut self, now: Duration, id: u64) -> bool {
+    /// A piece of a stream is about to come.
+    pub fn begins(&mut self, now: Duration, id: u64, job: u64) -> Begins {
         let Some(stream) = self.streams.get_mut(&id).filter(|one| one.granted > 0) else {
-            return false;
+            return Begins::Unwanted;
+        };
+        if stream.turn == Turn::None {
+            stream.job = job;
+            self.enqueue(id);
+        }
+        let Some(stream) = self
+            .streams
+            .get_mut(&id)
+            .filter(|one| one.turn == Turn::Has)
+        else {
+            // It was granted in a turn that is over.
+            return Begins::Waits;
         };
         stream.granted -= 1;
         stream.coming = true;
         stream.heard = now;
         self.held += 1;
-        true
+        self.jobs.entry(stream.job).or_default().held += 1;
+        Begins::Now
     }
 
     /// The piece has come.
-    pub fn arrived(&mut self, now: Duration, id: u64, bytes: u64) -> Vec<Grant> {
+    pub fn arrived(&mut self, now: Duration, id: u64) -> Vec<Grant> {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.coming = false;
             stream.heard = now;
-            stream.came += bytes;
-            // One that lost its turn while it said nothing is heard of again.
+            stream.came += PIECE_BYTES;
+            // One that lost its turn in the middle of it is heard of again.
             self.enqueue(id);
         }
         self.go_on(now)
     }
 
-    /// A piece of memory is free again: what it held is written, or did not come.
-    pub fn freed(&mut self, now: Duration) -> Vec<Grant> {
+    /// A piece of memory of a job is free again: what it held is written, or did not come.
+    pub fn freed(&mut self, now: Duration, job: u64) -> Vec<Grant> {
         self.held = self.held.saturating_sub(1);
+        if let Some(one) = self.jobs.get_mut(&job) {
+            one.held = one.held.saturating_sub(1);
+        }
+        self.forget(job);
         self.go_on(now)
     }
 
@@ -168,10 +207,7 @@ impl Pull {
             && let Some(job) = self.jobs.get_mut(&stream.job)
         {
             job.waiting.retain(|&one| one != id);
-            let others = self.streams.values().any(|one| one.job == stream.job);
-            if !others {
-                self.jobs.remove(&stream.job);
-            }
+            self.forget(stream.job);
         }
         self.go_on(now)
     }
@@ -189,10 +225,18 @@ impl Pull {
             .is_some_and(|one| one.offered > 0 && one.granted == 0 && !one.coming)
     }
 
+    /// Forgets a job of which nothing is left.
+    fn forget(&mut self, job: u64) {
+        let left = self.jobs.get(&job).is_some_and(|one| one.held > 0);
+        if !left && !self.streams.values().any(|one| one.job == job) {
+            self.jobs.remove(&job);
+        }
+    }
+
     fn enqueue(&mut self, id: u64) {
         if let Some(stream) = self.streams.get_mut(&id)
             && stream.turn == Turn::None
-            && stream.offered > 0
+            && (stream.offered > 0 || stream.granted > 0)
         {
             stream.turn = Turn::Waits;
             let job = self.jobs.entry(stream.job).or_default();
@@ -229,6 +273,7 @@ impl Pull {
                 }
             }
         }
+        let mut grants: Vec<Grant> = Vec::new();
         while self.active.len() < self.limits.at_once {
             let waiting = self.jobs.iter().filter(|(_, job)| !job.waiting.is_empty());
             let Some((&next, _)) = waiting.min_by_key(|(_, job)| (job.turns, job.last)) else {
@@ -245,10 +290,13 @@ impl Pull {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.turn = Turn::Has;
                     stream.heard = now;
+                    stream.since = now;
+                    // What it was granted before may come now.
+                    grants.extend((stream.granted > 0).then_some((id, 0)));
                 }
             }
         }
-        self.grant()
+        self.grant(grants)
     }
 
     fn is_over(&self, now: Duration, id: u64) -> bool {
@@ -260,20 +308,51 @@ impl Pull {
         let stopped = |limit| silent >= limit && !off(Switch::PullStalled);
         match (stream.coming, stream.granted) {
             (true, _) => stopped(self.limits.stall),
-            (false, 1..) => stopped(self.limits.idle),
+            (false, 1..) => stopped(self.limits.idle) || self.has_its_time(now, stream),
             // With something to offer it waits for memory, which is not its fault.
-            _ => self.has_its_share(stream) || (stream.offered == 0 && stopped(self.limits.idle)),
+            _ => {
+                self.has_its_share(stream)
+                    || self.has_its_time(now, stream)
+                    || (stream.offered == 0 && stopped(self.limits.idle))
+            }
         }
+    }
+
+    fn others_wait(&self, job: u64) -> bool {
+        let mut others = self.jobs.iter().filter(|(one, _)| **one != job);
+        others.any(|(_, other)| !other.waiting.is_empty())
+    }
+
+    /// Whether another job waits for a turn, or has one and no memory.
+    fn others_want(&self, job: u64) -> bool {
+        let starves = |id: &u64| {
+            let stream = self.streams.get(id);
+            stream.is_some_and(|one| {
+                one.job != job && one.offered > 0 && one.granted == 0 && !one.coming
+            })
+        };
+        self.others_wait(job) || self.active.iter().any(starves)
     }
 
     /// Whether a stream has had, or is about to get, what it may have while other jobs wait, as they do.
     fn has_its_share(&self, stream: &Stream) -> bool {
         let on_the_way = u64::from(stream.granted + u32::from(stream.coming));
         stream.came + on_the_way * PIECE_BYTES >= self.limits.turn_bytes
-            && self
-                .jobs
-                .iter()
-                .any(|(&job, one)| job != stream.job && !one.waiting.is_empty())
+            && self.others_wait(stream.job)
+    }
+
+    fn has_its_time(&self, now: Duration, stream: &Stream) -> bool {
+        now.saturating_sub(stream.since) >= self.limits.turn && self.others_wait(stream.job)
+    }
+
+    /// Pieces that a job holds, or was promised.
+    fn of_job(&self, job: u64) -> u32 {
+        let promised = |id: &u64| match self.streams.get(id) {
+            Some(stream) if stream.job == job => stream.granted,
+            _ => 0,
+        };
+        let held = self.jobs.get(&job).map_or(0, |one| one.held);
+        held + self.active.iter().map(promised).sum::<u32>()
     }
 
     fn promised(&self) -> u32 {
@@ -281,43 +360,40 @@ impl Pull {
         self.active.iter().map(of).sum()
     }
 
-    /// One piece each, as long as there is memory and somebody who may have one.
-    fn grant(&mut self) -> Vec<Grant> {
-        let mut grants: Vec<Grant> = Vec::new();
+    /// One piece after the other, as long as there is memory and somebody who may have one: first those of the job that has
+    /// the fewest.
+    fn grant(&mut self, mut grants: Vec<Grant>) -> Vec<Grant> {
         let bound = if off(Switch::PullBound) {
             u32::MAX
         } else {
             self.limits.pieces
         };
-        let mut used = self.held + self.promised();
-        loop {
-            let mut granted = false;
-            for &id in &self.active {
-                let Some(stream) = self.streams.get(&id) else {
-                    continue;
-                };
+        while self.held + self.promised() < bound {
+            let may = |id: &u64| {
+                let stream = self.streams.get(id)?;
                 // What is coming counts: it is still on the way.
                 let on_the_way = stream.granted + u32::from(stream.coming);
-                let may = used < bound && stream.offered > 0 && on_the_way < self.limits.window;
-                if !may || self.has_its_share(stream) {
-                    continue;
-                }
-                let Some(stream) = self.streams.get_mut(&id) else {
-                    continue;
-                };
-                stream.offered = stream.offered.saturating_sub(PIECE_BYTES);
-                stream.granted += 1;
-                used += 1;
-                granted = true;
-                match grants.iter_mut().find(|(one, _)| *one == id) {
-                    Some((_, pieces)) => *pieces += 1,
-                    None => grants.push((id, 1)),
-                }
-            }
-            if !granted {
-                return grants;
+                let (of_job, half) = (self.of_job(stream.job), self.limits.pieces.div_ceil(2));
+                let may = stream.offered > 0
+                    && on_the_way < self.limits.window
+                    && !self.has_its_share(stream)
+                    && !(of_job >= half && self.others_want(stream.job));
+                may.then_some((of_job, on_the_way, *id))
+            };
+            let Some((.., id)) = self.active.iter().filter_map(may).min() else {
+                break;
+            };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                break;
+            };
+            stream.offered = stream.offered.saturating_sub(PIECE_BYTES);
+            stream.granted += 1;
+            match grants.iter_mut().find(|(one, _)| *one == id) {
+                Some((_, pieces)) => *pieces += 1,
+                None => grants.push((id, 1)),
             }
         }
+        grants
     }
 
     /// When something is due although nothing happens.
@@ -330,7 +406,7 @@ impl Pull {
             } else {
                 self.limits.idle
             };
-            Some(stream.heard + limit)
+            Some((stream.heard + limit).min(stream.since + self.limits.turn))
         };
         let waits = self.jobs.values().any(|job| !job.waiting.is_empty());
         self.active.iter().filter_map(due).min().filter(|_| waits)

@@ -13,18 +13,27 @@
 
 use crate::Shared;
 use crate::intake::{Incoming, Piece, small_piece};
+use crate::pull::Begins;
+use crate::quota::Quota;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
 use orcheck_io::{Conn, Create, Dir, File, Poller, Waker, thread};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest wait for bytes that have begun to come, and for room to send an answer.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for a piece that has begun to come: memory is taken for it.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for room to send, and for memory.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection without a file that asks nothing ends after so long; callers do not keep theirs for so long.
+const IDLE_TIME: Duration = Duration::from_secs(20);
+/// Small pieces of a file that may wait for the disk.
+const SMALL_MAX: usize = 16;
 /// How often a caller who waits is told that the server lives.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
@@ -54,17 +63,29 @@ enum Opened {
         /// Bytes that may come without being wanted.
         first_bytes: u64,
         came_bytes: u64,
+        /// Its length as the quota counts it.
+        counted_bytes: u64,
     },
+}
+
+/// What belongs to a caller.
+pub(crate) struct Whose {
+    pub(crate) root: Arc<dyn Dir>,
+    pub(crate) quota: Arc<Quota>,
+    /// Which of those it is that have a key.
+    pub(crate) tenant: u64,
 }
 
 pub(crate) struct Session {
     id: u64,
     conn: Conn,
     shared: Arc<Shared>,
-    /// What belongs to the caller, and which job of it: for fairness.
-    root: Arc<dyn Dir>,
+    whose: Whose,
+    /// For whom turns are given in common: the files of one job.
     job: u64,
     opened: Opened,
+    /// When it was last asked for something.
+    asked: Duration,
     poller: Poller,
     port: Arc<Port>,
 }
@@ -74,8 +95,7 @@ impl Session {
         id: u64,
         conn: Conn,
         shared: &Arc<Shared>,
-        root: Arc<dyn Dir>,
-        job: u64,
+        whose: Whose,
     ) -> Result<(Self, Arc<Port>)> {
         let poller = Poller::new()?;
         let port = Arc::new(Port {
@@ -86,9 +106,10 @@ impl Session {
             id,
             conn,
             shared: Arc::clone(shared),
-            root,
-            job,
+            job: whose.tenant,
+            whose,
             opened: Opened::None,
+            asked: shared.clock.now(),
             poller,
             port: Arc::clone(&port),
         };
@@ -98,7 +119,7 @@ impl Session {
     /// Serves the connection until it ends.
     pub(crate) fn run(mut self) {
         while !self.shared.is_stopping() && self.step().is_ok() {}
-        self.opened = Opened::None;
+        self.close_quietly();
         self.shared.pull(|pull, now| pull.ended(now, self.id));
         self.shared.leave(self.id);
     }
@@ -121,10 +142,17 @@ impl Session {
 
     fn wait(&mut self) -> Result<()> {
         let woken = self.poller.wait(&[self.conn.as_fd()], SIGN_OF_LIFE)?;
-        if woken.is_empty() && self.shared.look(|pull| pull.waits(self.id)) {
-            self.reply(Reply::Busy)?;
+        if !woken.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        if self.shared.look(|pull| pull.waits(self.id)) {
+            return self.reply(Reply::Busy);
+        }
+        let idle = self.shared.clock.now().saturating_sub(self.asked) > IDLE_TIME;
+        match &self.opened {
+            Opened::None if idle => Err(Error::unavailable("nothing was asked for a while")),
+            _ => Ok(()),
+        }
     }
 
     fn reply(&mut self, reply: Reply) -> Result<()> {
@@ -139,58 +167,90 @@ impl Session {
             incoming,
             first_bytes,
             came_bytes,
+            counted_bytes,
         } = &mut self.opened
         else {
             let error = Error::invalid("bytes came, and no file is being written");
             return Err(self.conn.give_up(error));
         };
         let incoming = Arc::clone(incoming);
-        *came_bytes += len as u64;
-        let pooled = len as u64 > *first_bytes;
-        let mut memory = if pooled {
-            let may = len as u64 <= PIECE_BYTES
-                && (self.shared.begins(self.id) || off(Switch::StoreCredit));
-            if !may {
-                let error = Error::invalid(format!("{len} bytes came that were not wanted"));
-                return Err(self.conn.give_up(error));
+        let job = self.job;
+        let pooled = (len as u64 > *first_bytes).then_some(job);
+        let mut memory = if pooled.is_some() {
+            let begins = match len as u64 <= PIECE_BYTES {
+                true => self.shared.begins(self.id, job),
+                false => Begins::Unwanted,
+            };
+            match begins {
+                Begins::Now => {}
+                Begins::Unwanted if off(Switch::StoreCredit) => {}
+                Begins::Waits => return self.wait_for_turn(),
+                Begins::Unwanted => {
+                    let error = Error::invalid(format!("{len} bytes came that were not wanted"));
+                    return Err(self.conn.give_up(error));
+                }
             }
-            let memory = self.shared.intake().take(FRAME_TIMEOUT);
+            let memory = self.shared.intake().take(job, FRAME_TIMEOUT);
             memory.ok_or_else(|| {
-                self.shared.pull(|pull, now| pull.freed(now));
-                let error = "no memory was free within a minute: the disk does not take what comes";
+                self.shared.pull(|pull, now| pull.freed(now, job));
+                let error = "no memory was free for too long: the disk does not take what comes";
                 self.conn.give_up(Error::unavailable(error))
             })?
         } else {
+            if len == 0 {
+                let error = Error::invalid("a piece without bytes came");
+                return Err(self.conn.give_up(error));
+            }
             *first_bytes -= len as u64;
+            // What went wrong is told to whoever asks.
+            let _ = incoming.wait_for(SMALL_MAX);
             small_piece(len)
         };
-        match self.conn.receive_bulk(&mut memory[..len], FRAME_TIMEOUT) {
-            Ok(at) => {
-                self.shared.intake().write(Piece {
-                    file: incoming,
-                    memory,
-                    len,
-                    at,
-                    pooled,
-                });
-                if pooled {
-                    self.shared
-                        .pull(|pull, now| pull.arrived(now, self.id, len as u64));
+        *came_bytes += len as u64;
+        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        let kept = received.map(|at| {
+            let end = at.saturating_add(len as u64);
+            let counted = grow(&self.whose.quota, counted_bytes, end);
+            // The connection is as it was: whoever asks for the file is told.
+            counted
+                .map_err(|error| incoming.fail(error))
+                .ok()
+                .map(|()| at)
+        });
+        match kept {
+            Ok(Some(at)) => self.shared.intake().write(Piece {
+                file: incoming,
+                memory,
+                len,
+                at,
+                pooled,
+            }),
+            _ => {
+                if let Some(job) = pooled {
+                    self.shared.intake().give(job, memory);
                 }
-                Ok(())
             }
-            Err(error) => {
-                if pooled {
-                    self.shared.intake().give(memory);
-                }
-                Err(error)
-            }
+        }
+        if pooled.is_some() {
+            self.shared.pull(|pull, now| pull.arrived(now, self.id));
+        }
+        kept.map(drop)
+    }
+
+    /// A piece is there that was granted in a turn which is over: it stays unread until the next one.
+    fn wait_for_turn(&mut self) -> Result<()> {
+        let begin = self.shared.clock.now();
+        self.poller.wait(&[], SIGN_OF_LIFE)?;
+        match self.shared.clock.now().saturating_sub(begin) >= SIGN_OF_LIFE {
+            true => self.reply(Reply::Busy),
+            false => Ok(()),
         }
     }
 
     // ---- what is asked -------------------------------------------------------------------------
 
     fn answer(&mut self, ask: Ask) -> Result<()> {
+        self.asked = self.shared.clock.now();
         let reply = match ask {
             Ask::Offer(bytes) => return self.offered(bytes),
             Ask::Need(at, len) => {
@@ -203,16 +263,19 @@ impl Session {
                 Ok(()) => return Ok(()),
                 Err(error) => Err(error),
             },
-            Ask::List(dir) => self.dir(&dir).and_then(|dir| dir.list()).map(|entries| {
-                let entries = entries.into_iter();
-                Reply::Names(
-                    entries
-                        .map(|one| (one.name, one.len_bytes, one.is_dir))
-                        .collect(),
-                )
+            Ask::List(dir) => self.dir(&dir).and_then(|dir| {
+                let entries = self.patiently(|| dir.list())?.into_iter();
+                let entries = entries.map(|one| (one.name, one.len_bytes, one.is_dir));
+                Ok(Reply::Names(entries.collect()))
             }),
-            Ask::Begin => Ok(Reply::Told(vec![self.shared.instance])),
-            other => self.about_names(other).map(Reply::Told),
+            Ask::Holds(..) | Ask::Open(..) | Ask::Create(..) => self.look_up(ask).map(Reply::Told),
+            Ask::Rename(..) | Ask::RenameNew(..) | Ask::Remove(..) | Ask::RemoveChild(..) => {
+                self.change(ask).map(Reply::Told)
+            }
+            Ask::SyncNames(..) | Ask::Child(..) | Ask::Facts(..) => {
+                self.about_dir(ask).map(Reply::Told)
+            }
+            about_file => self.about_file(about_file).map(Reply::Told),
         };
         match reply {
             Ok(reply) => self.reply(reply),
@@ -235,7 +298,7 @@ impl Session {
 
     /// The directory below what belongs to the caller.
     fn dir(&self, path: &StoreDir) -> Result<Arc<dyn Dir>> {
-        let mut dir = Arc::clone(&self.root);
+        let mut dir = Arc::clone(&self.whose.root);
         for name in path.names() {
             dir = dir.child(name, false)?;
         }
@@ -267,56 +330,101 @@ impl Session {
         })
     }
 
-    fn about_names(&mut self, ask: Ask) -> Result<Vec<u64>> {
-        let flag = |yes: bool| vec![u64::from(yes)];
+    /// Files that are looked for, or opened.
+    fn look_up(&mut self, ask: Ask) -> Result<Vec<u64>> {
         match ask {
-            Ask::Holds(dir, name) => self.dir(&dir)?.holds(&name).map(flag),
             Ask::Open(dir, name) => {
                 self.close_quietly();
-                let file = self.dir(&dir)?.open(&name)?;
+                let dir = self.dir(&dir)?;
+                let file = self.patiently(|| dir.open(&name))?;
                 let len = file.len_bytes()?;
                 self.opened = Opened::Read(file);
                 Ok(vec![len])
             }
             Ask::Create(dir, name, direct) => {
                 self.close_quietly();
+                self.job = job_of(self.whose.tenant, &dir);
+                let dir = self.dir(&dir)?;
                 let how = if direct {
                     Create::Direct
                 } else {
                     Create::Buffered
                 };
-                let file = self.dir(&dir)?.create(&name, how)?;
-                let told = vec![u64::from(file.is_direct()), file.alignment_bytes().into()];
+                let file = self.patiently(|| dir.create(&name, how))?;
+                let is_direct = u64::from(file.is_direct());
+                let told = vec![
+                    is_direct,
+                    file.alignment_bytes().into(),
+                    self.shared.instance(),
+                ];
                 self.opened = Opened::Written {
                     incoming: Incoming::new(self.shared.next_file(), file),
                     first_bytes: FIRST_BYTES,
                     came_bytes: 0,
+                    counted_bytes: 0,
                 };
                 Ok(told)
             }
-            Ask::Rename(dir, from, to) => self.dir(&dir)?.rename(&from, &to).map(|()| vec![]),
-            Ask::RenameNew(dir, from, to) => {
-                self.dir(&dir)?.rename_new(&from, &to).map(|()| vec![])
+            Ask::Holds(dir, name) => Ok(vec![u64::from(self.dir(&dir)?.holds(&name)?)]),
+            other => Err(Error::internal(format!("{other:?} looks for no file"))),
+        }
+    }
+
+    /// Names that change; tells what the server calls itself.
+    fn change(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        match ask {
+            Ask::Rename(dir, from, to) => {
+                let dir = self.dir(&dir)?;
+                let replaced = self.counted(&*dir, &to);
+                self.patiently(|| dir.rename(&from, &to))?;
+                self.whose.quota.give(replaced);
             }
-            Ask::Remove(dir, name) => self.dir(&dir)?.remove(&name).map(|()| vec![]),
+            Ask::RenameNew(dir, from, to) => {
+                let dir = self.dir(&dir)?;
+                self.patiently(|| dir.rename_new(&from, &to))?;
+            }
+            Ask::Remove(dir, name) => {
+                let dir = self.dir(&dir)?;
+                let removed = self.counted(&*dir, &name);
+                self.patiently(|| dir.remove(&name))?;
+                self.whose.quota.give(removed);
+            }
+            Ask::RemoveChild(dir, name) => {
+                let dir = self.dir(&dir)?;
+                self.patiently(|| dir.remove_child(&name))?;
+            }
+            other => return Err(Error::internal(format!("{other:?} changes no name"))),
+        }
+        Ok(vec![self.shared.instance()])
+    }
+
+    fn about_dir(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        match ask {
             Ask::SyncNames(dir) => {
                 let dir = self.dir(&dir)?;
-                self.patiently(|| dir.sync()).map(|()| vec![])
+                let instance = self.shared.instance();
+                let synced = self.patiently(|| dir.sync());
+                // Breaks if: only this caller is told; the disk tells of its loss once.
+                synced.inspect_err(|_| self.shared.names_lost())?;
+                Ok(vec![instance])
             }
             Ask::Child(dir, create) => {
-                let mut at = Arc::clone(&self.root);
-                let names: Vec<&str> = dir.names().collect();
-                for (index, name) in names.iter().enumerate() {
-                    at = at.child(name, create && index + 1 == names.len())?;
-                }
-                Ok(vec![])
+                let root = Arc::clone(&self.whose.root);
+                self.patiently(|| {
+                    let mut at = root;
+                    let names: Vec<&str> = dir.names().collect();
+                    for (index, name) in names.iter().enumerate() {
+                        at = at.child(name, create && index + 1 == names.len())?;
+                    }
+                    Ok(vec![])
+                })
             }
-            Ask::RemoveChild(dir, name) => self.dir(&dir)?.remove_child(&name).map(|()| vec![]),
             Ask::Facts(dir) => {
                 let dir = self.dir(&dir)?;
-                Ok(vec![dir.free_bytes()?, u64::from(dir.read_only()?)])
+                let free = dir.free_bytes()?.min(self.whose.quota.left());
+                Ok(vec![free, u64::from(dir.read_only()?)])
             }
-            about_file => self.about_file(about_file),
+            other => Err(Error::internal(format!("{other:?} is about no directory"))),
         }
     }
 
@@ -327,8 +435,8 @@ impl Session {
                 let told = match ask {
                     Ask::Length => file.len_bytes().map(|len| vec![len]),
                     Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
-                    Ask::Sync => file.sync().map(|()| vec![]),
-                    Ask::Close => return file.close().map(|()| vec![]),
+                    Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![]),
+                    Ask::Close => return self.patiently(|| file.close()).map(|()| vec![]),
                     other => Err(Error::invalid(format!("{other:?} of a file that is read"))),
                 };
                 self.opened = Opened::Read(file);
@@ -338,16 +446,27 @@ impl Session {
                 incoming,
                 first_bytes,
                 came_bytes,
+                mut counted_bytes,
             } => {
-                let told = self.about_written(&incoming, &ask, came_bytes);
+                let told = match ask {
+                    Ask::Allocate(len) => grow(&self.whose.quota, &mut counted_bytes, len),
+                    _ => Ok(()),
+                };
+                let told = told.and_then(|()| self.about_written(&incoming, &ask, came_bytes));
+                if let (Ok(_), Ask::Truncate(len)) = (&told, &ask) {
+                    let less = counted_bytes.saturating_sub(*len);
+                    self.whose.quota.give(less);
+                    counted_bytes -= less;
+                }
                 if ask == Ask::Close {
-                    drop(incoming);
+                    self.count_anew(&incoming, counted_bytes);
                     return told;
                 }
                 self.opened = Opened::Written {
                     incoming,
                     first_bytes,
                     came_bytes,
+                    counted_bytes,
                 };
                 told
             }
@@ -385,6 +504,23 @@ impl Session {
         Ok(told)
     }
 
+    /// Gives back what a file was counted with beyond the length that it has in the end.
+    fn count_anew(&self, incoming: &Incoming, counted_bytes: u64) {
+        if self.whose.quota.counts() {
+            let len = incoming.file.len_bytes().unwrap_or(counted_bytes);
+            self.whose.quota.give(counted_bytes.saturating_sub(len));
+        }
+    }
+
+    /// The length of a file that is about to go, where lengths are counted.
+    fn counted(&self, dir: &dyn Dir, name: &str) -> u64 {
+        if !self.whose.quota.counts() {
+            return 0;
+        }
+        let len = dir.open(name).and_then(|file| file.len_bytes());
+        len.unwrap_or(0)
+    }
+
     fn close_quietly(&mut self) {
         if let Opened::Written { incoming, .. } = std::mem::replace(&mut self.opened, Opened::None)
         {
@@ -406,10 +542,19 @@ impl Session {
                 "a read of more than {PIECE_BYTES} bytes"
             )));
         }
-        let Some(mut piece) = self.shared.outgoing.take(FRAME_TIMEOUT) else {
-            return Err(Error::unavailable(
-                "no memory to read into was free within a minute",
-            ));
+        let tenant = self.whose.tenant;
+        let begin = self.shared.clock.now();
+        let mut piece = loop {
+            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
+                break piece;
+            }
+            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
+                return Err(Error::unavailable(
+                    "no memory to read into was free for too long",
+                ));
+            }
+            let busy = Message::Store(StoreMessage::Reply(Reply::Busy));
+            self.conn.send(&busy, FRAME_TIMEOUT)?;
         };
         let sent = match file.read_at(&mut piece[..len], at) {
             Ok(()) => self
@@ -418,7 +563,7 @@ impl Session {
                 .map(|()| None),
             Err(error) => Ok(Some(error)),
         };
-        self.shared.outgoing.give(piece);
+        self.shared.outgoing.give(tenant, piece);
         match sent {
             Ok(None) => Ok(()),
             Ok(Some(error)) => Err(error),
@@ -426,4 +571,18 @@ impl Session {
             Err(_) => Ok(()),
         }
     }
+}
+
+/// Counts that a file becomes so long.
+fn grow(quota: &Quota, counted_bytes: &mut u64, end: u64) -> Result<()> {
+    quota.take(end.saturating_sub(*counted_bytes))?;
+    *counted_bytes = end.max(*counted_bytes);
+    Ok(())
+}
+
+/// What turns are given to: the files of one job of one tenant.
+fn job_of(tenant: u64, dir: &StoreDir) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (tenant, dir.names().next()).hash(&mut hasher);
+    hasher.finish()
 }

@@ -1,7 +1,7 @@
 //! Who may send when: against every order of offers, arrivals, silences and departures.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_server::pull::{Limits, Pull};
+use orcheck_server::pull::{Begins, Limits, Pull};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,15 @@ const LIMITS: Limits = Limits {
     idle: Duration::from_millis(50),
     stall: Duration::from_secs(1),
     turn_bytes: 4 * PIECE,
+    turn: Duration::from_secs(5),
 };
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+fn job(id: u64) -> u64 {
+    id % 3
 }
 
 /// What a sender and the disk know by themselves.
@@ -25,7 +30,8 @@ fn ms(ms: u64) -> Duration {
 struct Model {
     /// By stream: bytes that it has left, pieces that it may send, whether one is coming.
     streams: BTreeMap<u64, (u64, u32, bool)>,
-    in_memory: u32,
+    /// The job of each piece that came and is not written yet.
+    in_memory: Vec<u64>,
 }
 
 impl Model {
@@ -34,6 +40,10 @@ impl Model {
             let (_, granted, _) = self.streams.get_mut(&id).expect("a grant to nobody");
             *granted += pieces;
         }
+    }
+
+    fn coming(&self) -> u32 {
+        self.streams.values().filter(|one| one.2).count() as u32
     }
 }
 
@@ -53,7 +63,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..6u64, 1..9u64).prop_map(|(id, pieces)| Event::Offer(id, pieces * PIECE)),
         5 => (0..6u64).prop_map(Event::Begins),
         5 => (0..6u64).prop_map(Event::Arrives),
-        5 => Just(Event::Written),
+        3 => Just(Event::Written),
         1 => (0..6u64).prop_map(Event::Pauses),
         1 => (0..6u64).prop_map(Event::Ends),
         2 => (1..400u64).prop_map(Event::Passes),
@@ -65,54 +75,51 @@ proptest! {
 
     // Breaks if: what is promised is not counted, or what is in memory.
     #[test]
-    fn in_any_order_no_more_is_wanted_than_there_is_memory_for(
+    fn in_any_order_no_more_is_taken_in_than_there_is_memory_for(
         events in proptest::collection::vec(event(), 1..200)
     ) {
         let mut pull = Pull::new(LIMITS);
         let mut model = Model::default();
         let mut now = Duration::ZERO;
-        // Streams that were silent may send late what they were granted: memory beyond the bound.
-        let mut late = 0;
         for event in events {
             now += ms(1);
             let grants = match event {
                 Event::Offer(id, bytes) => {
                     let entry = model.streams.entry(id).or_default();
                     entry.0 = entry.0.max(bytes);
-                    pull.offer(now, id, id % 3, bytes)
+                    pull.offer(now, id, job(id), bytes)
                 }
                 Event::Begins(id) => {
-                    let may = match model.streams.get_mut(&id) {
-                        Some((_, granted, coming)) if *granted > 0 && !*coming => {
-                            *granted -= 1;
-                            *coming = true;
-                            model.in_memory += 1;
-                            true
-                        }
+                    match model.streams.get_mut(&id) {
                         Some((_, _, true)) => continue,
-                        _ => false,
-                    };
-                    prop_assert_eq!(pull.begins(now, id), may);
-                    Vec::new()
+                        Some((_, granted, coming)) if *granted > 0 => {
+                            match pull.begins(now, id, job(id)) {
+                                Begins::Now => {
+                                    *granted -= 1;
+                                    *coming = true;
+                                }
+                                // What it may send stays.
+                                other => prop_assert_eq!(other, Begins::Waits),
+                            }
+                        }
+                        _ => prop_assert_eq!(pull.begins(now, id, job(id)), Begins::Unwanted),
+                    }
+                    pull.tick(now)
                 }
                 Event::Arrives(id) => match model.streams.get_mut(&id) {
                     Some((left, _, coming)) if *coming => {
                         *coming = false;
                         *left = left.saturating_sub(PIECE);
-                        pull.arrived(now, id, PIECE)
+                        model.in_memory.push(job(id));
+                        pull.arrived(now, id)
                     }
                     _ => continue,
                 },
-                Event::Written => {
-                    let coming = model.streams.values().filter(|one| one.2).count() as u32;
-                    if model.in_memory <= coming {
-                        continue;
-                    }
-                    model.in_memory -= 1;
-                    pull.freed(now)
-                }
+                Event::Written => match model.in_memory.pop() {
+                    Some(job) => pull.freed(now, job),
+                    None => continue,
+                },
                 Event::Pauses(id) => {
-                    late = late.max(2 * model.streams.len() as u32);
                     if let Some((left, ..)) = model.streams.get_mut(&id) {
                         *left = 0;
                     }
@@ -127,41 +134,37 @@ proptest! {
                 }
                 Event::Passes(time) => {
                     now += ms(time);
-                    late = late.max(2 * model.streams.len() as u32);
                     pull.tick(now)
                 }
             };
             model.take(grants);
-            let promised: u32 = model.streams.values().map(|one| one.1).sum();
             for (_, granted, coming) in model.streams.values() {
                 prop_assert!(granted + u32::from(*coming) <= LIMITS.window);
             }
-            prop_assert!(model.in_memory + promised <= LIMITS.pieces + late);
+            prop_assert!(model.in_memory.len() as u32 + model.coming() <= LIMITS.pieces);
         }
         // Whoever offers gets its turn when those before it have had theirs.
-        for _ in 0..2000 {
+        for _ in 0..4000 {
             now += ms(7);
             let ids: Vec<u64> = model.streams.keys().copied().collect();
             for id in ids {
                 let (left, granted, coming) = model.streams[&id];
                 if coming {
-                    let entry = model.streams.get_mut(&id).unwrap();
-                    *entry = (left.saturating_sub(PIECE), granted, false);
-                    let grants = pull.arrived(now, id, PIECE);
+                    *model.streams.get_mut(&id).unwrap() = (left.saturating_sub(PIECE), granted, false);
+                    model.in_memory.push(job(id));
+                    let grants = pull.arrived(now, id);
                     model.take(grants);
                 } else if granted > 0 {
-                    prop_assert!(pull.begins(now, id));
-                    model.in_memory += 1;
-                    *model.streams.get_mut(&id).unwrap() = (left, granted - 1, true);
+                    if pull.begins(now, id, job(id)) == Begins::Now {
+                        *model.streams.get_mut(&id).unwrap() = (left, granted - 1, true);
+                    }
                 } else if left > 0 {
-                    let grants = pull.offer(now, id, id % 3, left);
+                    let grants = pull.offer(now, id, job(id), left);
                     model.take(grants);
                 }
             }
-            let coming = model.streams.values().filter(|one| one.2).count() as u32;
-            while model.in_memory > coming {
-                model.in_memory -= 1;
-                let grants = pull.freed(now);
+            while let Some(job) = model.in_memory.pop() {
+                let grants = pull.freed(now, job);
                 model.take(grants);
             }
             let grants = pull.tick(now);
@@ -188,46 +191,101 @@ fn a_stream_that_stops_delays_nobody_for_long() {
     // The third goes on alone, past both that say nothing.
     for round in 0..20 {
         let now = ms(60 + 10 * round);
-        assert!(pull.begins(now, 3));
-        assert_eq!(pull.arrived(now, 3, PIECE), [(3, 1)]);
-        assert_eq!(pull.freed(now), []);
+        assert_eq!(pull.begins(now, 3, 0), Begins::Now);
+        assert_eq!(pull.arrived(now, 3), [(3, 1)]);
+        assert_eq!(pull.freed(now, 0), []);
     }
-    // One of them is heard of again: what it was granted is taken, and it waits for its turn like any other.
-    assert!(pull.begins(ms(1300), 1));
-    assert_eq!(pull.arrived(ms(1301), 1, PIECE), [(1, 1)]);
+    // One of them is heard of again, and has its turn; the other one as well, where a turn is free.
+    assert_eq!(pull.begins(ms(262), 1, 0), Begins::Waits);
+    assert_eq!(pull.tick(ms(262)), [(1, 0)]);
+    assert_eq!(pull.begins(ms(263), 1, 0), Begins::Now);
+    assert_eq!(pull.begins(ms(263), 2, 0), Begins::Waits);
+    assert_eq!(pull.tick(ms(263)), []);
+    assert_eq!(pull.arrived(ms(264), 1), [(1, 1)]);
     // One that stops in the middle of a piece is given more time: it may have a slow link.
     let mut pull = Pull::new(Limits {
         at_once: 1,
         ..LIMITS
     });
     pull.offer(ms(0), 1, 0, 100 * PIECE);
-    assert!(pull.begins(ms(10), 1));
+    assert_eq!(pull.begins(ms(10), 1, 0), Begins::Now);
     assert_eq!(pull.offer(ms(20), 2, 0, PIECE), []);
     assert_eq!(pull.tick(ms(1009)), []);
     assert_eq!(pull.due(), Some(ms(1010)));
     assert_eq!(pull.tick(ms(1010)), [(2, 1)]);
 }
 
+/// Lets whoever has a turn send; the pieces that came until the stream `id` may send one.
+fn pieces_before(pull: &mut Pull, id: u64, others: std::ops::Range<u64>, every: Duration) -> u64 {
+    let (mut came, mut now) = (0, ms(1));
+    while pull.begins(now, id, 8) != Begins::Now {
+        now += every;
+        let sends = |other: &u64| pull.begins(now, *other, 7) == Begins::Now;
+        let other = others.clone().find(sends).expect("nobody may send");
+        pull.arrived(now, other);
+        pull.freed(now, 7);
+        came += 1;
+        assert!(came < 10_000, "it never has its turn");
+    }
+    came
+}
+
 // Breaks if: turns go in the order of the offers alone; a job of many files would keep a small one waiting.
 #[test]
 fn a_job_of_one_file_does_not_wait_behind_a_job_of_many() {
-    let mut pull = Pull::new(Limits {
+    let limits = Limits {
         at_once: 1,
         ..LIMITS
+    };
+    let many = || {
+        let mut pull = Pull::new(limits);
+        for id in 0..50 {
+            pull.offer(ms(0), id, 7, u64::MAX);
+        }
+        assert_eq!(pull.offer(ms(0), 99, 8, 2 * PIECE), []);
+        pull
+    };
+    let came = pieces_before(&mut many(), 99, 0..50, ms(1));
+    assert!(came * PIECE <= LIMITS.turn_bytes + 3 * PIECE, "{came}");
+    // Breaks if: a turn has no end in time; tiny pieces that keep coming would last for ever.
+    let slow = Limits {
+        turn_bytes: u64::MAX,
+        ..limits
+    };
+    let mut pull = Pull::new(slow);
+    pull.offer(ms(0), 0, 7, u64::MAX);
+    pull.offer(ms(0), 99, 8, 2 * PIECE);
+    let came = pieces_before(&mut pull, 99, 0..1, ms(40));
+    assert!(came <= 5000 / 40 + 3, "{came}");
+}
+
+// Breaks if: all memory may go to one job; one that stops in the middle of pieces would keep it from all others.
+#[test]
+fn a_job_has_no_more_than_half_of_the_memory_while_others_wait() {
+    let mut pull = Pull::new(Limits {
+        at_once: 6,
+        ..LIMITS
     });
-    for id in 0..50 {
-        pull.offer(ms(0), id, 7, 100 * PIECE);
+    for id in 0..3 {
+        assert_eq!(pull.offer(ms(0), id, 7, 100 * PIECE), [(id, 2)]);
     }
-    assert_eq!(pull.offer(ms(0), 99, 8, 2 * PIECE), []);
-    let mut came = 0;
-    let mut now = ms(0);
-    while !pull.begins(now, 99) {
-        now += ms(1);
-        let active = (0..50).find(|&id| pull.begins(now, id));
-        let active = active.expect("nobody may send");
-        pull.arrived(now, active, PIECE);
-        pull.freed(now);
-        came += PIECE;
-        assert!(came <= LIMITS.turn_bytes + 3 * PIECE, "{came}");
+    // It has all while it is alone.
+    for id in 0..3 {
+        assert_eq!(pull.begins(ms(1), id, 7), Begins::Now);
+    }
+    assert_eq!(pull.offer(ms(2), 99, 8, 100 * PIECE), []);
+    assert!(pull.waits(99));
+    // What becomes free is the other's, until it has half.
+    for written in 1..=3 {
+        assert_eq!(pull.arrived(ms(2 + written), written - 1), []);
+        let grants = pull.freed(ms(2 + written), 7);
+        assert_eq!(
+            grants,
+            if written <= 2 {
+                vec![(99, 1)]
+            } else {
+                vec![(0, 1)]
+            }
+        );
     }
 }

@@ -28,6 +28,7 @@ fn tenant(name: &str, byte: u8) -> Tenant {
     Tenant {
         name: name.to_owned(),
         key: Key::new([byte; 32]),
+        quota_bytes: None,
     }
 }
 
@@ -45,9 +46,12 @@ fn config(dir: &Path, at: Option<&Address>) -> Config {
 
 impl Running {
     fn start(dir: &Path, steps: Steps, at: Option<&Address>) -> Self {
-        let server = Server::bind(&config(dir, at), Arc::new(SystemClock), steps).unwrap();
+        Self::of(Server::bind(&config(dir, at), Arc::new(SystemClock), steps).unwrap())
+    }
+
+    fn of(server: Server) -> Self {
         let (at, stopper) = (server.address(), server.stopper());
-        let thread = Some(std::thread::spawn(|| server.run().unwrap()));
+        let thread = Some(std::thread::spawn(|| server.run()));
         Self {
             at,
             stopper,
@@ -247,15 +251,29 @@ fn what_was_not_wanted_is_not_taken_in() {
     assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
     conn.send_bulk(0, &[1; 60_000], LIMIT).unwrap();
     assert!(matches!(ask(&mut conn, Ask::Sync), Reply::Told(told) if told == [60_000]));
-    conn.send_bulk(60_000, &[2; 60_000], LIMIT).unwrap();
     // It may be refused while it is sent, or afterwards.
+    let _ = conn.send_bulk(60_000, &[2; 60_000], LIMIT);
     let _ = conn.send(&Message::Store(StoreMessage::Ask(Ask::Sync)), LIMIT);
     assert!(conn.receive_any(LIMIT).is_err());
     let on_disk = std::fs::read(scratch.path().join("one/file")).unwrap();
     assert_eq!(on_disk, [1; 60_000]);
-    // Bytes for no file, too.
+    // Bytes for no file, too, and pieces without any.
     let mut conn = server.conn();
-    conn.send_bulk(0, &[1; 10], LIMIT).unwrap();
+    let _ = conn.send_bulk(0, &[1; 10], LIMIT);
+    assert!(conn.receive_any(LIMIT).is_err());
+    let mut conn = server.conn();
+    let create = Ask::Create(StoreDir::default(), "empty".to_owned(), false);
+    assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
+    let _ = conn.send_bulk(0, &[], LIMIT);
+    assert!(conn.receive_any(LIMIT).is_err());
+    // And a message that is longer than any question.
+    let mut conn = server.conn();
+    let long = Message::Record {
+        step: 1,
+        level: orcheck_format::Level::Global,
+        bytes: vec![0; 1 << 20],
+    };
+    let _ = conn.send(&long, LIMIT);
     assert!(conn.receive_any(LIMIT).is_err());
 }
 
@@ -280,6 +298,86 @@ fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
     dir.sync().unwrap();
     drop(again);
     assert_eq!(dir.list().err().unwrap().kind(), ErrorKind::Unavailable);
+}
+
+// Breaks if: a directory whose sync failed tells only the one who asked; the others' names may be lost with it.
+#[test]
+fn all_who_changed_names_are_told_when_a_disk_loses_names() {
+    let scratch = Scratch::new("names");
+    let plan = FaultPlan::new().at_site("dir.sync", 1, Verdict::Fail(5));
+    let server = Running::start(scratch.path(), plan.only_where("/one").steps().1, None);
+    let first = server.open(&scratch, 1);
+    let second = server.open(&scratch, 1);
+    let create = |dir: &Arc<dyn Dir>, name: &str| {
+        let file = dir.create(name, Create::Buffered).unwrap();
+        file.sync().unwrap();
+        file.close().unwrap();
+    };
+    create(&first, "a");
+    create(&second, "b");
+    assert!(first.sync().unwrap_err().message().contains("EIO"));
+    assert!(second.sync().unwrap_err().message().contains("lost names"));
+    // Who has been told goes on; so does another thread, for what it did itself.
+    create(&first, "c");
+    let other = Arc::clone(&first);
+    std::thread::spawn(move || create(&other, "d"))
+        .join()
+        .unwrap();
+    assert!(first.sync().is_err());
+    first.sync().unwrap();
+    create(&second, "e");
+    second.sync().unwrap();
+    let names: Vec<String> = first
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|one| one.name)
+        .collect();
+    assert_eq!(names, ["a", "b", "c", "d", "e"]);
+}
+
+// Breaks if: what is written, or what is reserved, is not counted; or what was there before the server began.
+#[test]
+fn nobody_gets_beyond_its_quota() {
+    let scratch = Scratch::new("quota");
+    let open = |quota| {
+        let mut config = config(scratch.path(), None);
+        config.tenants[0].quota_bytes = Some(quota);
+        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        Running::of(server)
+    };
+    let server = open(10 << 20);
+    let dir = server.open(&scratch, 1).child("job", true).unwrap();
+    assert!(dir.free_bytes().unwrap() <= 10 << 20);
+    let bytes = pattern(6 << 20);
+    let file = dir.create("first", Create::Direct).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    file.close().unwrap();
+    // Neither reserved nor written, and nobody else is touched.
+    let file = dir.create("second", Create::Direct).unwrap();
+    let refused = file.allocate(6 << 20).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(refused.message().contains("beyond the quota"), "{refused}");
+    let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
+    assert_eq!(written.err().unwrap().kind(), ErrorKind::NoSpace);
+    drop(file);
+    write_small(&*server.open(&scratch, 2), "small", &bytes).unwrap();
+    dir.remove("second").unwrap();
+    dir.rename("first", "renamed").unwrap();
+    drop(server);
+    let server = open(10 << 20);
+    let dir = server.open(&scratch, 1).child("job", false).unwrap();
+    let file = dir.create("third", Create::Direct).unwrap();
+    assert!(file.allocate(5 << 20).is_err());
+    file.allocate(4 << 20).unwrap();
+    file.truncate(1 << 20).unwrap();
+    file.close().unwrap();
+    assert_eq!(dir.free_bytes().unwrap(), 3 << 20);
+    write_small(&*dir, "third", &bytes[..2 << 20]).unwrap();
+    assert_eq!(dir.free_bytes().unwrap(), 2 << 20);
+    dir.remove("renamed").unwrap();
+    assert_eq!(dir.free_bytes().unwrap(), 8 << 20);
 }
 
 #[test]

@@ -29,10 +29,14 @@ const POLL: Duration = Duration::from_millis(50);
 pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     raise_open_files();
     let tenants = args.keys.iter().map(|text| tenant(text, args.encrypt));
+    let mut tenants = tenants.collect::<Result<Vec<_>>>()?;
+    for text in &args.quota_gib {
+        set_quota(&mut tenants, text)?;
+    }
     let config = Config {
         address: Address::Tcp(args.listen),
         dir: args.dir.clone(),
-        tenants: tenants.collect::<Result<Vec<_>>>()?,
+        tenants,
         pieces: args.memory_mib / PIECE_MIB,
         at_once: args.at_once as usize,
     };
@@ -51,7 +55,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     }
     thread
         .join()
-        .unwrap_or_else(|_| Err(Error::internal("the server panicked")))?;
+        .map_err(|_| Error::internal("the server panicked"))?;
     Ok(Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         text: String::new(),
@@ -73,5 +77,21 @@ fn tenant(text: &str, encrypt: bool) -> Result<Tenant> {
             bytes: *secret.bytes(),
             encrypt,
         },
+        quota_bytes: None,
     })
+}
+
+/// `NAME=GIB` or `GIB`.
+fn set_quota(tenants: &mut [Tenant], text: &str) -> Result<()> {
+    let (name, gib) = text.split_once('=').unwrap_or((DEFAULT_NAME, text));
+    let refused = |why: &str| Error::invalid(format!("--quota-gib {text}: {why}"));
+    let gib: f64 = gib
+        .parse()
+        .ok()
+        .filter(|gib| (0.0..1e9).contains(gib))
+        .ok_or_else(|| refused("expected GiB from 0"))?;
+    let tenant = tenants.iter_mut().find(|tenant| tenant.name == name);
+    let tenant = tenant.ok_or_else(|| refused("there is no key of that name"))?;
+    tenant.quota_bytes = Some((gib * (1u64 << 30) as f64) as u64);
+    Ok(())
 }

@@ -66,6 +66,7 @@ impl Serving {
             Tenant {
                 name: format!("ost{number}"),
                 key: Secret::new([number as u8; 32]),
+                quota_bytes: None,
             }
         };
         let config = Config {
@@ -90,7 +91,7 @@ impl Serving {
                 let _ = there.read(&mut [0]);
                 stopper.stop();
             });
-            server.run().unwrap();
+            server.run();
             if let Some(hook) = hook {
                 hook.write(&root.join(KEYS));
             }

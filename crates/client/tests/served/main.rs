@@ -5,6 +5,8 @@
 #![allow(dead_code)] // helpers of the tests that are not here
 #![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
 
+mod agents;
+
 #[path = "../session/disk.rs"]
 mod disk;
 #[path = "../session/encoding.rs"]

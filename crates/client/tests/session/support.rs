@@ -47,6 +47,7 @@ fn global_dir(root: &Path, number: u32) -> String {
             Tenant {
                 name: format!("ost{number}"),
                 key: Key::new([number as u8; 32]),
+                quota_bytes: None,
             }
         };
         let config = Config {

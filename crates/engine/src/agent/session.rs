@@ -27,11 +27,12 @@ use orcheck_io::net::Listener;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::pool::Pool;
 use orcheck_io::ram::Ram;
+use orcheck_io::served::is_served;
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn;
 use orcheck_plan::Placement;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -325,7 +326,10 @@ fn make_host(
     let shape = IndexShape::of(node);
     let root = (!plan.node_root.is_empty()).then(|| what.working_dir.join(&plan.node_root));
     let servers: Vec<PathBuf> = (plan.servers.iter())
-        .map(|server| what.working_dir.join(server))
+        .map(|server| match is_served(Path::new(server)) {
+            true => PathBuf::from(server),
+            false => what.working_dir.join(server),
+        })
         .collect();
     let mut places = Places::open(&plan.job, &node.name, root.as_ref(), &servers, steps, false)?;
     places.losses = what.losses;

@@ -393,7 +393,6 @@ fn store_messages() -> Vec<StoreMessage> {
     let node = job.child("n0").unwrap();
     let file = || "epoch-000007.claim".to_owned();
     let asks = [
-        Ask::Begin,
         Ask::Holds(job.clone(), file()),
         Ask::Open(node.clone(), file()),
         Ask::Create(node.clone(), file(), true),

@@ -127,13 +127,19 @@ impl ServedFile {
                     }
                 }
                 Ok(Reply::Failed(kind, text)) => {
-                    // What was asked for behind it is answered too, by nothing that anybody wants.
-                    let error = Error::new(kind, text);
-                    return if asked == index + 1 {
-                        Ok(Some(error))
-                    } else {
-                        Err(line.conn.give_up(error))
-                    };
+                    // What was asked for behind it is answered too, and nobody wants it.
+                    for _ in index + 1..asked {
+                        match line.answer()? {
+                            Err(coming) if coming as u64 <= PIECE_BYTES => {
+                                let mut unwanted = vec![0; coming];
+                                line.conn
+                                    .receive_bulk(&mut unwanted, super::ANSWER_TIMEOUT)?;
+                            }
+                            Ok(Reply::Failed(..)) => {}
+                            other => return Err(line.strange(&other)),
+                        }
+                    }
+                    return Ok(Some(Error::new(kind, text)));
                 }
                 other => return Err(line.strange(&other)),
             }
@@ -250,13 +256,16 @@ impl File for ServedFile {
 
 impl Drop for ServedFile {
     fn drop(&mut self) {
-        let locked = self.locked.load(Ordering::Acquire);
-        if !locked && self.written.is_some() {
+        // What was written and not closed ends with its connection.
+        let left = self.written.is_some() && !self.locked.load(Ordering::Acquire);
+        if left || guard(&self.line).is_none() {
             return;
         }
-        // Who drops a lock may take it again at once: it has to be open by then.
-        let closed = !locked || self.ask("close", Ask::Close).is_ok();
-        if let Some(line) = guard(&self.line).take().filter(|_| closed) {
+        // Who drops a lock may take it again at once: it has to be open by then. And a file that stays open keeps its
+        // space when it is removed.
+        if self.ask("close", Ask::Close).is_ok()
+            && let Some(line) = guard(&self.line).take()
+        {
             self.server.give(line);
         }
     }

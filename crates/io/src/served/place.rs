@@ -23,6 +23,15 @@ pub fn is_served(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with(SCHEME))
 }
 
+/// What messages and records call a root: that of a server without where its key comes from.
+#[must_use]
+pub fn shown(root: &str) -> &str {
+    match root.split_once('?') {
+        Some((shown, _)) if root.starts_with(SCHEME) => shown,
+        _ => root,
+    }
+}
+
 /// The same text with the source of the key in it, so that another process understands it as this one does.
 #[must_use]
 pub fn with_key(path: &Path) -> PathBuf {
