@@ -460,6 +460,8 @@ impl Session {
                 }
                 if ask == Ask::Close {
                     self.count_anew(&incoming, counted_bytes);
+                    // The thread that wrote it last may have it for a moment longer; its lock opens now.
+                    drop(incoming.file.give_lock());
                     return told;
                 }
                 self.opened = Opened::Written {
@@ -522,11 +524,17 @@ impl Session {
     }
 
     fn close_quietly(&mut self) {
-        if let Opened::Written { incoming, .. } = std::mem::replace(&mut self.opened, Opened::None)
+        let opened = std::mem::replace(&mut self.opened, Opened::None);
+        if let Opened::Written {
+            incoming,
+            counted_bytes,
+            ..
+        } = opened
         {
             self.shared.pull(|pull, now| pull.pauses(now, self.id));
             // Nobody asked whether it went well.
             let _ = incoming.settle();
+            self.count_anew(&incoming, counted_bytes);
         }
     }
 
