@@ -8,6 +8,7 @@
 #   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
 #   nodes      agents, strangers at their doors, nodes that are cut off or lost
+#   servers    a staging I/O server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
 #   survival   real jobs on 16 and 32 nodes, of which some are lost with their disks, against the formula
@@ -62,6 +63,9 @@ stage_nodes() {
     ORCHECK_TRIALS=$(some 400) tests orcheck-client faults agents:: partition:: strangers:: survival:: || bad=1
     return $bad
 }
+stage_servers() { # the last one: 50 checkpoints each
+    ORCHECK_TRIALS=$(some 200) tests orcheck-client faults servers::
+}
 stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
@@ -86,7 +90,7 @@ stage_torture() {
         python3 bench/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
-(($#)) || set -- kills power blocks faults nodes models jobs survival fuzz torture
+(($#)) || set -- kills power blocks faults nodes servers models jobs survival fuzz torture
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
 done
