@@ -182,9 +182,10 @@ fn cut_off(again: bool) -> Result<Verdict, Failure> {
     }
     // From the node that was cut off it is the others that are gone.
     let beyond = |node: &u32| (*node == u32::from(holder)) != (holder == 0);
+    // Who waits for a node names it so, and who lost the connection to it otherwise.
     let names: Vec<String> = (0..HOSTS.nodes)
         .filter(beyond)
-        .map(|node| format!("node 'n{node}'"))
+        .flat_map(|node| [format!("node 'n{node}'"), format!("node n{node} is gone")])
         .collect();
     let named = |text: &String| names.iter().any(|name| text.contains(name));
     if !story.run(1).errors.iter().any(named) {
