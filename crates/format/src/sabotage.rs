@@ -248,13 +248,13 @@ switches! {
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
-    StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served full_disk";
+    StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
     Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server served beyond_its_quota";
     PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
-    PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull any_order; orcheck-server pull half_of_the_memory";
+    PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull half_of_the_memory";
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";

@@ -6,11 +6,12 @@ use orcheck_io::conn::Received;
 use orcheck_io::net::{Address, Key};
 use orcheck_io::testing::{FaultPlan, Scratch};
 use orcheck_io::{
-    Conn, Create, Dir, Steps, SystemClock, Verdict, open_dir, read_small, write_small,
+    Conn, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir, read_small,
+    write_small,
 };
 use orcheck_server::{Config, Server, Stopper, Tenant};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -224,7 +225,65 @@ fn a_lock_opens_with_its_connection() {
     }
 }
 
-// Breaks if: `sync` does not wait for what is in memory, or forgets its error.
+/// A disk whose writes of one file wait until they are let go.
+#[derive(Default)]
+struct SlowDisk {
+    /// Whether a write has come, and whether writes may go on.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl SlowDisk {
+    fn wait_for(&self, so: impl Fn(&(bool, bool)) -> bool) {
+        let state = self.state.lock().unwrap();
+        let not_yet = |state: &mut (bool, bool)| !so(state);
+        let waited = self.changed.wait_timeout_while(state, LIMIT, not_yet);
+        assert!(!waited.unwrap().1.timed_out());
+    }
+
+    fn let_go(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl StepHook for SlowDisk {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site == "file.write" && step.target.ends_with("container") {
+            self.state.lock().unwrap().0 = true;
+            self.changed.notify_all();
+            self.wait_for(|(_, may)| *may);
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: `sync` does not wait for what is in memory.
+#[test]
+fn nothing_is_durable_before_it_is_written() {
+    let scratch = Scratch::new("slow");
+    let disk = Arc::new(SlowDisk::default());
+    let steps = Steps::with(Arc::clone(&disk) as Arc<dyn StepHook>);
+    let server = Running::start(scratch.path(), steps, None);
+    let dir = server.open(&scratch, 1);
+    let file = dir.create("container", Create::Direct).unwrap();
+    let bytes = pattern(2 * PIECE);
+    file.write_at(&bytes, 0).unwrap();
+    disk.wait_for(|(came, _)| *came);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let file = &file;
+        scope.spawn(move || tell.send(file.sync()).unwrap());
+        // For long enough that the server says that it lives.
+        let early = told.recv_timeout(Duration::from_millis(1500));
+        disk.let_go();
+        assert!(early.is_err(), "{early:?}");
+        told.recv_timeout(LIMIT).unwrap().unwrap();
+    });
+    assert!(std::fs::read(scratch.path().join("one/container")).unwrap() == bytes);
+}
+
+// Breaks if: `sync` forgets the error of a write.
 #[test]
 fn a_full_disk_is_told_before_anything_counts_as_durable() {
     let scratch = Scratch::new("full");
