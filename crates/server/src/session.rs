@@ -350,13 +350,10 @@ impl Session {
                 } else {
                     Create::Buffered
                 };
+                let instance = self.shared.instance();
                 let file = self.patiently(|| dir.create(&name, how))?;
                 let is_direct = u64::from(file.is_direct());
-                let told = vec![
-                    is_direct,
-                    file.alignment_bytes().into(),
-                    self.shared.instance(),
-                ];
+                let told = vec![is_direct, file.alignment_bytes().into(), instance];
                 self.opened = Opened::Written {
                     incoming: Incoming::new(self.shared.next_file(), file),
                     first_bytes: FIRST_BYTES,
@@ -372,6 +369,8 @@ impl Session {
 
     /// Names that change; tells what the server calls itself.
     fn change(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        // Asked for before: this name, too, may be among those that are lost meanwhile.
+        let instance = self.shared.instance();
         match ask {
             Ask::Rename(dir, from, to) => {
                 let dir = self.dir(&dir)?;
@@ -395,18 +394,18 @@ impl Session {
             }
             other => return Err(Error::internal(format!("{other:?} changes no name"))),
         }
-        Ok(vec![self.shared.instance()])
+        Ok(vec![instance])
     }
 
     fn about_dir(&mut self, ask: Ask) -> Result<Vec<u64>> {
         match ask {
             Ask::SyncNames(dir) => {
                 let dir = self.dir(&dir)?;
-                let instance = self.shared.instance();
                 let synced = self.patiently(|| dir.sync());
                 // Breaks if: only this caller is told; the disk tells of its loss once.
                 synced.inspect_err(|_| self.shared.names_lost())?;
-                Ok(vec![instance])
+                // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
+                Ok(vec![self.shared.instance()])
             }
             Ask::Child(dir, create) => {
                 let root = Arc::clone(&self.whose.root);
