@@ -57,6 +57,10 @@ pub trait File: Send + Sync {
     fn will_need(&self, at: u64, len: u64) {
         let _ = (at, len);
     }
+    /// From now on reads go past the page cache, where the file system can do that; whether it can.
+    fn bypass_cache(&mut self) -> bool {
+        false
+    }
     /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
     /// cannot reserve is no error: lack of space then shows while writing.
     fn allocate(&self, len: u64) -> Result<()>;
@@ -448,6 +452,18 @@ impl File for OsFile {
             return Err(self.read_ended(at, buf.len(), found));
         }
         Ok(())
+    }
+
+    fn bypass_cache(&mut self) -> bool {
+        if !self.direct && self.steps.refuse("file.direct", &self.path).is_none() {
+            let asked = fs::fcntl_getfl(&self.handle)
+                .and_then(|flags| fs::fcntl_setfl(&self.handle, flags | OFlags::DIRECT));
+            if asked.is_ok() {
+                self.direct = true;
+                (self.alignment, self.memory_alignment) = direct_alignment(&self.handle);
+            }
+        }
+        self.direct
     }
 
     fn will_need(&self, at: u64, len: u64) {

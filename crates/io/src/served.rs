@@ -311,6 +311,7 @@ impl Dir for ServedDir {
             &self.server,
             line,
             self.full(name),
+            0,
             written,
         )))
     }
@@ -322,11 +323,13 @@ impl Dir for ServedDir {
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let ask = Ask::Open(self.dir.clone(), self.check(name)?);
-        let (line, _) = self.begin_file(ask)?;
+        let (line, told) = self.begin_file(ask)?;
+        let [len] = self.server.numbers(told)?;
         Ok(Box::new(ServedFile::new(
             &self.server,
             line,
             self.full(name),
+            len,
             None,
         )))
     }

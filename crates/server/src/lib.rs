@@ -14,11 +14,13 @@
 //! Survives: callers of every kind (`session.rs`), disks of every kind (the caller gets the error), its own death (what
 //! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
 
+mod ahead;
 mod intake;
 pub mod pull;
 mod quota;
 mod session;
 
+use ahead::Slots;
 use intake::{Intake, Memory, guard};
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
@@ -84,6 +86,10 @@ pub(crate) struct Shared {
     intake: OnceLock<Intake>,
     /// Memory for what is read.
     pub(crate) outgoing: Memory,
+    /// Memory for what is read before it is asked for. It may be held for long: nobody waits for it.
+    pub(crate) ahead: Memory,
+    /// Files that are read ahead at the same time.
+    pub(crate) slots: Arc<Slots>,
     files: AtomicU64,
     stopping: AtomicBool,
 }
@@ -224,7 +230,9 @@ impl Server {
             pull: Mutex::new(Pull::new(limits)),
             ports: Mutex::default(),
             intake: OnceLock::new(),
-            outgoing: Memory::new(pieces, share, PIECE_BYTES as usize),
+            outgoing: Memory::new(pieces.div_ceil(2), share.div_ceil(2), PIECE_BYTES as usize),
+            ahead: Memory::new(pieces / 2, share.div_ceil(2), PIECE_BYTES as usize),
+            slots: Arc::new(Slots::new(DISK_THREADS)),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         });

@@ -9,9 +9,10 @@
 //! 3. Bytes that were not wanted, beyond the first of a file, end the connection.
 //!
 //! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
-//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`).
+//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading ahead (`ahead.rs`).
 
 use crate::Shared;
+use crate::ahead::Ahead;
 use crate::intake::{Incoming, Piece, small_piece};
 use crate::pull::Begins;
 use crate::quota::Quota;
@@ -19,6 +20,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
+use orcheck_io::memory::Buffer;
 use orcheck_io::{Conn, Create, Dir, File, Poller, Waker, thread};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
@@ -32,6 +34,8 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection without a file that asks nothing ends after so long; callers do not keep theirs for so long.
 const IDLE_TIME: Duration = Duration::from_secs(20);
+/// Nothing is read ahead of who reads less than this at a time: it would be as much work as the reading.
+const AHEAD_LEAST: u64 = 64 << 10;
 /// Small pieces of a file that may wait for the disk.
 const SMALL_MAX: usize = 16;
 /// How often a caller who waits is told that the server lives.
@@ -54,10 +58,25 @@ impl Port {
     }
 }
 
+/// A file that is read.
+struct Reading {
+    file: Arc<dyn File>,
+    len_bytes: u64,
+    /// Where the last read ended.
+    end: u64,
+    ahead: Option<Ahead>,
+}
+
+/// Where memory came from that was read into.
+enum Pool {
+    Outgoing,
+    Ahead,
+}
+
 /// The file of a connection.
 enum Opened {
     None,
-    Read(Box<dyn File>),
+    Read(Reading),
     Written {
         incoming: Arc<Incoming>,
         /// Bytes that may come without being wanted.
@@ -254,7 +273,10 @@ impl Session {
         let reply = match ask {
             Ask::Offer(bytes) => return self.offered(bytes),
             Ask::Need(at, len) => {
-                if let Opened::Read(file) = &self.opened {
+                if let Opened::Read(Reading {
+                    file, ahead: None, ..
+                }) = &self.opened
+                {
                     file.will_need(at, len);
                 }
                 return Ok(());
@@ -338,7 +360,12 @@ impl Session {
                 let dir = self.dir(&dir)?;
                 let file = self.patiently(|| dir.open(&name))?;
                 let len = file.len_bytes()?;
-                self.opened = Opened::Read(file);
+                self.opened = Opened::Read(Reading {
+                    file: file.into(),
+                    len_bytes: len,
+                    end: u64::MAX,
+                    ahead: None,
+                });
                 Ok(vec![len])
             }
             Ask::Create(dir, name, direct) => {
@@ -430,15 +457,19 @@ impl Session {
     fn about_file(&mut self, ask: Ask) -> Result<Vec<u64>> {
         match std::mem::replace(&mut self.opened, Opened::None) {
             Opened::None => Err(Error::invalid("no file is open on this connection")),
-            Opened::Read(file) => {
+            Opened::Read(mut reading) => {
+                let file = &reading.file;
                 let told = match ask {
                     Ask::Length => file.len_bytes().map(|len| vec![len]),
                     Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
                     Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![]),
-                    Ask::Close => return self.patiently(|| file.close()).map(|()| vec![]),
+                    Ask::Close => {
+                        self.stop_ahead(&mut reading);
+                        return Ok(vec![]);
+                    }
                     other => Err(Error::invalid(format!("{other:?} of a file that is read"))),
                 };
-                self.opened = Opened::Read(file);
+                self.opened = Opened::Read(reading);
                 told
             }
             Opened::Written {
@@ -524,7 +555,9 @@ impl Session {
 
     fn close_quietly(&mut self) {
         let opened = std::mem::replace(&mut self.opened, Opened::None);
-        if let Opened::Written {
+        if let Opened::Read(mut reading) = opened {
+            self.stop_ahead(&mut reading);
+        } else if let Opened::Written {
             incoming,
             counted_bytes,
             ..
@@ -538,44 +571,127 @@ impl Session {
     }
 
     fn read(&mut self, at: u64, len: u64) -> Result<()> {
-        let Opened::Read(file) = &self.opened else {
+        let Opened::Read(mut reading) = std::mem::replace(&mut self.opened, Opened::None) else {
             return Err(Error::invalid(
                 "no file is open for reading on this connection",
             ));
         };
+        let sent = self.read_from(&mut reading, at, len);
+        self.opened = Opened::Read(reading);
+        sent
+    }
+
+    fn read_from(&mut self, reading: &mut Reading, at: u64, len: u64) -> Result<()> {
         let len = usize::try_from(len.min(PIECE_BYTES + 1)).unwrap_or(usize::MAX);
         if len as u64 > PIECE_BYTES {
             return Err(Error::invalid(format!(
                 "a read of more than {PIECE_BYTES} bytes"
             )));
         }
-        let tenant = self.whose.tenant;
-        let begin = self.shared.clock.now();
-        let mut piece = loop {
-            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
-                break piece;
+        let follows = std::mem::replace(&mut reading.end, at.saturating_add(len as u64)) == at;
+        let (pool, piece, read) = match self.read_before(reading, at, len)? {
+            Some((piece, read)) => (Pool::Ahead, piece, read),
+            None => {
+                let mut piece = self.room_to_read()?;
+                let read = reading.file.read_at(&mut piece[..len], at);
+                (Pool::Outgoing, piece, read)
             }
-            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
-                return Err(Error::unavailable(
-                    "no memory to read into was free for too long",
-                ));
-            }
-            let busy = Message::Store(StoreMessage::Reply(Reply::Busy));
-            self.conn.send(&busy, FRAME_TIMEOUT)?;
         };
-        let sent = match file.read_at(&mut piece[..len], at) {
+        if follows && len as u64 >= AHEAD_LEAST {
+            self.plan_ahead(reading, len);
+        }
+        let sent = match read {
             Ok(()) => self
                 .conn
                 .send_bulk(at, &piece[..len], FRAME_TIMEOUT)
                 .map(|()| None),
             Err(error) => Ok(Some(error)),
         };
-        self.shared.outgoing.give(tenant, piece);
+        self.give_back(&pool, piece);
         match sent {
             Ok(None) => Ok(()),
             Ok(Some(error)) => Err(error),
             // The connection is dead: the next step says so.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// Memory to read into.
+    fn room_to_read(&mut self) -> Result<Buffer> {
+        let begin = self.shared.clock.now();
+        loop {
+            let tenant = self.whose.tenant;
+            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
+                return Ok(piece);
+            }
+            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
+                return Err(Error::unavailable(
+                    "no memory to read into was free for too long",
+                ));
+            }
+            self.reply(Reply::Busy)?;
+        }
+    }
+
+    /// The piece that is asked for, if it was read ahead.
+    fn read_before(
+        &mut self,
+        reading: &mut Reading,
+        at: u64,
+        len: usize,
+    ) -> Result<Option<(Buffer, Result<()>)>> {
+        let Some(ahead) = &mut reading.ahead else {
+            return Ok(None);
+        };
+        if !ahead.is_next(at, len) {
+            ahead.let_go(|piece| self.give_back(&Pool::Ahead, piece));
+            return Ok(None);
+        }
+        loop {
+            match ahead.next(SIGN_OF_LIFE) {
+                Some(read) => return read.map(Some),
+                None => self.reply(Reply::Busy)?,
+            }
+        }
+    }
+
+    /// Has the next pieces read, as far as there is memory.
+    fn plan_ahead(&self, reading: &mut Reading, len: usize) {
+        let (end, len_bytes) = (reading.end, reading.len_bytes);
+        if reading.ahead.is_none() {
+            // What is read once need not push anything out of the page cache. Who refuses is read through it.
+            if let Some(file) = Arc::get_mut(&mut reading.file) {
+                file.bypass_cache();
+            }
+            // Where there is no thread for it the caller waits for each piece.
+            reading.ahead = Ahead::start(&reading.file, &self.shared.slots).ok();
+        }
+        let Some(ahead) = &mut reading.ahead else {
+            return;
+        };
+        let mut next = ahead.end().unwrap_or(end);
+        while ahead.has_room() && next < len_bytes {
+            let tenant = self.whose.tenant;
+            let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
+                return;
+            };
+            let piece = (len as u64).min(len_bytes - next);
+            ahead.plan(next, piece as usize, memory);
+            next += piece;
+        }
+    }
+
+    fn give_back(&self, pool: &Pool, piece: Buffer) {
+        let pool = match pool {
+            Pool::Outgoing => &self.shared.outgoing,
+            Pool::Ahead => &self.shared.ahead,
+        };
+        pool.give(self.whose.tenant, piece);
+    }
+
+    fn stop_ahead(&self, reading: &mut Reading) {
+        if let Some(mut ahead) = reading.ahead.take() {
+            ahead.let_go(|piece| self.give_back(&Pool::Ahead, piece));
         }
     }
 }

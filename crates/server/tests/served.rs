@@ -487,3 +487,74 @@ fn callers_that_stop_in_the_middle_keep_nobody_waiting() {
     file.sync().unwrap();
     assert!(std::fs::read(scratch.path().join("two/container")).unwrap() == bytes);
 }
+
+// Breaks if: what was read ahead is taken for another piece, or its memory is not given back.
+#[test]
+fn readers_get_their_bytes_however_they_go_on() {
+    let scratch = Scratch::new("ahead");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let dir = server.open(&scratch, 1);
+    let bytes = pattern(5 * PIECE + 12_345);
+    std::fs::write(scratch.path().join("one/file"), &bytes).unwrap();
+    const KIB: usize = 1 << 10;
+    // (offset, length) of reads, and how often each goes on where it ended.
+    let ways: [&[(usize, usize, usize)]; 6] = [
+        &[(0, PIECE, 6)],
+        &[(4096, 64 * KIB, 400)],
+        &[(1, PIECE - 1, 6)],
+        &[(0, PIECE, 3), (PIECE, PIECE, 3), (7, 3 * PIECE, 2)],
+        &[(0, 100 * KIB, 4), (400 * KIB, 2 * PIECE, 3), (0, 4096, 2)],
+        &[(0, PIECE, 2), (2 * PIECE, PIECE + 4096, 2), (0, PIECE, 2)],
+    ];
+    let read = |way: &[(usize, usize, usize)]| {
+        let file = dir.open("file").unwrap();
+        for &(begin, len, times) in way {
+            for at in (begin..bytes.len()).step_by(len).take(times) {
+                let len = len.min(bytes.len() - at);
+                let mut into = vec![0; len];
+                file.read_at(&mut into, at as u64).unwrap();
+                assert!(into == bytes[at..at + len], "{len} bytes at {at}");
+            }
+        }
+        // Beyond the end there is nothing, and the connection is as it was.
+        let beyond = file.read_at(&mut [0; 10], bytes.len() as u64 - 9);
+        assert_eq!(beyond.err().unwrap().kind(), ErrorKind::Corrupt);
+        assert_eq!(file.len_bytes().unwrap(), bytes.len() as u64);
+    };
+    // More often, and more at a time, than the server has memory for.
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for way in ways {
+                scope.spawn(move || read(way));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_told_to_who_asked_for_it() {
+    let scratch = Scratch::new("ahead-fails");
+    let bytes = pattern(8 * PIECE);
+    for failing in [1, 2, 3, 5, 8] {
+        let plan = FaultPlan::new().at_site("file.read", failing, Verdict::Fail(5));
+        let steps = plan.only_where("one/file").steps().1;
+        let server = Running::start(scratch.path(), steps, None);
+        std::fs::write(scratch.path().join("one/file"), &bytes).unwrap();
+        let dir = server.open(&scratch, 1);
+        let file = dir.open("file").unwrap();
+        let mut failed = 0;
+        for (index, part) in bytes.chunks(PIECE).enumerate() {
+            let mut into = vec![0; PIECE];
+            match file.read_at(&mut into, (index * PIECE) as u64) {
+                Ok(()) => assert!(into == part),
+                Err(error) => {
+                    failed += 1;
+                    assert!(error.message().contains("read 4194304 bytes"), "{error}");
+                    file.read_at(&mut into, (index * PIECE) as u64).unwrap();
+                    assert!(into == part);
+                }
+            }
+        }
+        assert_eq!(failed, 1, "read {failing}");
+    }
+}

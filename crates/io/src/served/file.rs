@@ -4,6 +4,10 @@
 //! 1. At most what the server wants is on the way, beyond the first bytes of a file.
 //! 2. After a failed sync, or on a lost connection, every call is an error.
 //! 3. A file that was only read gives its connection back when it is dropped; one that was written, when it is closed.
+//! 4. Answers come in the order of the questions: what was asked for ahead is taken, or let go, before anything else.
+//!
+//! How a reader gets on: who reads one piece after the other is likely to go on so, in pieces as long; the next ones are
+//! asked for before the caller has looked at this one, and come straight into its memory if it does want them.
 //!
 //! Not here: directories (`served.rs`).
 
@@ -12,16 +16,69 @@ use crate::file::{File, Lock};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Ask, Error, Reply, Result};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reads that are asked for before the first of them is answered.
-const AHEAD: usize = 2;
+/// Reads that are asked for before the first of them is answered: one comes, one is read, one is looked at.
+const AHEAD: usize = 3;
+
+/// The connection of an open file, and what was asked for on it.
+struct Held {
+    line: Line,
+    /// Pieces (offset, length) that were asked for, with the oldest first, and are not answered yet.
+    asked: VecDeque<(u64, u64)>,
+    /// Where the last read ended.
+    end: u64,
+}
+
+impl Held {
+    fn ask_for(&mut self, at: u64, len: u64) -> Result<()> {
+        self.line.send(Ask::Read(at, len))?;
+        self.asked.push_back((at, len));
+        Ok(())
+    }
+
+    /// Takes what was asked for and is not wanted.
+    fn let_go(&mut self) -> Result<()> {
+        let mut unwanted = Vec::new();
+        while self.asked.pop_front().is_some() {
+            match self.line.answer()? {
+                Err(coming) if coming as u64 <= PIECE_BYTES => {
+                    unwanted.resize(coming, 0);
+                    self.line
+                        .conn
+                        .receive_bulk(&mut unwanted, super::ANSWER_TIMEOUT)?;
+                }
+                Ok(Reply::Failed(..)) => {}
+                other => return Err(self.line.strange(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the piece that was asked for first.
+    fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
+        self.asked.pop_front();
+        match self.line.answer()? {
+            Err(coming) if coming == into.len() => {
+                match self.line.conn.receive_bulk(into, super::ANSWER_TIMEOUT)? {
+                    from if from == at => Ok(None),
+                    from => Err(self.line.strange(&from)),
+                }
+            }
+            Ok(Reply::Failed(kind, text)) => Ok(Some(Error::new(kind, text))),
+            other => Err(self.line.strange(&other)),
+        }
+    }
+}
 
 pub(super) struct ServedFile {
     server: Arc<Server>,
-    line: Mutex<Option<Line>>,
+    held: Mutex<Option<Held>>,
     path: String,
+    /// Its length when it was opened: nothing is asked for ahead beyond it.
+    len: u64,
     /// Whether it is past the page cache there, and its alignment; `None` for one that is read.
     written: Option<(bool, u64)>,
     lost: AtomicBool,
@@ -33,12 +90,19 @@ impl ServedFile {
         server: &Arc<Server>,
         line: Line,
         path: String,
+        len: u64,
         written: Option<(bool, u64)>,
     ) -> Self {
+        let held = Held {
+            line,
+            asked: VecDeque::new(),
+            end: u64::MAX,
+        };
         Self {
             server: Arc::clone(server),
-            line: Mutex::new(Some(line)),
+            held: Mutex::new(Some(held)),
             path,
+            len,
             written,
             lost: AtomicBool::new(false),
             locked: AtomicBool::new(false),
@@ -46,7 +110,7 @@ impl ServedFile {
     }
 
     /// Does something with the connection, which is gone for good when that fails.
-    fn with<T>(&self, what: &str, work: impl FnOnce(&mut Line) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, what: &str, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
         if self.lost.load(Ordering::Acquire) {
             return Err(Error::unavailable(format!(
                 "{}: a sync of this file failed before, so what was written to it is lost",
@@ -54,22 +118,26 @@ impl ServedFile {
             ))
             .next("write the data to a new file; check the server and its disk"));
         }
-        let mut held = guard(&self.line);
-        let Some(line) = held.as_mut() else {
+        let mut place = guard(&self.held);
+        let Some(held) = place.as_mut() else {
             return Err(Error::unavailable(format!(
                 "{what} {}: the connection to the server was lost before",
                 self.path
             )));
         };
-        work(line).map_err(|error| {
-            *held = None;
+        work(held).map_err(|error| {
+            *place = None;
             error.at(format!("{what} {}", self.path))
         })
     }
 
     /// Asks about the open file. What the server refuses leaves the connection as it is.
     fn ask(&self, what: &str, ask: Ask) -> Result<Vec<u64>> {
-        match self.with(what, |line| line.ask(ask))? {
+        let asked = self.with(what, |held| {
+            held.let_go()?;
+            held.line.ask(ask)
+        });
+        match asked? {
             Reply::Told(numbers) => Ok(numbers),
             Reply::Failed(kind, text) => {
                 Err(Error::new(kind, text).at(format!("{what} {}", self.path)))
@@ -103,47 +171,37 @@ impl ServedFile {
         Ok(None)
     }
 
-    fn read_pieces(&self, line: &mut Line, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
-        let pieces = buf.len().div_ceil(PIECE_BYTES as usize);
-        let len_of = |index: usize| {
-            let begin = index as u64 * PIECE_BYTES;
-            (begin, PIECE_BYTES.min(buf.len() as u64 - begin))
-        };
-        let lens: Vec<(u64, u64)> = (0..pieces).map(len_of).collect();
-        let mut asked = 0;
-        for (index, &(begin, len)) in lens.iter().enumerate() {
-            while asked < pieces.min(index + AHEAD) {
-                let (begin, len) = lens[asked];
-                line.send(Ask::Read(at + begin, len))?;
-                asked += 1;
+    fn read_pieces(&self, held: &mut Held, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
+        if buf.is_empty() {
+            return Ok(None);
+        }
+        let end = at + buf.len() as u64;
+        let follows = held.end == at;
+        let piece = PIECE_BYTES.min(buf.len() as u64);
+        // This read, and where that is how it has been going on, the next ones.
+        let last = if follows { self.len.max(end) } else { end };
+        let wanted = (at..end).step_by(PIECE_BYTES as usize);
+        let wanted = wanted.map(|at| (at, PIECE_BYTES.min(end - at)));
+        let ahead = (end..last).step_by(piece as usize).take(AHEAD);
+        let ahead = ahead.map(|at| (at, piece.min(last - at)));
+        let plan: Vec<(u64, u64)> = wanted.chain(ahead).collect();
+        if !held.asked.iter().eq(plan.iter().take(held.asked.len())) {
+            held.let_go()?;
+        }
+        let mut plan = plan[held.asked.len().min(plan.len())..].iter();
+        for (index, part) in buf.chunks_mut(PIECE_BYTES as usize).enumerate() {
+            while held.asked.len() < AHEAD
+                && let Some(&(at, len)) = plan.next()
+            {
+                held.ask_for(at, len)?;
             }
-            match line.answer()? {
-                Err(coming) if coming as u64 == len => {
-                    let begin = begin as usize;
-                    let into = &mut buf[begin..begin + coming];
-                    let from = line.conn.receive_bulk(into, super::ANSWER_TIMEOUT)?;
-                    if from != at + begin as u64 {
-                        return Err(line.strange(&from));
-                    }
-                }
-                Ok(Reply::Failed(kind, text)) => {
-                    // What was asked for behind it is answered too, and nobody wants it.
-                    for _ in index + 1..asked {
-                        match line.answer()? {
-                            Err(coming) if coming as u64 <= PIECE_BYTES => {
-                                let mut unwanted = vec![0; coming];
-                                line.conn
-                                    .receive_bulk(&mut unwanted, super::ANSWER_TIMEOUT)?;
-                            }
-                            Ok(Reply::Failed(..)) => {}
-                            other => return Err(line.strange(&other)),
-                        }
-                    }
-                    return Ok(Some(Error::new(kind, text)));
-                }
-                other => return Err(line.strange(&other)),
+            let from = at + index as u64 * PIECE_BYTES;
+            if let Some(error) = held.take(part, from)? {
+                held.let_go()?;
+                return Ok(Some(error));
             }
         }
+        held.end = end;
         Ok(None)
     }
 }
@@ -172,7 +230,7 @@ impl File for ServedFile {
                 self.path
             )));
         }
-        match self.with("write", |line| self.send_pieces(line, buf, at))? {
+        match self.with("write", |held| self.send_pieces(&mut held.line, buf, at))? {
             None => Ok(()),
             Some(Reply::Failed(kind, text)) => {
                 self.lost.store(true, Ordering::Release);
@@ -183,7 +241,7 @@ impl File for ServedFile {
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        match self.with("read", |line| self.read_pieces(line, buf, at))? {
+        match self.with("read", |held| self.read_pieces(held, buf, at))? {
             None => Ok(()),
             Some(error) => Err(error.at(format!("read {}", self.path))),
         }
@@ -191,7 +249,13 @@ impl File for ServedFile {
 
     fn will_need(&self, at: u64, len: u64) {
         // A hint: what goes wrong shows when it is read.
-        let _ = self.with("read", |line| line.send(Ask::Need(at, len)));
+        let _ = self.with("read", |held| {
+            // Who reads on has the server read ahead anyway.
+            if held.asked.is_empty() {
+                held.line.send(Ask::Need(at, len))?;
+            }
+            Ok(())
+        });
     }
 
     fn allocate(&self, len: u64) -> Result<()> {
@@ -236,15 +300,15 @@ impl File for ServedFile {
         if !self.locked.swap(false, Ordering::AcqRel) {
             return None;
         }
-        let line = guard(&self.line).take()?;
-        Some(Lock::attach(line.conn.detach().0))
+        let held = guard(&self.held).take()?;
+        Some(Lock::attach(held.line.conn.detach().0))
     }
 
     fn close(self: Box<Self>) -> Result<()> {
         self.ask("close", Ask::Close)?;
         self.locked.store(false, Ordering::Release);
-        if let Some(line) = guard(&self.line).take() {
-            self.server.give(line);
+        if let Some(held) = guard(&self.held).take() {
+            self.server.give(held.line);
         }
         Ok(())
     }
@@ -258,15 +322,15 @@ impl Drop for ServedFile {
     fn drop(&mut self) {
         // What was written and not closed ends with its connection.
         let left = self.written.is_some() && !self.locked.load(Ordering::Acquire);
-        if left || guard(&self.line).is_none() {
+        if left || guard(&self.held).is_none() {
             return;
         }
         // Who drops a lock may take it again at once: it has to be open by then. And a file that stays open keeps its
         // space when it is removed.
         if self.ask("close", Ask::Close).is_ok()
-            && let Some(line) = guard(&self.line).take()
+            && let Some(held) = guard(&self.held).take()
         {
-            self.server.give(line);
+            self.server.give(held.line);
         }
     }
 }
