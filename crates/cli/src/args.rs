@@ -249,6 +249,24 @@ pub struct ServerArgs {
     /// Files that are taken in at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub at_once: u32,
+    /// What ordinary traffic on the same disk keeps of the rate that it has alone: from 0, nothing, to 0.99
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub ordinary_share: f64,
+    /// In which order what comes is written. For comparison with the servers of parallel file systems there are 'arrival': each
+    /// request as it comes, straight to the disk; and 'arrival-cached': the same, through the page cache
+    #[arg(long, value_enum, default_value_t = ServerOrder::Pull)]
+    pub order: ServerOrder,
+}
+
+/// In which order a server writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ServerOrder {
+    /// A few files at a time, in large pieces.
+    Pull,
+    /// Each request as it comes.
+    Arrival,
+    /// The same through the page cache.
+    ArrivalCached,
 }
 
 /// The nodes of a supervised job.

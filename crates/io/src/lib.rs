@@ -31,6 +31,7 @@ mod bitmap;
 pub mod clock;
 pub mod conn;
 pub mod copy;
+pub mod device;
 pub mod dir;
 pub mod environment;
 pub mod error;
@@ -65,6 +66,7 @@ mod uring;
 
 pub use clock::{Clock, SystemClock};
 pub use conn::Conn;
+pub use device::Device;
 pub use dir::{Create, Dir, Entry, open_dir};
 pub use environment::{env_var, read_text};
 pub use error::os_error;

@@ -4,6 +4,8 @@
 //! for ever, so that a disk that has to seek does so rarely. A file knows how many of its pieces are not written yet and
 //! what went wrong; whoever wants it durable waits for that first.
 //!
+//! Where others are to keep a share of the disk, the threads write one at a time while there are any, and pause (`sharing.rs`).
+//!
 //! Invariants:
 //! 1. Memory is bounded: a piece is taken before its bytes come and given back when they are written.
 //! 2. [`Incoming::settle`] returns when no byte that came before it is still in memory, and tells the first error.
@@ -12,6 +14,7 @@
 //! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
 //! (`session.rs`).
 
+use crate::sharing::Sharing;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
@@ -206,6 +209,7 @@ struct Shared {
     queue: Mutex<Queue>,
     came: Condvar,
     memory: Memory,
+    sharing: Option<Sharing>,
     freed: Box<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -220,12 +224,14 @@ impl Intake {
     pub(crate) fn start(
         threads: usize,
         memory: Memory,
+        sharing: Option<Sharing>,
         freed: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             came: Condvar::new(),
             memory,
+            sharing,
             freed: Box::new(freed),
         });
         let intake = Self {
@@ -294,12 +300,14 @@ impl Shared {
                 return; // stopping, and nothing is left
             };
             drop(queue);
-            let result = match piece.file.has_failed() {
-                true => Ok(()),
-                false => piece
-                    .file
-                    .file
-                    .write_at(&piece.memory[..piece.len], piece.at),
+            let write = || {
+                let bytes = &piece.memory[..piece.len];
+                piece.file.file.write_at(bytes, piece.at)
+            };
+            let result = match &self.sharing {
+                _ if piece.file.has_failed() => Ok(()),
+                None => write(),
+                Some(sharing) => sharing.write(piece.len, &|| guard(&self.queue).stopping, write),
             };
             // The memory first: whoever waits for the file may be about to end the server.
             let (file, pooled) = (piece.file, piece.pooled);

@@ -18,7 +18,9 @@ mod ahead;
 mod intake;
 pub mod pull;
 mod quota;
+pub mod room;
 mod session;
+mod sharing;
 
 use ahead::Slots;
 use intake::{Intake, Memory, guard};
@@ -27,10 +29,11 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
 use orcheck_io::net::{Address, Key, Listener};
-use orcheck_io::{Clock, Conn, Create, Dir, File, Steps, open_dir, random_bytes, thread};
+use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
 use pull::{Begins, Grant, Limits, Pull};
 use quota::Quota;
 use session::{Port, Session, Whose};
+use sharing::Sharing;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,11 +78,28 @@ pub struct Config {
     pub pieces: u32,
     /// Files that it takes in at the same time.
     pub at_once: usize,
+    /// In which order what comes is written.
+    pub order: Order,
+    /// What ordinary traffic on the same disk keeps of its rate, from 0 (nothing is kept) to less than 1.
+    pub ordinary_share: f64,
+}
+
+/// In which order what comes to a server is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Pulled from a few at a time; see the module.
+    Pulled,
+    /// As it comes, from all at once, each request by itself: what servers of parallel file systems do. For comparison.
+    Arrival {
+        /// Through the page cache, which the sync at the end empties; otherwise each request goes to the disk.
+        cached: bool,
+    },
 }
 
 /// What all sessions share.
 pub(crate) struct Shared {
     instance: AtomicU64,
+    pub(crate) order: Order,
     pub(crate) clock: Arc<dyn Clock>,
     pull: Mutex<Pull>,
     ports: Mutex<BTreeMap<u64, Arc<Port>>>,
@@ -225,6 +245,7 @@ impl Server {
             pieces
         };
         let shared = Arc::new(Shared {
+            order: config.order,
             instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
             clock,
             pull: Mutex::new(Pull::new(limits)),
@@ -236,9 +257,14 @@ impl Server {
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         });
+        let sharing = if config.ordinary_share == 0.0 {
+            None
+        } else {
+            Some(sharing_of(config, &shared.clock)?)
+        };
         let memory = Memory::new(pieces, pieces, PIECE_BYTES as usize);
         let weak = Arc::downgrade(&shared);
-        let intake = Intake::start(DISK_THREADS, memory, move |job| {
+        let intake = Intake::start(DISK_THREADS, memory, sharing, move |job| {
             if let Some(shared) = weak.upgrade() {
                 shared.pull(|pull, now| pull.freed(now, job));
             }
@@ -337,6 +363,18 @@ fn refuse(mut conn: Conn, why: &str) {
     let reply = Reply::Failed(ErrorKind::Unavailable, why.to_owned());
     // It ends in any case.
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
+}
+
+fn sharing_of(config: &Config, clock: &Arc<dyn Clock>) -> Result<Sharing> {
+    let share = config.ordinary_share;
+    if !(0.0..1.0).contains(&share) || config.order != Order::Pulled {
+        return Err(Error::invalid(format!(
+            "an ordinary share of {share}: expected at least 0 and less than 1, and a server that pulls"
+        )));
+    }
+    let device = Device::of(&config.dir)?;
+    Sharing::new(device, share, Arc::clone(clock))
+        .map_err(|error| error.next("serve without a share for ordinary traffic"))
 }
 
 fn check_tenants(tenants: &[Tenant]) -> Result<()> {

@@ -11,11 +11,11 @@
 //! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
 //! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading ahead (`ahead.rs`).
 
-use crate::Shared;
 use crate::ahead::Ahead;
 use crate::intake::{Incoming, Piece, small_piece};
 use crate::pull::Begins;
 use crate::quota::Quota;
+use crate::{Order, Shared};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
@@ -38,6 +38,8 @@ const IDLE_TIME: Duration = Duration::from_secs(20);
 const AHEAD_LEAST: u64 = 64 << 10;
 /// Small pieces of a file that may wait for the disk.
 const SMALL_MAX: usize = 16;
+/// Pieces that are wanted of who need not wait for a turn.
+const WITHOUT_BOUND: u32 = 1 << 24;
 /// How often a caller who waits is told that the server lives.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
@@ -103,6 +105,8 @@ pub(crate) struct Session {
     /// For whom turns are given in common: the files of one job.
     job: u64,
     opened: Opened,
+    /// Memory for what is written as it comes.
+    own: Option<Buffer>,
     /// When it was last asked for something.
     asked: Duration,
     poller: Poller,
@@ -128,6 +132,7 @@ impl Session {
             job: whose.tenant,
             whose,
             opened: Opened::None,
+            own: None,
             asked: shared.clock.now(),
             poller,
             port: Arc::clone(&port),
@@ -193,6 +198,9 @@ impl Session {
             return Err(self.conn.give_up(error));
         };
         let incoming = Arc::clone(incoming);
+        if self.shared.order != Order::Pulled {
+            return self.write_at_once(&incoming, len);
+        }
         let job = self.job;
         let pooled = (len as u64 > *first_bytes).then_some(job);
         let mut memory = if pooled.is_some() {
@@ -256,6 +264,39 @@ impl Session {
         kept.map(drop)
     }
 
+    /// What comes is written by who received it, before anything else of this connection is.
+    fn write_at_once(&mut self, incoming: &Incoming, len: usize) -> Result<()> {
+        if len == 0 || len as u64 > PIECE_BYTES {
+            let error = Error::invalid(format!("a piece of {len} bytes came"));
+            return Err(self.conn.give_up(error));
+        }
+        let own = self.own.take().filter(|own| own.len() >= len);
+        let mut memory = own.unwrap_or_else(|| small_piece(len));
+        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        if let (
+            Ok(at),
+            Opened::Written {
+                came_bytes,
+                counted_bytes,
+                ..
+            },
+        ) = (&received, &mut self.opened)
+        {
+            *came_bytes += len as u64;
+            let end = at.saturating_add(len as u64);
+            let written = grow(&self.whose.quota, counted_bytes, end);
+            // The connection is as it was: whoever asks for the file is told.
+            let _ = written
+                .and_then(|()| match incoming.has_failed() {
+                    true => Ok(()),
+                    false => incoming.file.write_at(&memory[..len], *at),
+                })
+                .inspect_err(|error| incoming.fail(error.clone()));
+        }
+        self.own = Some(memory);
+        received.map(drop)
+    }
+
     /// A piece is there that was granted in a turn which is over: it stays unread until the next one.
     fn wait_for_turn(&mut self) -> Result<()> {
         let begin = self.shared.clock.now();
@@ -307,15 +348,21 @@ impl Session {
 
     fn offered(&mut self, bytes: u64) -> Result<()> {
         match &self.opened {
-            Opened::Written { incoming, .. } if !incoming.has_failed() => {
-                let job = self.job;
-                self.shared
-                    .pull(|pull, now| pull.offer(now, self.id, job, bytes));
-                Ok(())
-            }
+            Opened::Written { incoming, .. } if !incoming.has_failed() => self.offer(bytes),
             // There is something to tell first.
             _ => self.reply(Reply::Want(0)),
         }
+    }
+
+    /// A file is going to be so much longer.
+    fn offer(&mut self, bytes: u64) -> Result<()> {
+        if self.shared.order != Order::Pulled {
+            return self.reply(Reply::Want(WITHOUT_BOUND));
+        }
+        let job = self.job;
+        self.shared
+            .pull(|pull, now| pull.offer(now, self.id, job, bytes));
+        Ok(())
     }
 
     /// The directory below what belongs to the caller.
@@ -372,7 +419,8 @@ impl Session {
                 self.close_quietly();
                 self.job = job_of(self.whose.tenant, &dir);
                 let dir = self.dir(&dir)?;
-                let how = if direct {
+                let cached = self.shared.order == Order::Arrival { cached: true };
+                let how = if direct && !cached {
                     Create::Direct
                 } else {
                     Create::Buffered
@@ -529,9 +577,7 @@ impl Session {
         })?;
         if let Ask::Allocate(len) = *ask {
             // It is going to be so long: the first pieces are wanted before they are offered.
-            let job = self.job;
-            self.shared
-                .pull(|pull, now| pull.offer(now, self.id, job, len));
+            self.offer(len)?;
         }
         Ok(told)
     }

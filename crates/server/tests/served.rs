@@ -9,7 +9,7 @@ use orcheck_io::{
     Conn, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir, read_small,
     write_small,
 };
-use orcheck_server::{Config, Server, Stopper, Tenant};
+use orcheck_server::{Config, Order, Server, Stopper, Tenant};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -42,6 +42,8 @@ fn config(dir: &Path, at: Option<&Address>) -> Config {
         tenants: vec![tenant("one", 1), tenant("two", 2)],
         pieces: 4,
         at_once: 2,
+        order: Order::Pulled,
+        ordinary_share: 0.0,
     }
 }
 
@@ -557,4 +559,54 @@ fn a_read_that_fails_is_told_to_who_asked_for_it() {
         }
         assert_eq!(failed, 1, "read {failing}");
     }
+}
+
+#[test]
+fn what_is_written_as_it_comes_is_whole_too() {
+    for cached in [false, true] {
+        let scratch = Scratch::new("arrival");
+        let config = Config {
+            order: Order::Arrival { cached },
+            ..config(scratch.path(), None)
+        };
+        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let server = Running::of(server);
+        let dir = server.open(&scratch, 1);
+        let bytes = pattern(3 * PIECE + 65_536);
+        std::thread::scope(|scope| {
+            for name in ["a", "b", "c"] {
+                let (dir, bytes) = (&dir, &bytes);
+                scope.spawn(move || {
+                    let file = dir.create(name, Create::Direct).unwrap();
+                    assert!(!cached || !file.is_direct());
+                    file.allocate(bytes.len() as u64).unwrap();
+                    // Stripes, then larger ones.
+                    let (stripes, pieces) = bytes.split_at(PIECE);
+                    for (index, part) in stripes.chunks(65_536).enumerate() {
+                        file.write_at(part, index as u64 * 65_536).unwrap();
+                    }
+                    file.write_at(pieces, PIECE as u64).unwrap();
+                    file.sync().unwrap();
+                    file.close().unwrap();
+                });
+            }
+        });
+        for name in ["a", "b", "c"] {
+            let found = std::fs::read(scratch.path().join("one").join(name)).unwrap();
+            assert!(found == bytes, "{name}");
+        }
+    }
+    let scratch = Scratch::new("arrival-full");
+    let plan = FaultPlan::new().at_site("file.write", 3, Verdict::Fail(28));
+    let config = Config {
+        order: Order::Arrival { cached: false },
+        ..config(scratch.path(), None)
+    };
+    let steps = plan.only_where("container").steps().1;
+    let server = Running::of(Server::bind(&config, Arc::new(SystemClock), steps).unwrap());
+    let file = server.open(&scratch, 1);
+    let file = file.create("container", Create::Direct).unwrap();
+    let bytes = pattern(6 * PIECE);
+    let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
+    assert_eq!(written.err().unwrap().kind(), ErrorKind::NoSpace);
 }

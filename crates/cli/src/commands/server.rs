@@ -10,10 +10,10 @@ use orcheck_io::net::Address;
 use orcheck_io::process::raise_open_files;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::{Clock, Key, Steps, SystemClock};
-use orcheck_server::{Config, Server, Tenant};
+use orcheck_server::{Config, Order, Server, Tenant};
 use serde_json::json;
 
-use crate::args::ServerArgs;
+use crate::args::{ServerArgs, ServerOrder};
 use crate::exit;
 use crate::output::{Failure, Outcome};
 use crate::stop;
@@ -39,6 +39,12 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         tenants,
         pieces: args.memory_mib / PIECE_MIB,
         at_once: args.at_once as usize,
+        order: match args.order {
+            ServerOrder::Pull => Order::Pulled,
+            ServerOrder::Arrival => Order::Arrival { cached: false },
+            ServerOrder::ArrivalCached => Order::Arrival { cached: true },
+        },
+        ordinary_share: args.ordinary_share,
     };
     stop::install()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());

@@ -77,6 +77,8 @@ impl Serving {
             tenants: (0..workload.dirs).map(tenant).collect(),
             pieces: 2,
             at_once: 1,
+            order: orcheck_server::Order::Pulled,
+            ordinary_share: 0.0,
         };
         let (mut line, mut there) = UnixStream::pair().unwrap();
         let child = Child::run(|| {

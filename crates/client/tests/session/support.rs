@@ -56,6 +56,8 @@ fn global_dir(root: &Path, number: u32) -> String {
             tenants: (0..SERVED_DIRS).map(tenant).collect(),
             pieces: 4,
             at_once: 2,
+            order: orcheck_server::Order::Pulled,
+            ordinary_share: 0.0,
         };
         let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
         let at = server.address().to_string().replace("tcp:", "orcheck://");

@@ -1,0 +1,116 @@
+//! Room for ordinary traffic: how long to pause between writes, so that whoever else uses the disk keeps a share of its rate.
+//!
+//! What comes to a server is checkpoint traffic by definition, and may wait; what reaches its disk in any other way is
+//! ordinary. How: what others move while the server pauses is the rate that they have alone. Their account is charged
+//! their share of that rate for all the time, and credited with what they did move; the server writes again when the account
+//! is level. Where others lose nothing by its writes, it does not pause. While there is no ordinary traffic it pauses from
+//! time to time for a moment, to see whether there is any now: it might get nothing at all beside the writes.
+//! Source: *Orchestrating checkpoints* (docs/sources.md), its section III: ordinary requests are told apart and go on unaffected.
+//!
+//! Invariants:
+//! 1. Others get at least their share of the rate that they have alone, if the disk serves them so in the pauses.
+//! 2. A pause is at most twice what the share of the time would be, and at most [`PAUSE_MAX`]: the server always gets on.
+//! 3. Without ordinary traffic it pauses for at most 3 % of the time.
+//!
+//! Survives: counters that stand still (no ordinary traffic, then). Not here: the counters, waiting (`intake.rs`).
+
+use std::time::Duration;
+
+/// Traffic below this, in bytes per second, is none: the file system itself writes now and then.
+const LEAST_BYTES_PER_S: f64 = 256e3;
+/// How often it is looked whether others came, and for how long.
+const LOOK: Duration = Duration::from_secs(2);
+/// See [`LOOK`].
+pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause.
+pub const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Weight of a new look at the rate of others.
+const NEW: f64 = 0.3;
+
+/// A time, and how many bytes others moved in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The time.
+    pub took: Duration,
+    /// The bytes.
+    pub moved_bytes: u64,
+}
+
+impl Seen {
+    fn rate(self) -> f64 {
+        self.moved_bytes as f64 / self.took.as_secs_f64().max(1e-6)
+    }
+}
+
+/// When to write; see the module.
+#[derive(Debug)]
+pub struct Room {
+    share: f64,
+    /// Rate of others alone, in bytes per second; 0: none are there.
+    alone: f64,
+    /// What others are owed, in bytes.
+    owed: f64,
+    /// When it is looked next whether others came.
+    look_at: Duration,
+}
+
+impl Room {
+    /// Others keep `share` of their rate: from 0 to less than 1.
+    #[must_use]
+    pub fn new(share: f64) -> Self {
+        Self {
+            share: share.clamp(0.0, 0.99),
+            alone: 0.0,
+            owed: 0.0,
+            look_at: Duration::ZERO,
+        }
+    }
+
+    /// Whether others are there: then there is one write at a time, and [`Room::wrote`] is told of each.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.alone > 0.0
+    }
+
+    /// Whether it is time to pause for [`FIRST_PAUSE`], to look if others came.
+    #[must_use]
+    pub fn is_due(&self, now: Duration) -> bool {
+        !self.is_shared() && now >= self.look_at
+    }
+
+    /// What others moved during a write: how long to pause before the next one.
+    pub fn wrote(&mut self, seen: Seen) -> Duration {
+        self.charge(seen);
+        let took = seen.took.as_secs_f64();
+        let most = 2.0 * took * self.share / (1.0 - self.share);
+        let gain = ((1.0 - self.share) * self.alone).max(1.0);
+        let pause = Duration::from_secs_f64((self.owed / gain).min(most)).min(PAUSE_MAX);
+        // What cannot be given back in one pause is not saved up for later ones.
+        self.owed = self.owed.min(pause.as_secs_f64() * gain);
+        pause
+    }
+
+    /// What others moved in the first half of a pause, when the disk may still be on its way back to them, and in the rest.
+    pub fn paused(&mut self, now: Duration, first: Seen, rest: Seen) {
+        let rate = rest.rate();
+        if rate < LEAST_BYTES_PER_S {
+            self.alone = 0.0;
+            self.owed = 0.0;
+            self.look_at = now + LOOK;
+            return;
+        }
+        self.alone = if self.is_shared() {
+            self.alone + NEW * (rate - self.alone)
+        } else {
+            rate
+        };
+        self.charge(first);
+        self.charge(rest);
+    }
+
+    fn charge(&mut self, seen: Seen) {
+        let due = self.share * self.alone * seen.took.as_secs_f64();
+        // What they got beyond their share counts against what they are owed, not against what will be.
+        self.owed = (self.owed + due - seen.moved_bytes as f64).max(0.0);
+    }
+}

@@ -1,0 +1,124 @@
+//! Sharing the disk with ordinary traffic: the driver of [`Room`], for threads that write.
+//!
+//! Invariants:
+//! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
+//! 2. Pauses end early when the server ends.
+//!
+//! Not here: how long to pause (`room.rs`), where the disk's counters are ([`Device`]).
+
+use crate::intake::guard;
+use crate::room::{FIRST_PAUSE, Room, Seen};
+use orcheck_format::Result;
+use orcheck_io::{Clock, Device};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+/// How often a pause looks whether the server is about to end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Writes that leave room for others; see the module.
+pub(crate) struct Sharing {
+    device: Device,
+    clock: Arc<dyn Clock>,
+    /// Bytes that the server's own writes have begun to move.
+    own_bytes: AtomicU64,
+    /// Writes hold it together; whoever counts or pauses holds it alone.
+    alone: RwLock<()>,
+    room: Mutex<Room>,
+}
+
+/// A time, and what others had moved till then.
+#[derive(Clone, Copy)]
+struct Count {
+    at: Duration,
+    others_bytes: u64,
+}
+
+impl Sharing {
+    pub(crate) fn new(device: Device, share: f64, clock: Arc<dyn Clock>) -> Result<Self> {
+        // A device without counters is an error now, not silence later.
+        device.moved_bytes()?;
+        Ok(Self {
+            device,
+            clock,
+            own_bytes: AtomicU64::new(0),
+            alone: RwLock::new(()),
+            room: Mutex::new(Room::new(share)),
+        })
+    }
+
+    /// What others have moved; exact while nothing is being written.
+    fn count(&self) -> Count {
+        // A device that is gone fails the writes, too.
+        let moved = self.device.moved_bytes().unwrap_or(0);
+        Count {
+            at: self.clock.now(),
+            others_bytes: moved.saturating_sub(self.own_bytes.load(Ordering::Acquire)),
+        }
+    }
+
+    fn seen(&self, from: Count) -> (Count, Seen) {
+        let to = self.count();
+        let seen = Seen {
+            took: to.at.saturating_sub(from.at),
+            moved_bytes: to.others_bytes.saturating_sub(from.others_bytes),
+        };
+        (to, seen)
+    }
+
+    /// Writes so many bytes when there is room for it.
+    pub(crate) fn write<T>(
+        &self,
+        len: usize,
+        stopping: &dyn Fn() -> bool,
+        write: impl FnOnce() -> T,
+    ) -> T {
+        if !guard(&self.room).is_shared() {
+            let shared = self.alone.read().unwrap_or_else(PoisonError::into_inner);
+            self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
+            let done = write();
+            drop(shared);
+            if guard(&self.room).is_due(self.clock.now()) {
+                let _alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+                let mut room = guard(&self.room);
+                // Another thread may have looked meanwhile.
+                if room.is_due(self.clock.now()) {
+                    self.pause(&mut room, FIRST_PAUSE, stopping);
+                }
+            }
+            return done;
+        }
+        let _alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+        let before = self.count();
+        self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
+        let done = write();
+        let mut room = guard(&self.room);
+        let pause = room.wrote(self.seen(before).1);
+        self.pause(&mut room, pause, stopping);
+        done
+    }
+
+    fn pause(&self, room: &mut Room, pause: Duration, stopping: &dyn Fn() -> bool) {
+        if pause.is_zero() {
+            return;
+        }
+        let begin = self.count();
+        self.sleep(pause / 2, stopping);
+        let (half, first) = self.seen(begin);
+        self.sleep(pause / 2, stopping);
+        let (end, rest) = self.seen(half);
+        room.paused(end.at, first, rest);
+    }
+
+    fn sleep(&self, time: Duration, stopping: &dyn Fn() -> bool) {
+        let end = self.clock.now() + time;
+        while !stopping() {
+            let left = end.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            self.clock.sleep(left.min(NAP));
+        }
+    }
+}
