@@ -19,6 +19,9 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(1, os.path.join(ROOT, "bench", "cluster"))
+import disks
+
 MIB = 1 << 20
 
 
@@ -51,6 +54,7 @@ def environment():
     return found
 
 
+DISK = "disk"  # no MPI program: disks.py knows how it is built
 # What a program is made of besides its own source.
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"]}
 
@@ -330,7 +334,13 @@ def main():
     prefix = os.path.abspath(os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix")))
     names = sorted(file[:-2] for file in os.listdir(os.path.join(ROOT, "bench", "src")) if file.endswith(".c"))
     for name in names:
-        build(prefix, name)
+        if name != DISK:
+            build(prefix, name)
+    if subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
+        print(f"SKIPPED: bench/src/{DISK}.c: libfuse3-dev is missing")
+        names.remove(DISK)
+    else:
+        disks.build()
     print(f"{len(names)} passed, 0 failed")
 
 

@@ -9,7 +9,7 @@ set -euo pipefail
 base=(gcc g++ gfortran make cmake pkg-config git strace python3 libopenmpi-dev openmpi-bin libmpich-dev mpich e2fsprogs xfsprogs btrfs-progs)
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
-bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server) ;;
+bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev) ;;
 torture) wanted=("${base[@]}" python3-venv) ;;
 arm) wanted=("${base[@]}" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) ;;
 *)

@@ -1,0 +1,302 @@
+"""Model disks: block devices with one head, each with an ext4 of its own (the model: ../src/disk.c).
+
+    with Disks(parent, ["s1", "s2"], size_bytes=4 << 30) as disks, Cluster(...) as cluster:
+        write below disks.path("s1"); disks.stats("s1")["repositionings"]
+
+How: a FUSE file that takes as long as a disk would, a loop device in direct mode before it (so the page cache holds
+everything once, above), mq-deadline, ext4 with its journal. Nothing writes in the background but what the
+program and the journal have to write: no lazy tables, no discard; and tables are written while the model is off.
+
+    WORK/raw/NAME/disk, stats   the FUSE file system; WORK/raw/NAME.log: what its process said
+    WORK/fs/NAME                the ext4
+
+Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node uses
+which is the program's affair. Close the cluster first: the loop device goes when the last mount of it has gone.
+
+Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is killed
+too, the next Disks on the same parent removes what was left. Only what lies below WORK is looked for: mounts, loop
+devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O errors).
+
+Not here: machines without root, /dev/fuse or loop devices (missing() says why); the comparison with the model's
+arithmetic (disktest.py).
+"""
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PREFIX = "orcheck-disks-"
+DEADLINE_S = 30
+# A SATA disk of 7,200 turns a minute: to go elsewhere takes 12.65 ms in the mean, as long as 1.14 MB of stream.
+MODEL = {"rate_bytes_per_s": 90_000_000, "seek_ms": 8.5, "revolution_ms": 8.3, "depth": 32}
+REQUEST_KIB = 1024
+
+
+class DiskError(Exception):
+    """No model disks here; the text says what to do."""
+
+
+def missing():
+    """Why there can be no model disks on this machine; None if there can."""
+    if os.geteuid() != 0:
+        return "model disks take root (loop devices, mounts)"
+    for path in ("/dev/fuse", "/dev/loop-control"):
+        if not os.path.exists(path):
+            return f"there is no {path}"
+    for program in ("losetup", "mkfs.ext4", "cc", "pkg-config"):
+        if not shutil.which(program):
+            return f"{program} is missing. Next: tools/install-deps.sh bench"
+    if subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
+        return "libfuse3-dev is missing. Next: tools/install-deps.sh bench"
+    return None
+
+
+def build():
+    """Compiles the disk; the program's path."""
+    out = os.path.join(ROOT, "build", "bench-bin", "disk")
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    flags = checked(["pkg-config", "--cflags", "--libs", "fuse3"]).split()
+    new = f"{out}.{os.getpid()}"  # renamed: another benchmark may be running the old one
+    checked(["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", os.path.join(ROOT, "bench", "src", "disk.c"), "-o", new,
+             *flags, "-lm", "-lpthread"])
+    os.replace(new, out)
+    return out
+
+
+def checked(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise DiskError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def set_to(path, value):
+    try:
+        with open(path, "w") as file:
+            file.write(f"{value}\n")
+    except OSError as error:
+        raise DiskError(f"{path} could not be set to {value}: {error.strerror}") from error
+
+
+def read(path):
+    with open(path) as file:
+        return file.read().strip()
+
+
+def drop_caches():
+    """All that can be written is written, and nothing is in the page cache."""
+    os.sync()
+    set_to("/proc/sys/vm/drop_caches", 3)
+
+
+class Disks:
+    """See the module. names: one disk each. file_system=False: the block devices alone. model: what differs from MODEL."""
+
+    def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, **model):
+        why = missing()
+        if why:
+            raise DiskError(why)
+        self.names, self.size_bytes, self.file_system, self.backing = list(names), size_bytes, file_system, backing
+        self.model, self.loops, self.guard = {**MODEL, **model}, {}, None
+        os.makedirs(parent, exist_ok=True)
+        sweep(parent)
+        hidden = tempfile.mkdtemp(prefix=".", dir=parent)  # under another name until the lock is held: see sweep
+        self.lock = open(os.path.join(hidden, "lock"), "w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.work = os.path.join(os.path.realpath(parent), PREFIX + os.path.basename(hidden)[1:])
+        os.rename(hidden, self.work)
+
+    def __enter__(self):
+        self.guard = subprocess.Popen([sys.executable, os.path.abspath(__file__), self.work], stdin=subprocess.PIPE,
+                                      start_new_session=True, pass_fds=[self.lock.fileno()])
+        try:
+            program = build()
+            for name in self.names:
+                self.bring_up(program, name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def bring_up(self, program, name):
+        raw = os.path.join(self.work, "raw", name)
+        os.makedirs(raw)
+        more = ["--backing", os.path.join(self.backing, name)] if self.backing else []
+        with open(raw + ".log", "wb") as log:
+            process = subprocess.Popen(
+                [program, raw, "--size", str(self.size_bytes), "--rate", str(self.model["rate_bytes_per_s"]), "--seek-ms",
+                 str(self.model["seek_ms"]), "--revolution-ms", str(self.model["revolution_ms"]), "--depth",
+                 str(self.model["depth"]), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        with process.stdout:
+            if process.stdout.readline() != b"ready\n":
+                process.wait()
+                raise DiskError(f"disk {name} did not come up: {read(raw + '.log')}")
+        loop = checked(["losetup", "--direct-io=on", "--find", "--show", os.path.join(raw, "disk")]).strip()
+        self.loops[name] = os.path.basename(loop)
+        queue = f"/sys/block/{self.loops[name]}/queue/"
+        if read(f"/sys/block/{self.loops[name]}/loop/dio") != "1":
+            raise DiskError(f"{loop} cannot use direct I/O on a FUSE file (kernel {os.uname().release})")
+        for key, value in (("scheduler", "mq-deadline"), ("max_sectors_kb", REQUEST_KIB), ("rotational", 1)):
+            set_to(queue + key, value)
+        if self.file_system:
+            at = self.path(name)
+            os.makedirs(at)
+            self.say("model off", name)
+            checked(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", "16384", "-E",
+                     "nodiscard,lazy_itable_init=0,lazy_journal_init=0", loop])
+            checked(["mount", "-t", "ext4", "-o", "nodiscard", loop, at])
+            os.rmdir(os.path.join(at, "lost+found"))
+            checked(["sync", "-f", at])
+            self.say("model on", name)
+        self.reset()
+
+    def close(self):
+        if self.guard is not None:
+            self.guard.stdin.close()
+            self.guard.wait()
+            self.guard = None
+        self.lock.close()
+
+    # ---- what is there ----
+    def path(self, name):
+        return os.path.join(self.work, "fs", name)
+
+    def device(self, name):
+        return f"/dev/{self.loops[name]}"
+
+    def stats(self, name):
+        """Counters since reset(), and the parameters of the model: see ../src/disk.c."""
+        return json.loads(read(os.path.join(self.work, "raw", name, "stats")))
+
+    def all_stats(self):
+        return {name: self.stats(name) for name in self.loops}
+
+    def reset(self):
+        for name in self.loops:
+            self.say("reset", name)
+
+    def say(self, command, name):
+        set_to(os.path.join(self.work, "raw", name, "stats"), command)
+
+    def limit_dirty(self, bytes_each):
+        """At most so many dirty bytes in the page cache for each disk; None: as the machine has it. What the kernel made of it.
+
+        Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what they have. The kernel
+        keeps it as a share of what all devices may have dirty, so it moves with the machine's free memory. It is a goal for those
+        who write: they are slowed from half of it on, and may pass it by a few MB.
+        """
+        found = {}
+        for name, loop in self.loops.items():
+            bdi = bdi_of(loop)
+            if not os.path.exists(bdi + "max_bytes"):
+                raise DiskError(f"{bdi}max_bytes is missing: Linux {os.uname().release} cannot limit one device; 6.2 can")
+            set_to(bdi + "strict_limit", 0 if bytes_each is None else 1)
+            if bytes_each is None:
+                set_to(bdi + "max_ratio", 100)
+            else:
+                set_to(bdi + "max_bytes", bytes_each)
+            found[name] = int(read(bdi + "max_bytes"))
+        return found
+
+
+def bdi_of(loop):
+    return f"/sys/class/bdi/{read(f'/sys/block/{loop}/dev')}/"
+
+
+# ---- taking down ----------------------------------------------------------------------------------
+def mounts_below(work):
+    """Mount points, the latest first."""
+    with open("/proc/self/mounts") as file:
+        points = [line.split()[1].encode().decode("unicode_escape") for line in file]
+    return [point for point in reversed(points) if point.startswith(work + "/")]
+
+
+def loops_below(work):
+    found = []
+    for name in os.listdir("/sys/block"):
+        with contextlib.suppress(OSError):
+            if name.startswith("loop") and read(f"/sys/block/{name}/loop/backing_file").startswith(work + "/"):
+                found.append(name)
+    return found
+
+
+def processes_below(work):
+    """The disks: their mount point is their first argument."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+            if len(words) > 1 and os.path.basename(words[0]) == b"disk" and words[1].startswith(work.encode() + b"/raw/"):
+                found.append(int(pid))
+    return found
+
+
+def until(found, within_s=DEADLINE_S):
+    """Whether it came to be."""
+    end = time.monotonic() + within_s
+    while not found():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def take_down(work):
+    """Unmounts, detaches and ends all that lies below WORK, then removes it."""
+    raw = os.path.join(work, "raw")
+    for name in os.listdir(raw) if os.path.isdir(raw) else []:
+        with contextlib.suppress(OSError, DiskError):
+            set_to(os.path.join(raw, name, "stats"), "model off")  # what is still dirty takes no time now
+    for at in mounts_below(os.path.join(work, "fs")):
+        # In use: by processes that are ending, or else lazily.
+        if not until(lambda: subprocess.run(["umount", at], capture_output=True).returncode == 0, 10):
+            subprocess.run(["umount", "-l", at], capture_output=True)
+    for loop in loops_below(work):
+        with contextlib.suppress(OSError, DiskError):
+            set_to(bdi_of(loop) + "strict_limit", 0)
+            set_to(bdi_of(loop) + "max_ratio", 100)
+        subprocess.run(["losetup", "-d", f"/dev/{loop}"], capture_output=True)
+    until(lambda: not loops_below(work))  # namespaces that have a copy of the mount may take until they end
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in processes_below(work):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if until(lambda: not processes_below(work), 10):
+            break
+    for at in mounts_below(work):
+        subprocess.run(["umount", "-l", at], capture_output=True)
+    if not mounts_below(work):
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def sweep(parent):
+    """Removes what Disks under parent left whose processes were all killed at once."""
+    for name in os.listdir(parent):
+        work = os.path.join(os.path.realpath(parent), name)
+        if name.startswith(PREFIX):
+            with contextlib.suppress(OSError), open(os.path.join(work, "lock")) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as its program or its guard lives
+                take_down(work)
+
+
+def main():
+    """The guard: waits for the end of the program that holds the disks, then takes them down."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    take_down(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
