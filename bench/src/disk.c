@@ -51,7 +51,7 @@
 
 enum { DISK = 2, STATS = 3 }; /* inodes */
 enum { MOST_BYTES = 1 << 20, BACKGROUND = 256 };
-static const int64_t GRACE_NS = 500 * 1000;
+static const int64_t GRACE_NS = 1000 * 1000;
 
 typedef struct Request {
     struct Request *next;
@@ -73,7 +73,7 @@ static char *bytes;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static Request *oldest, **newest = &oldest;
-static uint64_t waiting, head_at;
+static uint64_t waiting, head_at; /* waiting: with the one that is served */
 static int64_t busy_until_ns;
 static bool modelled = true;
 
@@ -129,8 +129,6 @@ static Request *serve(void) {
     count.busy_s += service_s;
     count.repositionings += best_moved;
     count.waiting_sum += waiting;
-    if (waiting > count.waiting_most) count.waiting_most = waiting;
-    waiting--;
     request->write ? count.writes++ : count.reads++;
     *(request->write ? &count.write_bytes : &count.read_bytes) += request->size_bytes;
     return request;
@@ -156,6 +154,7 @@ static void *drive(void *unused) {
         pthread_mutex_lock(&lock);
         count.late_s += late_s;
         if (late_s > count.late_most_s) count.late_most_s = late_s;
+        waiting--;
         pthread_mutex_unlock(&lock);
         answer(request);
         free(request);
@@ -163,17 +162,18 @@ static void *drive(void *unused) {
     return NULL;
 }
 
-static void arrived(fuse_req_t fuse, bool write, uint64_t at, uint64_t size_bytes) {
+static void arrived(fuse_req_t fuse, bool write, uint64_t at, uint64_t size_bytes, int64_t arrived_ns) {
     Request *request = malloc(sizeof *request);
     if (!request) {
         fuse_reply_err(fuse, ENOMEM);
         return;
     }
-    *request = (Request){.fuse = fuse, .write = write, .at = at, .size_bytes = size_bytes, .arrived_ns = now_ns()};
+    *request = (Request){.fuse = fuse, .write = write, .at = at, .size_bytes = size_bytes, .arrived_ns = arrived_ns};
     pthread_mutex_lock(&lock);
     const bool wait = modelled;
     if (wait) {
-        *newest = request, newest = &request->next, waiting++;
+        *newest = request, newest = &request->next;
+        if (++waiting > count.waiting_most) count.waiting_most = waiting;
         pthread_cond_signal(&more);
     }
     pthread_mutex_unlock(&lock);
@@ -271,7 +271,7 @@ static void on_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t off
     const uint64_t at = (uint64_t)offset < model.size_bytes ? (uint64_t)offset : model.size_bytes;
     const uint64_t left = model.size_bytes - at;
     if (left == 0) fuse_reply_buf(request, NULL, 0);
-    else arrived(request, false, at, size < left ? size : left);
+    else arrived(request, false, at, size < left ? size : left, now_ns());
 }
 
 static void command(fuse_req_t request, const char *text, size_t size) {
@@ -298,8 +298,9 @@ static void on_write(fuse_req_t request, fuse_ino_t inode, const char *data, siz
         fuse_reply_err(request, ENOSPC);
         return;
     }
+    const int64_t arrived_ns = now_ns(); /* before memory is touched for the first time, which is not the drive's affair */
     memcpy(bytes + offset, data, size); /* into the drive's buffer; acknowledged when the head has been there */
-    arrived(request, true, (uint64_t)offset, size);
+    arrived(request, true, (uint64_t)offset, size, arrived_ns);
 }
 
 static void on_sync(fuse_req_t request, fuse_ino_t inode, int data_only, struct fuse_file_info *file) {

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""The model disk against its own arithmetic: what streams, random requests and the dirty limit cost, and that bytes come back.
+
+What a request takes is in ../src/disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek, half a
+revolution and its bytes; streams in places that are equally far apart, and the nearest of 32, are worked out where they
+are checked. Most is measured by the disk's own clock (busy_s), in which nothing of the host is; the wall's clock is beside it.
+
+Needs root; without it, or without FUSE, the test says so and counts nothing. Takes about 25 s.
+usage: bench/cluster/disktest.py
+"""
+import hashlib
+import json
+import math
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import disks as md
+
+MIB = 1 << 20
+SIZE = 4 << 30
+SETTLE_S = 1e-3
+passed = 0
+
+
+def check(what, good, said=""):
+    global passed
+    if not good:
+        print(f"FAILED: {what}\n   | {said}\n{passed} passed, 1 failed")
+        sys.exit(1)
+    print(f"ok: {what}" + (f": {said}" if said else ""), flush=True)
+    passed += 1
+
+
+def near(what, measure, expected, low, high):
+    """Whether a measurement lies within [low, high] times what the model says.
+
+    Twice more if it does not: other programs make this machine late, never the model's disk quicker than it is, and
+    checks run beside others.
+    """
+    for _ in range(3):
+        value = measure()
+        if low * expected <= value <= high * expected:
+            break
+    check(what, low * expected <= value <= high * expected,
+          f"{value:.4g}, by the model {expected:.4g} (allowed {low:g} to {high:g} times that: found {value / expected:.3f})")
+    return value
+
+
+def fio(**words):
+    command = ["fio", "--name=j", "--direct=1", "--group_reporting", "--output-format=json",
+               *(f"--{key}={value}" for key, value in words.items())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
+
+
+def seek_s(distance_bytes, model):
+    """To a place at that distance, and half a revolution."""
+    b = (model["seek_ms"] / 1e3 - SETTLE_S) * 15 / 8
+    return SETTLE_S + b * math.sqrt(distance_bytes / SIZE) + model["revolution_ms"] / 2e3
+
+
+def sequential(disks, name):
+    clocks = {}
+
+    def measure():
+        disks.reset()
+        clocks["wall"] = fio(filename=disks.device(name), rw="write", bs="1M", size="180M", ioengine="psync")["write"]["bw_bytes"]
+        found = disks.stats(name)
+        clocks["disk"] = found["write_bytes"] / found["busy_s"]
+        return clocks["wall"]
+    near("one stream, 1 MiB after 1 MiB, bytes/s", measure, disks.model["rate_bytes_per_s"], 0.9, 1.01)
+    near("one stream by the disk's own clock", lambda: clocks["disk"], disks.model["rate_bytes_per_s"], 0.99, 1.001)
+
+
+def streams(disks, name, count, request_bytes, requests):
+    """Each stream has one request in flight, in its own part of the disk. Bytes/s by the disk's clock.
+
+    The nearest that waits is next to the head, so a request takes its bytes and the way over one part, and now and then,
+    when others were passed over too often, a longer way. What the host cuts in pieces of 1 MiB or 512 KiB fills the window with
+    few streams' pieces, and those of one stream may be served in as many turns as there are pieces of 1 MiB.
+    """
+    apart = SIZE // count // (4 * MIB) * 4 * MIB
+    turns = max(1, request_bytes // (md.REQUEST_KIB * 1024))
+    transfer_s, way_s = request_bytes / disks.model["rate_bytes_per_s"], seek_s(apart, disks.model)
+    title = f"{count} streams of {request_bytes // 1024} KiB"
+    last = {}
+
+    def measure():
+        disks.reset()
+        job = fio(filename=disks.device(name), rw="write", bs=request_bytes, ioengine="psync", numjobs=count, thread=1,
+                  offset_increment=apart, size=request_bytes * max(1, requests // count))
+        last.update(disks.stats(name), wall_s=job["write"]["runtime"] / 1e3)
+        return last["busy_s"] / (last["write_bytes"] / request_bytes)
+    near(f"{title}, s each", measure, transfer_s + way_s, 0.95, 1.15 * (transfer_s + turns * way_s) / (transfer_s + way_s))
+
+    def wall():
+        if last.pop("judged", None):
+            measure()
+        last["judged"] = True
+        return last["wall_s"] / last["busy_s"]
+    near(f"{title}, wall over disk", wall, 1, 0.9, 1.2)
+    return last["write_bytes"] / last["busy_s"]
+
+
+def random_requests(disks, name):
+    most = {}
+
+    def measure(depth, count):
+        disks.reset()
+        fio(filename=disks.device(name), rw="randwrite", bs=4096, size=SIZE, number_ios=count, ioengine="io_uring", iodepth=depth,
+            randrepeat=1)
+        found = disks.stats(name)
+        most[depth] = found["waiting_most"]
+        return found["busy_s"] / found["writes"]
+    transfer_s = 4096 / disks.model["rate_bytes_per_s"]
+    expected_s = (disks.model["seek_ms"] + disks.model["revolution_ms"] / 2) / 1e3 + transfer_s
+    one = near("random 4 KiB, one in flight, s each", lambda: measure(1, 200), expected_s, 0.93, 1.07)
+    # Of 31 others drawn at random the nearest is 1/62 of the disk away; of those that are left after a while, more.
+    many = near("random 4 KiB, 32 in flight, s each", lambda: measure(32, 300), transfer_s + seek_s(SIZE / 62, disks.model), 0.9, 1.3)
+    check("32 really are in flight", most == {1: 1, 32: 32}, most)
+    check("more in flight are served sooner", one / many > 1.5, f"{one / many:.2f} times as many a second")
+
+
+def no_starving(disks, name):
+    """One far request beside a stream that always has another near: it is passed over 2 * depth times at most."""
+    block, page = 65536, mmap.mmap(-1, 4096)
+    bound_s = (2 * disks.model["depth"] + 2) * block / disks.model["rate_bytes_per_s"] + 2 * seek_s(SIZE, disks.model)
+
+    def measure():
+        disks.reset()
+        stream = subprocess.Popen(["fio", "--name=n", "--direct=1", f"--filename={disks.device(name)}", "--rw=write", f"--bs={block}",
+                                   "--size=256M", "--ioengine=io_uring", "--iodepth=16", "--time_based=1", "--runtime=1"],
+                                  stdout=subprocess.DEVNULL)
+        far = os.open(disks.device(name), os.O_RDONLY | os.O_DIRECT)
+        try:
+            if not md.until(lambda: disks.stats(name)["writes"] > 20):
+                raise RuntimeError("fio does not write")
+            begin = time.monotonic()
+            os.preadv(far, [page], SIZE - 4096)
+            return time.monotonic() - begin
+        finally:
+            os.close(far)
+            stream.wait(30)
+    # Breaks if: passed requests are not counted; then it waits for fio's end.
+    near("a far request beside a stream, s, at most", measure, bound_s, 0, 1.3)
+
+
+def bytes_come_back(disks, name):
+    """Through the file system, the page cache dropped between: pieces of many sizes."""
+    digest, path, size = hashlib.sha256(), os.path.join(disks.path(name), "bytes"), 0
+    with open(path, "wb", buffering=0) as file:
+        for number in range(200):
+            piece = hashlib.sha256(str(number).encode()).digest() * (1 + number * 37 % 4000)
+            digest.update(piece)
+            size += len(piece)
+            file.write(piece)
+        os.fsync(file.fileno())
+    md.drop_caches()
+    disks.reset()
+    with open(path, "rb") as file:
+        found = hashlib.sha256(file.read())
+    read = disks.stats(name)["read_bytes"]
+    check("the bytes come back", found.digest() == digest.digest() and read >= size, f"{size} bytes, {read} read from the disk")
+    os.remove(path)
+
+
+def dirty_limit_holds(disks, name):
+    limit, total, unwritten = 16 * MIB, 96 * MIB, 0
+    set_to = disks.limit_dirty(limit)[name]
+    check("the kernel takes the dirty limit", 0.9 * limit <= set_to <= 1.1 * limit, set_to)
+    path, piece = os.path.join(disks.path(name), "dirty"), bytes(MIB)
+    disks.reset()
+    with open(path, "wb", buffering=0) as file:
+        for number in range(total // MIB):
+            file.write(piece)
+            unwritten = max(unwritten, (number + 1) * MIB - disks.stats(name)["write_bytes"])
+        # What is at the disk is no longer dirty but not yet written either: 32 MiB at most with requests of 1 MiB.
+        check("the dirty limit holds", limit / 4 < unwritten <= limit + disks.model["depth"] * MIB, f"{unwritten / MIB:.0f} MiB not on the disk")
+        disks.limit_dirty(None)
+        disks.reset()
+        file.write(bytes(total))
+        free = total - disks.stats(name)["write_bytes"]
+        check("and is taken back", free > limit + disks.model["depth"] * MIB, f"{free / MIB:.0f} MiB not on the disk")
+    os.remove(path)
+
+
+def left(parent):
+    names = os.listdir(parent)
+    loops = [name for name in md.loops_below(os.path.realpath(parent))]
+    return names, loops, md.mounts_below(os.path.realpath(parent)), md.processes_below(os.path.realpath(parent))
+
+
+def a_killed_holder(parent):
+    """SIGKILL of the program that holds disks, while a file of theirs is dirty and open."""
+    text = (f"import sys; sys.path.insert(0, {HERE!r}); import disks, os, time\n"
+            f"with disks.Disks({parent!r}, ['a']) as d:\n f = open(d.path('a') + '/f', 'wb'); f.write(bytes(8 << 20)); f.flush()\n"
+            " print('up', flush=True); time.sleep(600)")
+    holder = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+    said = holder.stdout.readline()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    # Breaks if: the guard waits for anything but the end of its pipe, or the disk keeps that pipe open.
+    gone = md.until(lambda: not any(left(parent)))
+    check("nothing left after SIGKILL of the holder", said == b"up\n" and gone, left(parent))
+
+
+def main():
+    why = md.missing() or (None if shutil.which("fio") else "fio is missing")
+    if why:
+        print(f"SKIPPED: model disks: {why}\n0 passed, 0 failed")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    parent = tempfile.mkdtemp(prefix="orcheck-disktest-")
+    try:
+        with md.Disks(parent, ["raw"], SIZE, file_system=False) as disks:
+            sequential(disks, "raw")
+            small = streams(disks, "raw", 8, 65536, 80)
+            streams(disks, "raw", 64, 65536, 128)
+            large = streams(disks, "raw", 8, 4 * MIB, 24)
+            streams(disks, "raw", 64, 4 * MIB, 64)
+            check("large requests cost less than small ones", large > 4 * small, f"{large / 1e6:.1f} and {small / 1e6:.1f} MB/s")
+            random_requests(disks, "raw")
+            no_starving(disks, "raw")
+        with md.Disks(parent, ["a"], 1 << 30) as disks:
+            bytes_come_back(disks, "a")
+            dirty_limit_holds(disks, "a")
+        check("nothing left of the disks", not any(left(parent)), left(parent))
+        a_killed_holder(parent)
+    finally:
+        md.sweep(parent)
+        os.rmdir(parent)
+    print(f"{passed} passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()
