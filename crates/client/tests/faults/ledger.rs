@@ -33,6 +33,21 @@ impl Ledger {
         }
     }
 
+    /// What was acknowledged at a level counts no longer: the trial has taken a part of it away for good.
+    pub fn give_up(root: &Path, level: Level) {
+        let path = root.join("ledger");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kept = text.lines().filter(|line| {
+            let mut words = line.split(' ').skip(1);
+            words.next() != Some("acked") || words.nth(1) != Some(&level.to_string())
+        });
+        std::fs::write(
+            &path,
+            kept.map(|line| format!("{line}\n")).collect::<String>(),
+        )
+        .unwrap();
+    }
+
     fn line(&self, text: &str) {
         let mut line = String::new();
         let _ = writeln!(line, "{} {}", self.run, text.replace('\n', " "));

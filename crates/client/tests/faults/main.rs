@@ -81,6 +81,8 @@ const TESTS: &[harness::Test] = tests![
     servers::a_server_is_killed_at_each_of_its_steps,
     servers::the_disk_of_a_server_fails_at_each_call,
     servers::a_server_is_killed_at_random_moments,
+    servers::a_server_comes_back_with_an_empty_disk,
+    servers::a_server_with_a_slow_disk_loses_nothing,
     signals::one_rank_stands_still_for_a_while,
     signals::told_to_end_with_a_grace_time,
     strangers::strangers_at_every_door,

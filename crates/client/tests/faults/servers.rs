@@ -4,7 +4,7 @@
 //! What is on the disks is looked at without a server: it stands before the directories that the other tests use.
 
 use crate::hooks::{Key, Named};
-use crate::ledger::Story;
+use crate::ledger::{Ledger, Story};
 use crate::life::{Life, PAIR, STRIPED, Workload};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart_with, heal, seed, share_among, told, trials,
@@ -12,7 +12,7 @@ use crate::trial::{
 use orcheck_format::ids::Level;
 use orcheck_io::SystemClock;
 use orcheck_io::net::{Address, Key as Secret};
-use orcheck_io::steps::{Steps, Verdict as Do};
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict as Do};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use orcheck_server::{Config, Server, Tenant};
 use std::collections::BTreeSet;
@@ -57,6 +57,16 @@ impl Serving {
         at: Option<&Address>,
         hook: Option<&Arc<Named>>,
     ) -> Self {
+        Self::with(workload, root, at, hook.map(|hook| hook.steps()), hook)
+    }
+
+    fn with(
+        workload: Workload,
+        root: &Path,
+        at: Option<&Address>,
+        steps: Option<Steps>,
+        hook: Option<&Arc<Named>>,
+    ) -> Self {
         // It makes the directories.
         let _ = workload.job(root, Steps::none());
         let tenant = |number: u32| {
@@ -82,10 +92,10 @@ impl Serving {
         };
         let (mut line, mut there) = UnixStream::pair().unwrap();
         let child = Child::run(|| {
-            let steps = hook.map_or_else(Steps::none, |hook| {
+            if let Some(hook) = hook {
                 hook.arm();
-                hook.steps()
-            });
+            }
+            let steps = steps.unwrap_or_else(Steps::none);
             let server = Server::bind(&config, Arc::new(SystemClock), steps).unwrap();
             let stopper = server.stopper();
             writeln!(there, "{}", server.address()).unwrap();
@@ -146,6 +156,7 @@ fn run(
     hook: &Arc<Named>,
     checkpoints: u64,
     between: &(dyn Fn(&Serving) + Sync),
+    anew: &(dyn Fn() + Sync),
 ) -> (Ended, Ended, bool) {
     let mut serving = Serving::start(workload, root, None, Some(hook));
     if serving.child.has_ended() {
@@ -161,6 +172,7 @@ fn run(
                 if serving.child.has_ended() {
                     struck = true;
                     let at = serving.at.clone();
+                    anew();
                     serving = Serving::start(workload, root, Some(&at), None);
                 }
                 std::thread::park_timeout(Duration::from_millis(2));
@@ -180,7 +192,14 @@ fn keys_of(workload: Workload) -> Vec<Key> {
     for _ in 0..2 {
         let scratch = Scratch::in_memory("server");
         let hook = Named::recorder(scratch.path());
-        let (ended, server, _) = run(workload, scratch.path(), &hook, CHECKPOINTS, &|_| {});
+        let (ended, server, _) = run(
+            workload,
+            scratch.path(),
+            &hook,
+            CHECKPOINTS,
+            &|_| {},
+            &|| {},
+        );
         let story = Story::read(scratch.path());
         let both = [&ended, &server].map(|end| *end == Ended::Exited(0));
         assert!(both == [true; 2] && story.run(1).closed, "{}", told(&story));
@@ -228,7 +247,7 @@ fn trial(workload: Workload, key: &Key, what: Do) -> Outcome {
     let root = scratch.path();
     let killed = what == Do::Kill;
     let hook = Named::at(root, key.clone(), what);
-    let (ended, server, struck) = run(workload, root, &hook, CHECKPOINTS, &|_| {});
+    let (ended, server, struck) = run(workload, root, &hook, CHECKPOINTS, &|_| {}, &|| {});
     Outcome::of(
         struck || !killed,
         judge(workload, root, (ended, server), killed),
@@ -314,7 +333,7 @@ pub fn a_server_is_killed_at_random_moments() {
                 serving.child.kill();
             }
         };
-        let (ended, _, struck) = run(SERVED_PAIR, root, &hook, 50, &kill);
+        let (ended, _, struck) = run(SERVED_PAIR, root, &hook, 50, &kill, &|| {});
         let result = match ended {
             Ended::Exited(0) => heal(&SERVED_PAIR, root, 2).map(|_| Verdict::Pass),
             Ended::Hung => Err((Verdict::Hang, told(&Story::read(root)))),
@@ -330,4 +349,75 @@ pub fn a_server_is_killed_at_random_moments() {
         .collect();
     table.add(SERVED_PAIR.name, &names, &outcomes, &[Verdict::Pass]);
     table.finish("a server is killed at random moments, again and again");
+}
+
+/// What lies on the disk of one of the servers is gone, as if another disk were in its place.
+fn empty(root: &Path) {
+    let at = root.join("ost1");
+    for entry in std::fs::read_dir(&at).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(path).unwrap();
+        } else {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+// Breaks if: what a server had is taken to be there still because the server answers.
+pub fn a_server_comes_back_with_an_empty_disk() {
+    let mut table = Table::default();
+    let part = if trials(0) > 0 { 1 } else { 30 };
+    let keys = keys_of(SERVED_PAIR);
+    let from = seed() as usize % part;
+    let keys: Vec<&Key> = keys.iter().skip(from).step_by(part).collect();
+    let outcomes = share_among(4, keys.len(), &|n| {
+        let scratch = Scratch::in_memory("server");
+        let root = scratch.path();
+        let hook = Named::at(root, keys[n].clone(), Do::Kill);
+        let ends = run(SERVED_PAIR, root, &hook, CHECKPOINTS, &|_| {}, &|| {
+            empty(root)
+        });
+        let (ended, server, struck) = ends;
+        // Half of each checkpoint of that level is gone; the nodes' own disks have all of it.
+        Ledger::give_up(root, Level::Global);
+        Outcome::of(struck, judge(SERVED_PAIR, root, (ended, server), true))
+    });
+    let names: Vec<String> = keys
+        .iter()
+        .map(|key| key.to_string().replace('\t', " "))
+        .collect();
+    table.add(SERVED_PAIR.name, &names, &outcomes, &[Verdict::Pass]);
+    table.finish("a server is killed, and comes back with an empty disk");
+}
+
+/// A disk on which everything takes long.
+struct Slow(Duration);
+
+impl StepHook for Slow {
+    fn at(&self, step: &StepInfo) -> Do {
+        if step.site == "file.write" || step.site == "file.sync" || step.site == "dir.sync" {
+            std::thread::sleep(self.0);
+        }
+        Do::Go
+    }
+}
+
+// Breaks if: who waits for a disk is not told that the server lives, or a wait is counted from its begin.
+pub fn a_server_with_a_slow_disk_loses_nothing() {
+    let scratch = Scratch::in_memory("server");
+    let root = scratch.path();
+    // A checkpoint here takes a few ms elsewhere; each call to this disk takes a hundred times as long.
+    let steps = Steps::with(Arc::new(Slow(Duration::from_millis(100))));
+    let serving = Serving::with(SERVED_PAIR, root, None, Some(steps), None);
+    let life = Life::new(serving.places(SERVED_PAIR, root), root, 1, CHECKPOINTS);
+    let ended = apart_with(&life, &|_| {});
+    assert_eq!(ended, Ended::Exited(0));
+    let story = Story::read(root);
+    for step in 1..=CHECKPOINTS {
+        let safe = story.run(1).acked.contains(&(step, Level::Global));
+        assert!(safe, "step {step}; {}", told(&story));
+    }
+    assert_eq!(serving.end(), Ended::Exited(0));
+    heal(&SERVED_PAIR, root, 2).unwrap();
 }
