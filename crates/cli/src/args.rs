@@ -256,6 +256,16 @@ pub struct ServerArgs {
     /// request as it comes, straight to the disk; and 'arrival-cached': the same, through the page cache
     #[arg(long, value_enum, default_value_t = ServerOrder::Pull)]
     pub order: ServerOrder,
+    /// Read what lies in ROOT again and again to find damage, at so many MiB per second, and slower while callers are
+    /// served; 0: not at all
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub scrub_mib_s: u32,
+    /// Hours after which a container is read again
+    #[arg(long, value_name = "H", default_value_t = 24.0)]
+    pub scrub_every_h: f64,
+    /// Seconds that the disk has to take what came when the server is told to end; then it ends with an error
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub stop_limit: f64,
 }
 
 /// In which order a server writes.

@@ -6,8 +6,11 @@
 //! Not here: forwarding signals to a program; that is the command `run`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use orcheck_format::Result;
+use orcheck_format::{Error, Result};
+use orcheck_io::Clock;
 
 use crate::exit;
 
@@ -19,6 +22,9 @@ pub const SIGINT: i32 = 2;
 pub const SIGUSR1: i32 = 10;
 /// Asks to end.
 pub const SIGTERM: i32 = 15;
+
+/// How often signals are looked at.
+const POLL: Duration = Duration::from_millis(50);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
@@ -37,5 +43,103 @@ pub fn requested() -> Option<u8> {
         Some(exit::TERMINATED)
     } else {
         None
+    }
+}
+
+/// Waits for the thread that does the work of this process. When a signal asks to end, `stop` is told to the thread, which
+/// then has `limit` left.
+///
+/// # Errors
+/// Internal when the thread panicked; Unavailable, with `late` as what is to be said, when it has not ended in time.
+pub fn wait_for<T>(
+    thread: JoinHandle<T>,
+    clock: &dyn Clock,
+    limit: Duration,
+    stop: impl Fn(),
+    late: &str,
+) -> Result<T> {
+    wait_until(thread, clock, limit, || requested().is_some(), stop, late)
+}
+
+fn wait_until<T>(
+    thread: JoinHandle<T>,
+    clock: &dyn Clock,
+    limit: Duration,
+    asked: impl Fn() -> bool,
+    stop: impl Fn(),
+    late: &str,
+) -> Result<T> {
+    let mut until = None;
+    while !thread.is_finished() {
+        if asked() {
+            stop();
+            let until = *until.get_or_insert(clock.now().saturating_add(limit));
+            // Breaks if: it waits on; a disk that hangs would keep the process for as long as it hangs.
+            if clock.now() >= until {
+                return Err(Error::unavailable(format!(
+                    "{late} within {} s after the signal to end",
+                    limit.as_secs_f64()
+                )));
+            }
+        }
+        clock.sleep(POLL);
+    }
+    let panicked = |_| Error::internal("the thread that does the work panicked");
+    thread.join().map_err(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_format::ErrorKind;
+    use std::cell::Cell;
+    use std::sync::{Mutex, mpsc};
+
+    /// A clock that only sleeping moves.
+    #[derive(Default)]
+    struct Hand(Mutex<Duration>);
+
+    impl Clock for Hand {
+        fn now(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        fn unix_ms(&self) -> u64 {
+            0
+        }
+
+        fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+
+    #[test]
+    fn what_hangs_is_not_waited_for_longer_than_said() {
+        let (end, ended) = mpsc::channel::<()>();
+        let hangs = move || ended.recv().is_err();
+        let thread = orcheck_io::thread::spawn("hangs", hangs).unwrap();
+        let clock = Hand::default();
+        let (limit, told) = (Duration::from_secs(7), Cell::new(0));
+        // The signal comes after 10 s.
+        let asked = || clock.now() >= Duration::from_secs(10);
+        let stop = || told.set(told.get() + 1);
+        let late = wait_until(thread, &clock, limit, asked, stop, "it did not end").unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unavailable);
+        assert!(
+            late.to_string().contains("did not end within 7 s"),
+            "{late}"
+        );
+        assert!(told.get() > 0);
+        assert!(clock.now() >= Duration::from_secs(17));
+        assert!(clock.now() < Duration::from_secs(18));
+        drop(end);
+    }
+
+    #[test]
+    fn what_ends_in_time_gives_its_result() {
+        let thread = orcheck_io::thread::spawn("ends", || 5).unwrap();
+        let clock = orcheck_io::SystemClock::new();
+        let result = wait_until(thread, &clock, Duration::MAX, || true, || {}, "late");
+        assert_eq!(result.unwrap(), 5);
     }
 }

@@ -51,6 +51,7 @@ pub mod remote;
 pub mod replicas;
 pub mod restore;
 pub mod room;
+pub mod scrub;
 pub mod stage;
 pub mod stream;
 pub mod verify;

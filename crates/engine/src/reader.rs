@@ -315,18 +315,22 @@ impl Reader {
         })
     }
 
-    /// Proves each extent that this container stores of the region, and goes on after a damaged one. Of an encrypted
+    /// Proves each wanted extent of the region, and goes on after a damaged one. Of an encrypted
     /// extent without the key only the stored bytes are proven; their number is returned.
     pub(crate) fn check_region(
         &self,
-        rank: u32,
-        region: &RegionRecord,
+        (rank, region): (u32, &RegionRecord),
+        wanted: &dyn Fn(&Extent) -> bool,
         damage: &mut dyn FnMut(Error),
         progress: &mut dyn FnMut(u64),
     ) -> u64 {
         let mut buffers = Buffers::default();
         let (mut at, mut locked_bytes) = (0, 0);
         for extent in &region.extents {
+            if !wanted(extent) {
+                at += extent.len_bytes;
+                continue;
+            }
             let checked = self.source(rank, region, at, extent).and_then(|source| {
                 if source.encrypted && self.unlocked.secret.is_none() {
                     locked_bytes += extent.len_bytes;

@@ -22,8 +22,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orcheck_format::{
-    BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Manifest, RankRecord, Result,
-    TRAILER_BYTES,
+    BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord,
+    Result, TRAILER_BYTES,
 };
 use orcheck_io::{Dir, File, Secret};
 
@@ -199,6 +199,30 @@ pub fn verify_commit_with(
     Ok(Verdict { containers })
 }
 
+/// Reads and proves what one directory holds of a container. What the container refers to in others is proven where that
+/// lies; an encrypted one is read as it is stored. `None` where the container is not there, or where that directory alone
+/// does not prove it (stripes that are in none of `places`).
+pub fn verify_here(
+    dir: &dyn Dir,
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Option<ContainerVerdict> {
+    let mut check = Check::new(container);
+    check.here = true;
+    match Reader::open_in(dir, places, commit, container) {
+        Ok(None) => return None,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => {
+            let path = dir.path().join(&container.file).display().to_string();
+            check.verdict.path = Some(path);
+            check.find(&error, true, None, None);
+        }
+        Ok(Some(reader)) => check.container(&reader, commit, container, &mut |_| {}),
+    }
+    Some(check.verdict)
+}
+
 /// One verdict of those on the copies of a container: what one of them lacks is lost only if all others lack it too.
 fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
     let lost: Vec<Lost> = copies.iter().map(Lost::of).collect();
@@ -264,11 +288,14 @@ impl Lost {
 
 struct Check {
     verdict: ContainerVerdict,
+    /// Only what the container itself stores is read.
+    here: bool,
 }
 
 impl Check {
     fn new(container: &ContainerRef) -> Self {
         Check {
+            here: false,
             verdict: ContainerVerdict {
                 file: container.file.clone(),
                 path: None,
@@ -354,6 +381,9 @@ impl Check {
         let rank = record.rank;
         for region in &record.regions {
             self.verdict.regions += 1;
+            if region.same_as.is_some() && self.here {
+                continue;
+            }
             if region.same_as.is_some() {
                 // The bytes are checked where they are stored; here only that they are.
                 if let Err(error) = reader.with_owner(rank, region, |_, _, _| Ok(())) {
@@ -362,9 +392,11 @@ impl Check {
                 continue;
             }
             let mut damage = Vec::new();
+            let here = self.here;
+            let wanted = |extent: &Extent| extent.container.is_none() || !here;
             let locked_bytes = reader.check_region(
-                rank,
-                region,
+                (rank, region),
+                &wanted,
                 &mut |error| damage.push(error),
                 &mut |bytes| {
                     *done += bytes;

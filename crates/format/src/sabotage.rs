@@ -255,6 +255,9 @@ switches! {
     Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server served beyond_its_quota";
     PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
     PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull half_of_the_memory";
+    ScrubRate = "scrub-rate", "that scrubbing reads no faster than it was told", "orcheck-io paced no_faster";
+    ScrubPruned = "scrub-pruned", "that what was pruned while it was scrubbed is not called damaged", "orcheck-engine reading removed_while";
+    ScrubDue = "scrub-due", "that scrubbing reads what lies there again when it is due", "orcheck-engine reading due_again";
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";

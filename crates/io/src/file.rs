@@ -331,15 +331,7 @@ impl OsFile {
         if !self.direct {
             return self.write_all(buf, at, None);
         }
-        let block = u64::from(self.alignment);
-        if !at.is_multiple_of(block) || !(buf.len() as u64).is_multiple_of(block) {
-            return Err(Error::invalid(format!(
-                "write {} bytes at offset {at} of {}: expected multiples of {block} bytes, as the file is \
-                 written past the page cache",
-                buf.len(),
-                self.path
-            )));
-        }
+        check_aligned(buf.len(), at, self.alignment.into(), &self.path)?;
         if (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize) {
             return self.write_all(buf, at, way);
         }
@@ -618,6 +610,17 @@ impl File for OsFile {
     fn name(&self) -> String {
         self.path.clone()
     }
+}
+
+/// Refuses a write past the page cache that does not begin and end between blocks.
+pub(crate) fn check_aligned(len: usize, at: u64, block_bytes: u64, path: &str) -> Result<()> {
+    if at.is_multiple_of(block_bytes) && (len as u64).is_multiple_of(block_bytes) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "write {len} bytes at offset {at} of {path}: expected multiples of {block_bytes} bytes, as the file is \
+         written past the page cache"
+    )))
 }
 
 /// Refuses to make a file longer than this process may: the kernel would send SIGXFSZ, which ends a program that does not

@@ -46,6 +46,7 @@ pub mod machine;
 pub mod memory;
 pub mod net;
 pub mod numa;
+pub mod paced;
 mod pages;
 pub mod poll;
 pub mod pool;
@@ -78,6 +79,7 @@ pub use machine::{
 };
 pub use memory::{Span, copy_out, crc_span, fill_span, read_span};
 pub use net::{Address, Key, Listener, effective_uid, host_name, local_addresses, process_id};
+pub use paced::{Pace, paced};
 pub use poll::{Poller, Waker};
 pub use pool::{Chunk, Pool, PoolShape};
 pub use ring::Ring;

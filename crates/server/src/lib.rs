@@ -112,9 +112,20 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<Slots>,
     files: AtomicU64,
     stopping: AtomicBool,
+    /// When bytes of a file were moved last, in ms of the clock.
+    moved_ms: AtomicU64,
 }
 
 impl Shared {
+    /// Bytes of a file are moved for a caller now.
+    pub(crate) fn moved(&self) {
+        self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Lets the order of streams go on, and tells those who may send.
     pub(crate) fn pull(&self, event: impl FnOnce(&mut Pull, Duration) -> Vec<Grant>) {
         let grants = event(&mut guard(&self.pull), self.clock.now());
@@ -131,6 +142,7 @@ impl Shared {
 
     /// What becomes of a piece of a stream that is about to come.
     pub(crate) fn begins(&self, id: u64, job: u64) -> Begins {
+        self.moved();
         let begins = guard(&self.pull).begins(self.clock.now(), id, job);
         // One that waits may get its turn at once.
         if begins == Begins::Waits {
@@ -186,13 +198,24 @@ pub struct Server {
     _lock: Box<dyn File>,
 }
 
-/// Ends a server from another thread.
+/// Ends a server from another thread, and sees what it does.
 #[derive(Clone)]
 pub struct Stopper {
     shared: Arc<Shared>,
 }
 
+/// How long a server counts as busy after bytes were moved.
+const BUSY: Duration = Duration::from_secs(1);
+
 impl Stopper {
+    /// Whether bytes were moved for callers within the last second: whoever has time waits.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let moved_ms = self.shared.moved_ms.load(Ordering::Relaxed);
+        let since_ms = self.shared.now_ms().saturating_sub(moved_ms);
+        moved_ms > 0 && u128::from(since_ms) < BUSY.as_millis()
+    }
+
     /// The server ends soon: what it has in memory is written first.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
@@ -256,6 +279,7 @@ impl Server {
             slots: Arc::new(Slots::new(DISK_THREADS)),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            moved_ms: AtomicU64::new(0),
         });
         let sharing = if config.ordinary_share == 0.0 {
             None

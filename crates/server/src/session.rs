@@ -634,6 +634,7 @@ impl Session {
                 "a read of more than {PIECE_BYTES} bytes"
             )));
         }
+        self.shared.moved();
         let follows = std::mem::replace(&mut reading.end, at.saturating_add(len as u64)) == at;
         let (pool, piece, read) = match self.read_before(reading, at, len)? {
             Some((piece, read)) => (Pool::Ahead, piece, read),

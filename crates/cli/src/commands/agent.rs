@@ -30,8 +30,6 @@ use crate::stop;
 const READY: &str = "agent of job";
 /// Longest wait for the one in the background to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How often signals are looked at.
-const POLL: Duration = Duration::from_millis(50);
 
 /// Runs the agent, or sees to it that one runs.
 pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
@@ -64,15 +62,8 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
         silence();
     }
     let thread = orcheck_io::thread::spawn("orcheck-agent", move || agent.run(linger))?;
-    while !thread.is_finished() {
-        if stop::requested().is_some() {
-            stopper.stop();
-        }
-        clock.sleep(POLL);
-    }
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(Error::internal("the agent panicked")))?;
+    let late = "the agent did not end";
+    stop::wait_for(thread, &*clock, Duration::MAX, || stopper.stop(), late)??;
     Ok(Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         ..outcome(String::new(), &job, &node)

@@ -1,6 +1,10 @@
 //! `orcheck server`: a staging I/O server in the foreground, until a signal ends it.
 //!
-//! Not here: what a server does (`orcheck_server`).
+//! Beside it a thread reads again and again what lies in the server's directory, and tells of damage on standard error.
+//!
+//! Not here: what a server does (`orcheck_server`), what is read and when it is damaged (`orcheck_engine::scrub`).
+
+mod scrub;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +26,6 @@ use crate::stop;
 const PIECE_MIB: u32 = 4;
 /// The directory of a key without a name.
 const DEFAULT_NAME: &str = "default";
-/// How often signals are looked at.
-const POLL: Duration = Duration::from_millis(50);
 
 /// Runs the server.
 pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
@@ -33,6 +35,9 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     for text in &args.quota_gib {
         set_quota(&mut tenants, text)?;
     }
+    let limit = time("--stop-limit", args.stop_limit, 1.0)?;
+    let every = time("--scrub-every-h", args.scrub_every_h, 3600.0)?;
+    let names = tenants.iter().map(|tenant| tenant.name.clone()).collect();
     let config = Config {
         address: Address::Tcp(args.listen),
         dir: args.dir.clone(),
@@ -53,21 +58,46 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     let at = server.address().to_string().replace("tcp:", "orcheck://");
     println!("server of {} at {at}: ready", args.dir.display());
     let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
-    while !thread.is_finished() {
-        if stop::requested().is_some() {
-            stopper.stop();
+    let scrubbed = match args.scrub_mib_s {
+        0 => None,
+        rate => Some(scrub::start(
+            &args.dir, names, rate, every, &stopper, &clock,
+        )?),
+    };
+    let late = format!(
+        "server of {}: its disk did not take what callers sent",
+        args.dir.display()
+    );
+    let stop_all = || {
+        stopper.stop();
+        if let Some(scrubbed) = &scrubbed {
+            scrubbed.stop();
         }
-        clock.sleep(POLL);
-    }
-    thread
-        .join()
-        .map_err(|_| Error::internal("the server panicked"))?;
+    };
+    // What was acknowledged is on the disk: nothing of it depends on how this ends.
+    stop::wait_for(thread, &*clock, limit, stop_all, &late).map_err(|error| {
+        error.next("nothing that was acknowledged is lost; look at the disk and the kernel's log")
+    })?;
+    let counts = scrubbed.map(|scrubbed| scrubbed.counts());
     Ok(Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         text: String::new(),
-        document: json!({ "address": at }),
+        document: json!({
+            "address": at,
+            "scrub": counts.map(|counts| json!({
+                "passes": counts.passes,
+                "containers": counts.containers,
+                "read_bytes": counts.read_bytes,
+                "damaged_files": counts.damaged,
+            })),
+        }),
         warnings: Vec::new(),
     })
+}
+
+fn time(option: &str, given: f64, unit_s: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(given * unit_s)
+        .map_err(|_| Error::invalid(format!("{option} {given}: expected a time from 0")))
 }
 
 /// `NAME=SOURCE` or `SOURCE`; a source has a colon before any '='.

@@ -189,3 +189,59 @@ fn what_cannot_work_is_refused_with_the_reason() {
     ]);
     assert_ne!(refused.code, 0);
 }
+
+#[test]
+fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
+    // Everything is read again after a third of a second.
+    let mut server = Server::start(&["--scrub-every-h", "0.0001", "--json"]);
+    take_one(&server.place("key"), None);
+    let on_disk = server.scratch.path().join("disk/default/cavity");
+    let containers = std::fs::read_dir(&on_disk).unwrap().flatten();
+    let mut containers = containers.map(|one| one.path());
+    let path = containers.find(|path| path.extension().is_some_and(|end| end == "orc"));
+    let path = path.unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes
+        .windows(64)
+        .position(|found| found == [7; 64])
+        .unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let err = BufReader::new(server.child.as_mut().unwrap().stderr.take().unwrap());
+    let (tell, told) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        for line in err.lines() {
+            tell.send(line.unwrap()).unwrap();
+        }
+    });
+    let path = path.display().to_string();
+    let about = |line: &String| line.contains(&path);
+    let wait = std::time::Duration::from_secs(60);
+    let line = loop {
+        let line = told.recv_timeout(wait).unwrap();
+        if about(&line) {
+            break line;
+        }
+        assert!(
+            line.starts_with("orcheck: scrub: since the start"),
+            "{line}"
+        );
+    };
+    for says in [
+        "orcheck: scrub: corrupt: tenant default, job cavity, step ",
+        "expected CRC-64",
+        "`orcheck verify --job cavity",
+    ] {
+        assert!(line.contains(says), "{says}: {line}");
+    }
+    // It goes on reading, and has nothing more to tell of that file.
+    let counts = told.recv_timeout(wait).unwrap();
+    assert!(counts.contains("1 damaged files"), "{counts}");
+    told.recv_timeout(wait).unwrap();
+    let ended = server.end();
+    assert_eq!(ended.code, 143);
+    reading.join().unwrap();
+    assert!(!told.iter().any(|line| about(&line)));
+    let document = ended.stdout.split_once('{').unwrap().1;
+    assert!(document.contains("\"damaged_files\": 1"), "{document}");
+}

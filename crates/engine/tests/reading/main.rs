@@ -9,4 +9,5 @@ mod damage;
 mod fixture;
 mod halt;
 mod reader;
+mod scrub;
 mod writer;

@@ -12,7 +12,7 @@
 //! Not here: directories (`served.rs`).
 
 use super::{Line, SEND_TIMEOUT, Server, guard};
-use crate::file::{File, Lock};
+use crate::file::{File, Lock, check_aligned};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Ask, Error, Reply, Result};
@@ -222,14 +222,7 @@ impl File for ServedFile {
             .written
             .filter(|(direct, _)| *direct)
             .map_or(1, |(_, block)| block);
-        if !at.is_multiple_of(block) || !(buf.len() as u64).is_multiple_of(block) {
-            return Err(Error::invalid(format!(
-                "write {} bytes at offset {at} of {}: expected multiples of {block} bytes, as the file is \
-                 written past the page cache",
-                buf.len(),
-                self.path
-            )));
-        }
+        check_aligned(buf.len(), at, block, &self.path)?;
         match self.with("write", |held| self.send_pieces(&mut held.line, buf, at))? {
             None => Ok(()),
             Some(Reply::Failed(kind, text)) => {

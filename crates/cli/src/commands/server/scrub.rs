@@ -1,0 +1,90 @@
+//! The thread that reads what lies on a server again and again.
+//!
+//! Each damaged file is one line on standard error. Once in the time after which all is read again a line says what was
+//! read, if anything was; the same counts are in the document when the server has ended.
+//!
+//! Faults survived: a standard error that nobody reads. The thread is not waited for: a disk that hangs keeps nobody.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use orcheck_engine::scrub::{Counts, Scrub};
+use orcheck_format::Result;
+use orcheck_io::{Clock, Pace, Steps, open_dir};
+use orcheck_server::Stopper;
+
+/// Time between two looks for containers that are new or due.
+const LOOK: Duration = Duration::from_secs(60);
+/// The same where everything is read again sooner.
+const LOOK_LEAST: Duration = Duration::from_millis(100);
+
+/// A scrub that runs.
+pub struct Scrubbed {
+    pace: Arc<Pace>,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Scrubbed {
+    /// Ends it soon.
+    pub fn stop(&self) {
+        self.pace.stop();
+    }
+
+    /// What was done.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            read_bytes: self.pace.read_bytes(),
+            ..*self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}
+
+/// Begins to read the directories of these tenants below `dir`, at `rate_mib_s`, each container once in the time `every`.
+///
+/// # Errors
+/// What the directories say.
+pub fn start(
+    dir: &Path,
+    tenants: Vec<String>,
+    rate_mib_s: u32,
+    every: Duration,
+    server: &Stopper,
+    clock: &Arc<dyn Clock>,
+) -> Result<Scrubbed> {
+    let root = open_dir(dir, Steps::none())?;
+    let open = |name: String| Ok((name.clone(), root.child(&name, false)?));
+    let dirs = tenants.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+    let server = server.clone();
+    let busy = move || server.is_busy();
+    let pace = Pace::new(u64::from(rate_mib_s) << 20, Arc::clone(clock), busy);
+    let counts = Arc::new(Mutex::new(Counts::default()));
+    let scrubbed = Scrubbed {
+        pace: Arc::clone(&pace),
+        counts: Arc::clone(&counts),
+    };
+    let clock = Arc::clone(clock);
+    orcheck_io::thread::spawn("orcheck-scrub", move || {
+        let mut scrub = Scrub::new(dirs, &pace, Arc::clone(&clock), every);
+        let (mut told, mut told_at) = (scrub.counts(), clock.now());
+        loop {
+            scrub.pass(&mut |damage| say(&format!("{damage}")));
+            let now = scrub.counts();
+            *counts.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            if now.containers > told.containers && clock.now() >= told_at.saturating_add(every) {
+                say(&format!("since the start {now}"));
+                (told, told_at) = (now, clock.now());
+            }
+            if !pace.pause(every.clamp(LOOK_LEAST, LOOK)) {
+                return;
+            }
+        }
+    })?;
+    Ok(scrubbed)
+}
+
+fn say(line: &str) {
+    // Nobody may be reading it any more.
+    let _ = writeln!(std::io::stderr(), "orcheck: scrub: {line}");
+}
