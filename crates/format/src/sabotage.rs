@@ -252,6 +252,9 @@ switches! {
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
+    MungeFresh = "munge-fresh", "that a MUNGE credential which is too old or was used before is refused", "orcheck-io munge used_before";
+    MungeSealed = "munge-sealed", "that a MUNGE credential which others could open is refused", "orcheck-io munge for_the_listener_alone";
+    MungeUser = "munge-user", "that a MUNGE credential opens the directory of its user", "orcheck-io munge who_is_known";
     Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server served beyond_its_quota";
     PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
     PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull half_of_the_memory";

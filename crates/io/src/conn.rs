@@ -25,7 +25,7 @@ pub use bulk::Received;
 use crate::clock::Deadline;
 use crate::error::rustix_error;
 use crate::guard::{Guard, MAC_BYTES};
-use crate::net::{Address, Key};
+use crate::net::{Address, AsUser, Key};
 use crate::poll::poll_one;
 use crate::steps::{Outcome, Steps};
 use orcheck_format::sabotage::{Switch, off};
@@ -93,6 +93,19 @@ impl Conn {
     /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
     pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
         crate::net::connect(at, key, steps, timeout)
+    }
+
+    /// The same for a listener that knows users by MUNGE.
+    ///
+    /// # Errors
+    /// Unsupported where libmunge is not installed; Unavailable, with the reason, when the credential is refused.
+    pub fn connect_as_user(
+        at: &Address,
+        caller: &AsUser,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        crate::net::connect_as_user(at, caller, steps, timeout)
     }
 
     /// What another process needs to go on with this connection, which is at an end here.

@@ -23,9 +23,12 @@
 
 mod here;
 mod key;
+mod munge;
+mod pending;
 
 pub use here::{effective_uid, host_name, local_addresses, process_id};
 pub use key::Key;
+pub use munge::{AsUser, Users};
 
 use crate::clock::Deadline;
 use crate::conn::Conn;
@@ -33,11 +36,11 @@ use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::backoff;
 use crate::poll::{poll_one, poll_until};
-use crate::rng::random_bytes;
 use crate::steps::Steps;
 use key::{Challenges, NONCE_BYTES};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
+use pending::{Known, Pending, Progress};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -122,6 +125,11 @@ impl Address {
 }
 
 const HELLO: [u8; 8] = *b"ORCnet1\n";
+/// What comes before it with a MUNGE credential: this, the credential's length in two bytes, the credential.
+const OPENING: [u8; 8] = *b"ORCmng1\n";
+const OPENING_BYTES: usize = OPENING.len() + 2;
+/// The answer to a credential that is refused: this, why in one byte, the listener's user in four, zeros.
+const REFUSED: [u8; 8] = *b"ORCno 1\n";
 const PROOF_BYTES: usize = 32;
 const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
 const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
@@ -133,81 +141,6 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[..N]);
     array
-}
-
-/// A connection whose peer has not proven anything yet.
-struct Pending {
-    socket: OwnedFd,
-    number: u64,
-    peer: String,
-    until: Deadline,
-    heard: Vec<u8>,
-    /// What was answered, and with which of the listener's keys.
-    answered: Option<(Challenges, usize)>,
-}
-
-enum Progress {
-    Waits,
-    Dropped,
-    Proven(Challenges, usize),
-}
-
-impl Pending {
-    /// Goes on with whatever the peer has sent, without blocking.
-    fn advance(&mut self, keys: &[Key]) -> Progress {
-        let wanted = if self.answered.is_none() {
-            HELLO_BYTES
-        } else {
-            PROOF_BYTES
-        };
-        let mut piece = [0; HELLO_BYTES];
-        let room = &mut piece[..wanted - self.heard.len()];
-        match retry(|| net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)) {
-            Ok((0, _)) => return Progress::Dropped,
-            Ok((count, _)) => self.heard.extend_from_slice(&piece[..count]),
-            Err(Errno::AGAIN) => return Progress::Waits,
-            Err(_) => return Progress::Dropped,
-        }
-        if self.heard.len() < wanted {
-            return Progress::Waits;
-        }
-        let heard = std::mem::take(&mut self.heard);
-        if let Some((challenges, which)) = self.answered {
-            let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
-            let right = given == challenges.caller_proof(&keys[which]) || off(Switch::CallerProof);
-            return if right {
-                Progress::Proven(challenges, which)
-            } else {
-                Progress::Dropped
-            };
-        }
-        if heard[..HELLO.len()] != HELLO {
-            return Progress::Dropped;
-        }
-        let challenges = Challenges {
-            caller: array(&heard[HELLO.len()..]),
-            listener: random_bytes(),
-        };
-        // A caller with another key is answered all the same: it will say that this is not the listener it meant.
-        let which = keys.iter().position(|key| key.made(&challenges.caller));
-        let which = which.unwrap_or(0);
-        let proof = challenges.listener_proof(&keys[which]);
-        let mut answer = [0; ANSWER_BYTES];
-        answer[..NONCE_BYTES].copy_from_slice(&challenges.listener);
-        answer[NONCE_BYTES..].copy_from_slice(proof.as_bytes());
-        self.answered = Some((challenges, which));
-        // An empty socket buffer takes 64 bytes at once; whoever arranges otherwise is a stranger.
-        match retry(|| {
-            net::send(
-                &self.socket,
-                &answer,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            )
-        }) {
-            Ok(ANSWER_BYTES) => Progress::Waits,
-            _ => Progress::Dropped,
-        }
-    }
 }
 
 /// Accepts connections; readable ([`AsFd`]) when [`Listener::accept`] has something to do. One thread at a time
@@ -283,6 +216,18 @@ impl Listener {
         timeout: Duration,
     ) -> Result<Option<(usize, Conn)>> {
         assert!(!keys.is_empty(), "a listener without a key");
+        self.accept_known(keys, None, steps, timeout)
+    }
+
+    /// The same for a peer that knows one of several keys, or is one of several users; tells which one (of the users: what
+    /// they were given with).
+    pub fn accept_known(
+        &self,
+        keys: &[Key],
+        users: Option<&Users>,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Option<(usize, Conn)>> {
         let deadline = Deadline::after(timeout);
         let mut pending = match self.pending.try_lock() {
             Ok(pending) => pending,
@@ -296,6 +241,7 @@ impl Listener {
         };
         let (numbers, pending) = &mut *pending;
         let keys: Vec<Key> = keys.iter().map(|key| key.at(&self.at)).collect();
+        let known = Known { keys: &keys, users };
         loop {
             pending.retain(|one| !one.until.passed());
             let look_again = pending
@@ -337,16 +283,17 @@ impl Listener {
                 let Some(at) = pending.iter().position(|one| one.number == number) else {
                     continue;
                 };
-                match pending[at].advance(&keys) {
+                match pending[at].advance(&known) {
                     Progress::Waits => {}
                     Progress::Dropped => {
                         pending.remove(at);
                         return Ok(None);
                     }
                     Progress::Proven(challenges, which) => {
-                        let Pending { socket, peer, .. } = pending.remove(at);
-                        let _ = epoll::delete(&self.watched, &socket);
-                        let (receive, send) = challenges.guards(&keys[which])?;
+                        let proven = pending.remove(at);
+                        let _ = epoll::delete(&self.watched, &proven.socket);
+                        let (receive, send) = challenges.guards(proven.key(&known, which))?;
+                        let Pending { socket, peer, .. } = proven;
                         let unix = self.at.is_unix();
                         let conn = Conn::new(socket, unix, peer, (send, receive), steps);
                         return Ok(Some((which, conn)));
@@ -394,6 +341,7 @@ impl Listener {
                 until,
                 heard: Vec::new(),
                 answered: None,
+                credential: None,
             });
         }
         Ok(())
@@ -442,6 +390,34 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
 /// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
 /// no room for another caller: it is asked again.
 pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+    let known = || Ok((key.clone(), Vec::new()));
+    connect_by(at, &known, steps, timeout)
+}
+
+/// The same with a MUNGE credential that says under which user this process runs.
+pub(crate) fn connect_as_user(
+    at: &Address,
+    caller: &AsUser,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
+    // A new one for each call: none is taken twice.
+    let known = || {
+        let (key, credential) = munge::seal(caller)?;
+        let len = u16::try_from(credential.len()).unwrap_or(u16::MAX);
+        let opening = [OPENING.as_slice(), &len.to_le_bytes(), &credential].concat();
+        Ok((key, opening))
+    };
+    connect_by(at, &known, steps, timeout)
+}
+
+/// `known` gives the key, and what is sent before the handshake.
+fn connect_by(
+    at: &Address,
+    known: &dyn Fn() -> Result<(Key, Vec<u8>)>,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
     let deadline = Deadline::after(if off(Switch::ConnectDeadline) {
         timeout.saturating_mul(400)
     } else {
@@ -453,7 +429,8 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
     }
     let mut attempt = 0;
     loop {
-        if let Some(conn) = connect_once(at, key, steps, (timeout, deadline))? {
+        let (key, opening) = known()?;
+        if let Some(conn) = connect_once(at, (&key, &opening), steps, (timeout, deadline))? {
             return Ok(conn);
         }
         if deadline.passed() {
@@ -472,7 +449,7 @@ pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration)
 /// `None`: the listener hung up before it had proven the key.
 fn connect_once(
     at: &Address,
-    key: &Key,
+    (key, opening): (&Key, &[u8]),
     steps: &Steps,
     (timeout, deadline): (Duration, Deadline),
 ) -> Result<Option<Conn>> {
@@ -509,9 +486,7 @@ fn connect_once(
     }
     let peer = check_peer(&socket, at)?;
     let caller = key.challenge();
-    let mut hello = [0; HELLO_BYTES];
-    hello[..HELLO.len()].copy_from_slice(&HELLO);
-    hello[HELLO.len()..].copy_from_slice(&caller);
+    let hello = [opening, &HELLO, &caller].concat();
     let mut answer = [0; ANSWER_BYTES];
     let said = send_exactly(&socket, &hello, deadline);
     let heard = match said {
@@ -523,6 +498,11 @@ fn connect_once(
         Ok(false) => return Err(late()),
         Err(Errno::CONNRESET | Errno::PIPE) => return Ok(None),
         Err(errno) => return Err(what(errno)),
+    }
+    if !opening.is_empty() && answer.starts_with(&REFUSED) {
+        let (why, rest) = (answer[REFUSED.len()], &answer[REFUSED.len() + 1..]);
+        let uid = u32::from_le_bytes(array(rest));
+        return Err(munge::refused(why, uid).at(at));
     }
     let challenges = Challenges {
         caller,

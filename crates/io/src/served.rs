@@ -157,7 +157,7 @@ impl Server {
         let mut errors = Vec::new();
         for &address in &self.place.addresses {
             let at = Address::Tcp(address);
-            match Conn::connect(&at, &self.place.key, &self.steps, CONNECT_TIMEOUT) {
+            match self.place.connect(&at, &self.steps, CONNECT_TIMEOUT) {
                 Ok(conn) => {
                     return Ok(Line {
                         conn,

@@ -6,12 +6,15 @@
 //!
 //! Not here: what a server is asked (`served.rs`).
 
+use crate::conn::Conn;
 use crate::environment::env_var;
-use crate::net::Key;
+use crate::net::{Address, AsUser, Key, effective_uid};
 use crate::secret::SecretSource;
+use crate::steps::Steps;
 use orcheck_format::{Error, Result};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const SCHEME: &str = "orcheck://";
 /// Where the key comes from when the text does not say.
@@ -36,7 +39,8 @@ pub fn shown(root: &str) -> &str {
 #[must_use]
 pub fn with_key(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
-    let says_key = text.contains("?key=") || text.contains("&key=");
+    let says_key = ["?key=", "&key=", "?munge", "&munge"];
+    let says_key = says_key.iter().any(|word| text.contains(word));
     match env_var(KEY_VARIABLE).filter(|source| !source.is_empty()) {
         Some(source) if is_served(path) && !says_key => {
             let joint = if text.contains('?') { '&' } else { '?' };
@@ -52,10 +56,23 @@ pub(super) struct Place {
     pub shown: String,
     /// Where it listens, best first.
     pub addresses: Vec<SocketAddr>,
-    pub key: Key,
+    pub proof: Proof,
+}
+
+/// What a caller proves.
+pub(super) enum Proof {
+    Key(Key),
+    User(AsUser),
 }
 
 impl Place {
+    pub fn connect(&self, at: &Address, steps: &Steps, timeout: Duration) -> Result<Conn> {
+        match &self.proof {
+            Proof::Key(key) => Conn::connect(at, key, steps, timeout),
+            Proof::User(user) => Conn::connect_as_user(at, user, steps, timeout),
+        }
+    }
+
     pub fn parse(path: &Path) -> Result<Place> {
         let path = with_key(path);
         let text = path.to_str().unwrap_or_default();
@@ -72,25 +89,41 @@ impl Place {
                 "it names a directory; a key opens all that belongs to it",
             ));
         }
-        let (mut source, mut encrypt) = (None, false);
+        let (mut source, mut user, mut encrypt) = (None, None, false);
         for word in how.split('&').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("key", text)) => source = Some(SecretSource::parse(text)?),
                 None if word == "encrypt" => encrypt = true,
+                None if word == "munge" => user = Some(effective_uid()),
+                Some(("munge", uid)) => {
+                    let uid = uid.parse().map_err(|_| {
+                        refused("behind munge= comes the number of the user who runs the server")
+                    })?;
+                    user = Some(uid);
+                }
                 _ => {
                     return Err(refused(
-                        "after '?' come key=SOURCE and encrypt, joined by '&'",
+                        "after '?' come key=SOURCE or munge[=UID], and encrypt, joined by '&'",
                     ));
                 }
             }
         }
-        let source = source.ok_or_else(|| {
-            refused("it does not say where the key comes from")
-                .next(format!("add ?key=file:PATH, or set {KEY_VARIABLE}"))
-        })?;
-        let secret = source
-            .read()
-            .map_err(|error| error.at(format!("{SCHEME}{at}")))?;
+        let proof = match (source, user) {
+            (None, Some(server_uid)) => Proof::User(AsUser::new(server_uid, encrypt)),
+            (Some(source), None) => {
+                let secret = source.read();
+                let secret = secret.map_err(|error| error.at(format!("{SCHEME}{at}")))?;
+                let bytes = *secret.bytes();
+                Proof::Key(Key { bytes, encrypt })
+            }
+            (Some(_), Some(_)) => {
+                return Err(refused("it says both a key and munge"));
+            }
+            (None, None) => {
+                return Err(refused("it does not say where the key comes from")
+                    .next(format!("add ?key=file:PATH, or set {KEY_VARIABLE}")));
+            }
+        };
         let addresses: Vec<SocketAddr> = at
             .to_socket_addrs()
             .map_err(|error| refused(&format!("{at} is no host and port ({error})")))?
@@ -101,10 +134,7 @@ impl Place {
         Ok(Place {
             shown: format!("{SCHEME}{at}"),
             addresses,
-            key: Key {
-                bytes: *secret.bytes(),
-                encrypt,
-            },
+            proof,
         })
     }
 }
@@ -126,7 +156,13 @@ mod tests {
         let place = parse(format!("orcheck://127.0.0.1:7420?{key}&encrypt")).unwrap();
         assert_eq!(place.shown, "orcheck://127.0.0.1:7420");
         assert_eq!(place.addresses, ["127.0.0.1:7420".parse().unwrap()]);
-        assert!(place.key.encrypt && place.key.bytes == [7; 32]);
+        assert!(matches!(place.proof, Proof::Key(ref key) if key.encrypt && key.bytes == [7; 32]));
+        let user = parse("orcheck://127.0.0.1:7420?munge=990&encrypt".to_owned()).unwrap();
+        assert!(
+            matches!(user.proof, Proof::User(ref user) if user.encrypt && user.server_uid == 990)
+        );
+        let own = parse("orcheck://127.0.0.1:7420?munge".to_owned()).unwrap();
+        assert!(matches!(own.proof, Proof::User(ref user) if user.server_uid == effective_uid()));
         for (text, says) in [
             (format!("orcheck://127.0.0.1?{key}"), "no host and port"),
             (
@@ -139,6 +175,14 @@ mod tests {
             ),
             (format!("orcheck://127.0.0.1:1?{key}&loud"), "joined by '&'"),
             ("orcheck://127.0.0.1:1?key=file:/none".to_owned(), "/none"),
+            (
+                format!("orcheck://127.0.0.1:1?munge&{key}"),
+                "both a key and munge",
+            ),
+            (
+                "orcheck://127.0.0.1:1?munge=me".to_owned(),
+                "number of the user",
+            ),
         ] {
             let error = parse(text.clone()).err().unwrap();
             assert!(error.to_string().contains(says), "{text}: {error}");
