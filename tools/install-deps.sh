@@ -6,7 +6,7 @@
 #        is printed); any other: apt's own failure.
 set -euo pipefail
 
-base=(gcc g++ gfortran make cmake pkg-config git strace python3 libopenmpi-dev openmpi-bin libmpich-dev mpich e2fsprogs xfsprogs btrfs-progs)
+base=(gcc g++ gfortran make cmake pkg-config git strace munge python3 libopenmpi-dev openmpi-bin libmpich-dev mpich e2fsprogs xfsprogs btrfs-progs)
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
 bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev) ;;

@@ -235,8 +235,16 @@ pub struct ServerArgs {
     pub listen: std::net::SocketAddr,
     /// Where the key of those whom it serves comes from, and the name of their directory below ROOT: NAME=file:PATH,
     /// NAME=keyring:KEY or NAME=env:VARIABLE, without NAME= 'default'. Repeatable; each key opens its own directory
-    #[arg(long = "key", value_name = "[NAME=]SOURCE", required = true)]
+    #[arg(
+        long = "key",
+        value_name = "[NAME=]SOURCE",
+        required_unless_present = "munge"
+    )]
     pub keys: Vec<String>,
+    /// Serve the user with this number, whom the MUNGE of this host knows; without NAME= the directory is uid-UID. Repeatable.
+    /// The user writes orcheck://HOST:PORT?munge=N, N being the user of this server
+    #[arg(long, value_name = "[NAME=]UID")]
+    pub munge: Vec<String>,
     /// Most GiB that the directory of a key may hold; without NAME= that of 'default'. Repeatable
     #[arg(long, value_name = "[NAME=]GIB")]
     pub quota_gib: Vec<String>,

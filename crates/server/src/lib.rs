@@ -28,7 +28,7 @@ use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
-use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::net::{Address, Key, Listener, Users};
 use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
 use pull::{Begins, Grant, Limits, Pull};
 use quota::Quota;
@@ -62,6 +62,17 @@ pub struct Tenant {
     /// What it proves.
     pub key: Key,
     /// Most bytes that its directory may hold.
+    pub quota_bytes: Option<u64>,
+}
+
+/// One of those whom a server serves, known by MUNGE: no key is handed out.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// The name of the user's directory.
+    pub name: String,
+    /// The user's number, as in the site's realm.
+    pub uid: u32,
+    /// Most bytes that the directory may hold.
     pub quota_bytes: Option<u64>,
 }
 
@@ -189,6 +200,7 @@ impl Shared {
 pub struct Server {
     listener: Listener,
     keys: Vec<Key>,
+    users: Option<Users>,
     roots: Vec<(Arc<dyn Dir>, Arc<Quota>)>,
     shared: Arc<Shared>,
     steps: Steps,
@@ -232,24 +244,45 @@ impl Server {
     /// Invalid for tenants that cannot be told apart; Unavailable when another server has the directory, or the address
     /// is taken; what the directory says.
     pub fn bind(config: &Config, clock: Arc<dyn Clock>, steps: Steps) -> Result<Self> {
-        check_tenants(&config.tenants)?;
+        Self::bind_with_users(config, (&[], false), clock, steps)
+    }
+
+    /// The same for those with a key and for users known by MUNGE; what travels between these and the server is encrypted
+    /// if `encrypt`.
+    ///
+    /// # Errors
+    /// As [`Server::bind`]; Unsupported when there are users and libmunge is not installed.
+    pub fn bind_with_users(
+        config: &Config,
+        (users, encrypt): (&[User], bool),
+        clock: Arc<dyn Clock>,
+        steps: Steps,
+    ) -> Result<Self> {
+        check_tenants(&config.tenants, users)?;
+        let tenants = config.tenants.iter();
+        let known: Vec<(&str, Option<u64>)> = tenants
+            .map(|one| (one.name.as_str(), one.quota_bytes))
+            .chain(users.iter().map(|one| (one.name.as_str(), one.quota_bytes)))
+            .collect();
         let dir = open_dir(&config.dir, steps.clone())?;
         let lock = lock_alone(&*dir)?;
-        let root = |tenant: &Tenant| {
+        let root = |&(name, quota_bytes): &(&str, Option<u64>)| {
             let name = if off(Switch::StoreTenant) {
-                config.tenants[0].name.as_str()
+                known[0].0
             } else {
-                tenant.name.as_str()
+                name
             };
             let root = dir.child(name, true)?;
-            let quota = Quota::of(&*root, tenant.quota_bytes)?;
+            let quota = Quota::of(&*root, quota_bytes)?;
             Ok((root, Arc::new(quota)))
         };
-        let roots = config
-            .tenants
-            .iter()
-            .map(root)
-            .collect::<Result<Vec<_>>>()?;
+        let roots = known.iter().map(root).collect::<Result<Vec<_>>>()?;
+        let numbered = users.iter().map(|user| user.uid);
+        let numbered = numbered.zip(config.tenants.len()..).collect();
+        let users = match users {
+            [] => None,
+            _ => Some(Users::new(numbered, encrypt)?),
+        };
         let listener = Listener::bind(&config.address)?;
         let limits = Limits {
             pieces: config.pieces,
@@ -262,7 +295,7 @@ impl Server {
         };
         let pieces = config.pieces as usize;
         // Where there are others, nobody has all.
-        let share = if config.tenants.len() > 1 {
+        let share = if known.len() > 1 {
             pieces.div_ceil(2)
         } else {
             pieces
@@ -301,6 +334,7 @@ impl Server {
                 .iter()
                 .map(|tenant| tenant.key.clone())
                 .collect(),
+            users,
             roots,
             shared,
             steps,
@@ -329,7 +363,9 @@ impl Server {
         while !self.shared.is_stopping() {
             let due = self.shared.look(Pull::due);
             let look = due.map_or(LOOK, |_| LOOK_SOON);
-            match self.listener.accept_one_of(&self.keys, &self.steps, look) {
+            let users = self.users.as_ref();
+            let came = (self.listener).accept_known(&self.keys, users, &self.steps, look);
+            match came {
                 Ok(Some((which, conn))) => self.begin(which, conn),
                 Ok(None) => {}
                 // A shortage of descriptors or memory: those who have a connection are served on.
@@ -354,7 +390,7 @@ impl Server {
             .iter()
             .filter(|(one, _)| *one == which)
             .count();
-        let share = if self.keys.len() > 1 {
+        let share = if self.roots.len() > 1 {
             SESSIONS_MAX / 4 * 3
         } else {
             SESSIONS_MAX
@@ -401,32 +437,42 @@ fn sharing_of(config: &Config, clock: &Arc<dyn Clock>) -> Result<Sharing> {
         .map_err(|error| error.next("serve without a share for ordinary traffic"))
 }
 
-fn check_tenants(tenants: &[Tenant]) -> Result<()> {
-    if tenants.is_empty() {
+fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {
+    let names = tenants.iter().map(|tenant| tenant.name.as_str());
+    let names: Vec<&str> = names
+        .chain(users.iter().map(|user| user.name.as_str()))
+        .collect();
+    if names.is_empty() {
         return Err(
             Error::invalid("a server without a key serves nobody").next("give --key SOURCE")
         );
     }
-    for (at, tenant) in tenants.iter().enumerate() {
-        let plain = tenant
-            .name
+    for name in &names {
+        let plain = name
             .chars()
             .all(|one| one.is_ascii_alphanumeric() || "-_.".contains(one));
         let usable = plain
-            && (1..=MAX_FILE_NAME_BYTES).contains(&tenant.name.len())
-            && !tenant.name.starts_with('.')
-            && tenant.name != LOCK_FILE;
+            && (1..=MAX_FILE_NAME_BYTES).contains(&name.len())
+            && !name.starts_with('.')
+            && *name != LOCK_FILE;
         if !usable {
-            return Err(
-                Error::invalid(format!("'{}' is no name of a tenant", tenant.name))
-                    .next("use letters, digits, '-', '_' and '.'"),
-            );
+            return Err(Error::invalid(format!("'{name}' is no name of a tenant"))
+                .next("use letters, digits, '-', '_' and '.'"));
         }
-        for other in &tenants[..at] {
-            if other.name == tenant.name || other.key.bytes == tenant.key.bytes {
+    }
+    let key = |at: usize| tenants.get(at).map(|tenant| &tenant.key.bytes);
+    let uid = |at: usize| {
+        users
+            .get(at.wrapping_sub(tenants.len()))
+            .map(|user| user.uid)
+    };
+    for (at, name) in names.iter().enumerate() {
+        for (before, other) in names[..at].iter().enumerate() {
+            let one_key = key(at).is_some() && key(at) == key(before);
+            let one_user = uid(at).is_some() && uid(at) == uid(before);
+            if name == other || one_key || one_user {
                 return Err(Error::invalid(format!(
-                    "tenants '{}' and '{}' have one name or one key: they could not be told apart",
-                    other.name, tenant.name
+                    "tenants '{other}' and '{name}' have one name, one key or one user: they could not be told apart"
                 )));
             }
         }

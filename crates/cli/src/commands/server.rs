@@ -14,7 +14,7 @@ use orcheck_io::net::Address;
 use orcheck_io::process::raise_open_files;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::{Clock, Key, Steps, SystemClock};
-use orcheck_server::{Config, Order, Server, Tenant};
+use orcheck_server::{Config, Order, Server, Tenant, User};
 use serde_json::json;
 
 use crate::args::{ServerArgs, ServerOrder};
@@ -32,12 +32,17 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     raise_open_files();
     let tenants = args.keys.iter().map(|text| tenant(text, args.encrypt));
     let mut tenants = tenants.collect::<Result<Vec<_>>>()?;
+    let users = args.munge.iter().map(|text| user(text));
+    let mut users = users.collect::<Result<Vec<_>>>()?;
     for text in &args.quota_gib {
-        set_quota(&mut tenants, text)?;
+        set_quota(&mut tenants, &mut users, text)?;
     }
     let limit = time("--stop-limit", args.stop_limit, 1.0)?;
     let every = time("--scrub-every-h", args.scrub_every_h, 3600.0)?;
-    let names = tenants.iter().map(|tenant| tenant.name.clone()).collect();
+    let names = tenants.iter().map(|tenant| tenant.name.clone());
+    let names = names
+        .chain(users.iter().map(|user| user.name.clone()))
+        .collect();
     let config = Config {
         address: Address::Tcp(args.listen),
         dir: args.dir.clone(),
@@ -53,7 +58,8 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     };
     stop::install()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let server = Server::bind(&config, Arc::clone(&clock), Steps::none())?;
+    let users = (&*users, args.encrypt);
+    let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Steps::none())?;
     let stopper = server.stopper();
     let at = server.address().to_string().replace("tcp:", "orcheck://");
     println!("server of {} at {at}: ready", args.dir.display());
@@ -118,7 +124,7 @@ fn tenant(text: &str, encrypt: bool) -> Result<Tenant> {
 }
 
 /// `NAME=GIB` or `GIB`.
-fn set_quota(tenants: &mut [Tenant], text: &str) -> Result<()> {
+fn set_quota(tenants: &mut [Tenant], users: &mut [User], text: &str) -> Result<()> {
     let (name, gib) = text.split_once('=').unwrap_or((DEFAULT_NAME, text));
     let refused = |why: &str| Error::invalid(format!("--quota-gib {text}: {why}"));
     let gib: f64 = gib
@@ -126,8 +132,32 @@ fn set_quota(tenants: &mut [Tenant], text: &str) -> Result<()> {
         .ok()
         .filter(|gib| (0.0..1e9).contains(gib))
         .ok_or_else(|| refused("expected GiB from 0"))?;
-    let tenant = tenants.iter_mut().find(|tenant| tenant.name == name);
-    let tenant = tenant.ok_or_else(|| refused("there is no key of that name"))?;
-    tenant.quota_bytes = Some((gib * (1u64 << 30) as f64) as u64);
+    let tenants = tenants.iter_mut();
+    let tenants = tenants.map(|one| (&one.name, &mut one.quota_bytes));
+    let users = users.iter_mut();
+    let users = users.map(|one| (&one.name, &mut one.quota_bytes));
+    let mut all = tenants.chain(users);
+    let (_, quota_bytes) = all
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| refused("there is no key or user of that name"))?;
+    *quota_bytes = Some((gib * (1u64 << 30) as f64) as u64);
     Ok(())
+}
+
+/// `NAME=UID` or `UID`.
+fn user(text: &str) -> Result<User> {
+    let (name, number) = match text.split_once('=') {
+        Some((name, number)) => (name.to_owned(), number),
+        None => (format!("uid-{text}"), text),
+    };
+    let uid = number.parse().map_err(|_| {
+        Error::invalid(format!(
+            "--munge {text}: expected [NAME=]UID, a user's number"
+        ))
+    })?;
+    Ok(User {
+        name,
+        uid,
+        quota_bytes: None,
+    })
 }

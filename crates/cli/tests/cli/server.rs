@@ -36,7 +36,10 @@ fn command(scratch: &Scratch, more: &[&str]) -> Command {
 impl Server {
     fn start(more: &[&str]) -> Self {
         let scratch = Scratch::new();
-        let mut command = command(&scratch, more);
+        Self::run(command(&scratch, more), scratch)
+    }
+
+    fn run(mut command: Command, scratch: Scratch) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -244,4 +247,77 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     assert!(!told.iter().any(|line| about(&line)));
     let document = ended.stdout.split_once('{').unwrap().1;
     assert!(document.contains("\"damaged_files\": 1"), "{document}");
+}
+
+/// A munged of our own, ended with the test; `None`, and a line that says so, where there can be none.
+fn munged(scratch: &Scratch) -> Option<(Child, String)> {
+    let paths = ["/usr/sbin/munged", "/usr/bin/munged", "/sbin/munged"];
+    let munged = paths.iter().find(|path| PathBuf::from(path).exists());
+    let (Some(munged), true) = (munged, rustix::process::geteuid().is_root()) else {
+        println!("SKIPPED: users known by MUNGE (needs root and the package munge)");
+        return None;
+    };
+    let dir = scratch.dir("munge");
+    let realm = key(scratch, "realm", 11);
+    let socket = dir.join("socket").display().to_string();
+    let mut command = Command::new(munged);
+    command.args(["--foreground", "--force"]);
+    command.arg(format!("--socket={socket}"));
+    command.arg(format!("--key-file={}", realm.display()));
+    command.arg(format!("--pid-file={}", dir.join("pid").display()));
+    command.arg(format!("--seed-file={}", dir.join("seed").display()));
+    for open in [scratch.path(), dir.as_path()] {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.as_mut().unwrap());
+    let mut line = String::new();
+    while !line.contains("work threads") {
+        line.clear();
+        assert_ne!(err.read_line(&mut line).unwrap(), 0, "munged ended");
+    }
+    Some((child, socket))
+}
+
+#[test]
+fn users_known_by_munge_have_directories_of_their_own() {
+    use std::os::unix::process::CommandExt;
+    const VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
+    let scratch = Scratch::new();
+    let Some((mut daemon, socket)) = munged(&scratch) else {
+        return;
+    };
+    let users = ["--munge", "0", "--munge", "others=4321", "--encrypt"];
+    let mut command = command(&scratch, &users);
+    command.env(VARIABLE, &socket);
+    let server = Server::run(command, scratch);
+    let place = format!("{}?munge&encrypt", server.at);
+    take_one(&place, Some((VARIABLE, &socket)));
+    assert!(server.scratch.path().join("disk/uid-0/cavity").is_dir());
+    let list = |uid: u32, place: &str| {
+        let mut command = orcheck(&["ls", "--dir", place]);
+        command.env(VARIABLE, &socket);
+        if uid != 0 {
+            command.uid(uid).gid(uid);
+        }
+        Answer::of(command.output().unwrap())
+    };
+    let own = list(0, &place);
+    assert_eq!(own.code, 0, "{}", own.stderr);
+    // The library is loaded, the daemon is asked, and says that it is somebody else.
+    let place = format!("{}?munge=0&encrypt", server.at);
+    let other = list(4321, &place);
+    assert!(other.stderr.contains("no job found"), "{}", other.stderr);
+    let stranger = list(4322, &place);
+    assert!(
+        stranger.stderr.contains("serves no such user"),
+        "{}",
+        stranger.stderr
+    );
+    // Without munged there is an error, and no other way in.
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let gone = list(0, &place);
+    assert_ne!(gone.code, 0);
+    assert!(gone.stderr.contains("munged"), "{}", gone.stderr);
 }
