@@ -1,0 +1,195 @@
+"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: the second half of bench/staging.
+
+What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that it can be done smaller: writes
+a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the classes only those of LU.C.64 are given; BT.C.64's are
+taken to be the same. Bytes are divided by --scale, the number of writes is not.
+
+The bed: a cluster of 8 nodes and 4 servers, links of 1 Gbit/s, a model disk (cluster/disks.py) for each of the twelve. Four
+ways in turn: each node's own disk, with the page cache and past it; a directory striped over the servers' disks as PVFS
+stripes (1 MiB), each write sent as it comes (src/striped.c); and Orcheck with an `orcheck server` before each of those same
+disks. Two clocks: until the application continues, and until the bytes are safe.
+
+Not here: starting bench/staging, and its first half.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import cluster as cl
+import disks as md
+import orcbench as ob
+import orcplot
+
+NODES, RANKS, SERVERS, RATE = 8, 64, 4, "1gbit"
+PROFILES = {"lu": {"title": "LU.C.64", "writes": 975, "bytes": 23_000_000},
+            "bt": {"title": "BT.C.64", "writes": 1057, "bytes": 40_000_000}}
+GOALS = {"speedup_over_local": (">=", 2), "speedup_over_shared": (">=", 5), "safe_over_shared_time": ("<=", 1)}
+WAYS = {"local": "own disk, page cache", "direct": "own disk, O_DIRECT", "shared": "striped directory", "orcheck": "staging servers"}
+CPU_LIMIT = 0.9
+# Seconds, of what the clocks of BLCR and MVAPICH2 saw: two figures where there were two kinds of SSD.
+REPORTED = {"lu": "20.1 s on PVFS2, 4.68 s on ext3, 1.25 and 1.07 s with staging", "bt": "34.1 s, 8.67 s, 2.01 and 1.43 s"}
+
+
+def more(parser):
+    parser.add_argument("--profile-rounds", type=int, default=None, help="rounds of each write profile (default 7, --full 15)")
+    parser.add_argument("--scale", type=int, default=4, help="bytes of the write profiles are divided by this (default 4)")
+
+
+def missing():
+    """Why the profiles cannot be replayed here; None if they can."""
+    return cl.missing() or md.missing()
+
+
+class Bed:
+    """Disks, a cluster on them, the striped directory and the servers."""
+
+    def __init__(self, args):
+        self.args = args
+        nodes, servers = [f"n{i + 1}" for i in range(NODES)], [f"s{i + 1}" for i in range(SERVERS)]
+        self.disks = md.Disks(args.dir, nodes + servers)
+        self.cluster, self.serving = None, []
+
+    def __enter__(self):
+        try:
+            self.disks.__enter__()
+            self.cluster = cl.Cluster(self.args.dir, NODES, SERVERS, RATE)
+            self.cluster.__enter__()
+            self.places = [self.serve(name) for name in self.cluster.servers]
+            for name in self.cluster.servers:
+                self.stripes(name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        if self.cluster is not None:
+            self.cluster.close()  # its servers end with it, and let go of the disks
+        self.disks.close()
+
+    def serve(self, name):
+        """orcheck server before the disk of a server; its address."""
+        key, at = os.path.join(self.cluster.work, "key"), os.path.join(self.disks.path(name), "orcheck")
+        if not os.path.exists(key):
+            with open(key, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(os.urandom(32))
+        os.mkdir(at)
+        command = [os.path.join(self.args.prefix, "bin", "orcheck"), "server", "--dir", at, "--listen",
+                   f"{self.cluster.address(name)}:0", "--key", f"file:{key}"]
+        said = self.ready(name, command)
+        return said.rsplit(" ", 2)[1].rstrip(":") + f"?key=file:{key}"
+
+    def stripes(self, name):
+        """An I/O server of the striped directory on the same disk."""
+        at = os.path.join(self.disks.path(name), "striped")
+        os.mkdir(at)
+        self.ready(name, [ob.build(self.args.prefix, "striped"), self.cluster.address(name), at])
+
+    def ready(self, name, command):
+        process = self.cluster.start(command, on=name, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.serving.append(process)
+        said = process.stdout.readline()
+        if not said.endswith("ready\n"):
+            raise RuntimeError(f"{' '.join(command)}: said {said!r}")
+        return said
+
+    def replay(self, program, profile, rounds):
+        """Samples of all ways, all rounds."""
+        size = profile["bytes"] // self.args.scale
+        report = os.path.join(self.cluster.work, "report")
+        self.cluster.run([
+            "mpirun.openmpi", "--host", ",".join(f"{node}:{RANKS // NODES}" for node in self.cluster.nodes), "-n", str(RANKS),
+            program, "--job", profile["title"], "--writes", str(profile["writes"]), "--size", str(size), "--rounds", str(rounds),
+            "--local", self.disks.path("%h"), "--shared", ",".join(map(self.cluster.address, self.cluster.servers)),
+            "--disks", os.path.join(self.disks.work, "raw"), "--options", f"keep = 1\nglobal = {self.places}\n{self.args.options}",
+            "--report", report], timeout_s=1800)
+        with open(report) as file:
+            samples = json.load(file)
+        for one in samples:
+            used = [disk for disk in one["disks"].values() if disk["writes"]]
+            one["disk_share"] = statistics.mean(disk["busy_s"] for disk in used) / one["safe_s"] if used else 0
+            for key in ("writes", "repositionings", "write_bytes", "late_s"):
+                one[key] = sum(disk[key] for disk in used)
+            one["cpu_limit"] = one["busy"] > CPU_LIMIT
+        return samples
+
+
+def measure(args):
+    """profile -> samples."""
+    program, found = ob.build(args.prefix, "replay"), {}
+    rounds = args.profile_rounds or (15 if args.full else 7)
+    for name, profile in PROFILES.items():
+        with Bed(args) as bed:  # a new one each: empty disks
+            found[name] = bed.replay(program, profile, rounds)
+        medians = "  ".join(f"{way} {median(found[name], way, 'continue_s'):.2f}/{median(found[name], way, 'safe_s'):.2f}" for way in WAYS)
+        print(f"{profile['title']}, {rounds} rounds, s until continue/safe: {medians}", file=sys.stderr, flush=True)
+    return found
+
+
+def values(samples, way, key):
+    return [one[key] for one in samples if one["way"] == way]
+
+
+def median(samples, way, key):
+    return statistics.median(values(samples, way, key))
+
+
+def ratios(samples, over, under):
+    """Of one round each: (way, key) over (way, key)."""
+    return [a / b for a, b in zip(values(samples, *over), values(samples, *under))]
+
+
+def best_local(samples):
+    """The better of two ways to have a checkpoint safe on one's own disk."""
+    return min(("local", "direct"), key=lambda way: median(samples, way, "safe_s"))
+
+
+def figures_of(found):
+    """Each figure for each profile, and the worse of both under the plain key."""
+    figures = {}
+    mine = ("orcheck", "continue_s")
+    for name, samples in found.items():
+        for key, over, under in (
+                ("speedup_over_local", (best_local(samples), "safe_s"), mine),
+                ("speedup_over_local_buffered", ("local", "continue_s"), mine),
+                ("speedup_over_shared", ("shared", "continue_s"), mine),
+                ("speedup_over_shared_fsync", ("shared", "safe_s"), mine),
+                ("safe_over_shared_time", ("orcheck", "safe_s"), ("shared", "safe_s"))):
+            figures[f"{key}_{name}"] = ob.figure(ratios(samples, over, under))
+    for key, (sign, _) in GOALS.items():
+        both = [figures[f"{key}_{name}"] for name in found]
+        figures[key] = (max if sign == "<=" else min)(both, key=lambda one: one["value"]) if both else ob.figure([])
+    return figures
+
+
+def show(found, scale):
+    for name, samples in found.items():
+        mib = values(samples, "orcheck", "bytes")[0] / ob.MIB
+        print(f"\n{PROFILES[name]['title']}, {RANKS} ranks on {NODES} nodes, {mib:.0f} MiB in all (1/{scale} of the document's); "
+              f"reported there, at full size: {REPORTED[name]}")
+        rows = []
+        for way, title in WAYS.items():
+            safe = ob.spread(values(samples, way, "safe_s"))
+            limited = sum(values(samples, way, "cpu_limit"))
+            rows.append([title, f"{median(samples, way, 'continue_s'):.3f}", f"{safe['median']:.3f}", f"{safe['q1']:.3f}-{safe['q3']:.3f}",
+                         f"{100 * median(samples, way, 'disk_share'):.0f}", f"{median(samples, way, 'writes'):.0f}",
+                         f"{median(samples, way, 'repositionings'):.0f}",
+                         f"{median(samples, way, 'write_bytes') / max(1, median(samples, way, 'writes')) / 1024:.0f}",
+                         f"{100 * median(samples, way, 'busy'):.0f}" + (f" LIMIT in {limited} of {safe['n']}" if limited else "")])
+        ob.table(["", "s until continue", "s until safe", "quartiles", "disks busy %", "requests", "repositionings", "KiB each", "CPU %"], rows)
+
+
+def panels(found):
+    drawn = []
+    for name, samples in found.items():
+        panel = orcplot.Panel(PROFILES[name]["title"], "round", "s", log_y=True)
+        for way, title in WAYS.items():
+            for key, what in (("continue_s", "continues"), ("safe_s", "safe")):
+                panel.line(f"{title}: {what}", list(enumerate(values(samples, way, key), 1)))
+        drawn.append(panel)
+    return drawn
