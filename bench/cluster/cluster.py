@@ -202,7 +202,9 @@ class Cluster:
             self.hold(SWITCH, SWITCH_SETUP, waits, ["--net", "--pid", "--fork", "--kill-child"])
             for name in names:
                 self.hold(name, NODE_SETUP, waits,
-                          ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+                          # slave: what is unmounted on the machine (disks.py) goes here too, and nothing the other way.
+                          ["--net", "--uts", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child",
+                           "--mount-proc"])
         finally:
             os.close(waits)
         until = time.monotonic() + DEADLINE_S

@@ -11,7 +11,9 @@ program and the journal have to write: no lazy tables, no discard; and tables ar
     WORK/fs/NAME                the ext4
 
 Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node uses
-which is the program's affair. Close the cluster first: the loop device goes when the last mount of it has gone.
+which is the program's affair. Close the cluster first: what its processes have open cannot be unmounted. Unmounting goes through to
+the namespaces that cluster.py makes; a program that makes others the usual way (private) keeps a copy of the mounts, and the loop
+device with it, until it ends: after DEADLINE_S the disk is ended all the same.
 
 Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is killed
 too, the next Disks on the same parent removes what was left. Only what lies below WORK is looked for: mounts, loop
@@ -118,6 +120,9 @@ class Disks:
         self.guard = subprocess.Popen([sys.executable, os.path.abspath(__file__), self.work], stdin=subprocess.PIPE,
                                       start_new_session=True, pass_fds=[self.lock.fileno()])
         try:
+            # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
+            checked(["mount", "--bind", self.work, self.work])
+            checked(["mount", "--make-shared", self.work])
             program = build()
             for name in self.names:
                 self.bring_up(program, name)
@@ -216,10 +221,10 @@ def bdi_of(loop):
 
 # ---- taking down ----------------------------------------------------------------------------------
 def mounts_below(work):
-    """Mount points, the latest first."""
+    """Mount points, the latest first; the directory's own is the last."""
     with open("/proc/self/mounts") as file:
         points = [line.split()[1].encode().decode("unicode_escape") for line in file]
-    return [point for point in reversed(points) if point.startswith(work + "/")]
+    return [point for point in reversed(points) if (point + "/").startswith(work + "/")]
 
 
 def loops_below(work):
