@@ -1,13 +1,13 @@
 """The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: the second half of bench/staging.
 
-What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that it can be done smaller: writes
-a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the classes only those of LU.C.64 are given; BT.C.64's are
-taken to be the same. Bytes are divided by --scale, the number of writes is not.
+What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that it can be done
+smaller: writes a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the classes only those of LU.C.64 are
+given; BT.C.64's are taken to be the same. Bytes are divided by --scale, the number of writes is not.
 
-The bed: a cluster of 8 nodes and 4 servers, links of 1 Gbit/s, a model disk (cluster/disks.py) for each of the twelve. Four
-ways in turn: each node's own disk, with the page cache and past it; a directory striped over the servers' disks as PVFS
-stripes (1 MiB), each write sent as it comes (src/striped.c); and Orcheck with an `orcheck server` before each of those same
-disks. Two clocks: until the application continues, and until the bytes are safe.
+The bed: a cluster of 8 nodes and 4 servers, links of 1 Gbit/s, a model disk (cluster/disks.py) for each of the
+twelve. Four ways in turn: each node's own disk, with the page cache and past it; a directory striped over the
+servers' disks as PVFS stripes (1 MiB), each write sent as it comes (src/striped.c); and Orcheck with an `orcheck
+server` before each of those same disks. Two clocks: until the application continues, and until the bytes are safe.
 
 Not here: starting bench/staging, and its first half.
 """
@@ -26,15 +26,17 @@ NODES, RANKS, SERVERS, RATE = 8, 64, 4, "1gbit"
 PROFILES = {"lu": {"title": "LU.C.64", "writes": 975, "bytes": 23_000_000},
             "bt": {"title": "BT.C.64", "writes": 1057, "bytes": 40_000_000}}
 GOALS = {"speedup_over_local": (">=", 2), "speedup_over_shared": (">=", 5), "safe_over_shared_time": ("<=", 1)}
-WAYS = {"local": "own disk, page cache", "direct": "own disk, O_DIRECT", "shared": "striped directory", "orcheck": "staging servers"}
+WAYS = {"local": "own disk, page cache", "direct": "own disk, O_DIRECT", "shared": "striped directory",
+        "orcheck": "staging servers"}
 CPU_LIMIT = 0.9
 # Seconds, of what the clocks of BLCR and MVAPICH2 saw: two figures where there were two kinds of SSD.
-REPORTED = {"lu": "20.1 s on PVFS2, 4.68 s on ext3, 1.25 and 1.07 s with staging", "bt": "34.1 s, 8.67 s, 2.01 and 1.43 s"}
+REPORTED = {"lu": "20.1 s on PVFS2, 4.68 s on ext3, 1.25 and 1.07 s with staging",
+            "bt": "34.1 s on PVFS2, 8.67 s on ext3, 2.01 and 1.43 s with staging"}
 
 
 def more(parser):
-    parser.add_argument("--profile-rounds", type=int, default=None, help="rounds of each write profile (default 7, --full 15)")
-    parser.add_argument("--scale", type=int, default=4, help="bytes of the write profiles are divided by this (default 4)")
+    parser.add_argument("--profile-rounds", type=int, default=None, help="rounds of each profile (default 7, --full 15)")
+    parser.add_argument("--scale", type=int, default=4, help="bytes of the profiles are divided by this (default 4)")
 
 
 def missing():
@@ -102,12 +104,13 @@ class Bed:
         """Samples of all ways, all rounds."""
         size = profile["bytes"] // self.args.scale
         report = os.path.join(self.cluster.work, "report")
-        self.cluster.run([
-            "mpirun.openmpi", "--host", ",".join(f"{node}:{RANKS // NODES}" for node in self.cluster.nodes), "-n", str(RANKS),
-            program, "--job", profile["title"], "--writes", str(profile["writes"]), "--size", str(size), "--rounds", str(rounds),
-            "--local", self.disks.path("%h"), "--shared", ",".join(map(self.cluster.address, self.cluster.servers)),
-            "--disks", os.path.join(self.disks.work, "raw"), "--options", f"keep = 1\nglobal = {self.places}\n{self.args.options}",
-            "--report", report], timeout_s=1800)
+        hosts = ",".join(f"{node}:{RANKS // NODES}" for node in self.cluster.nodes)
+        words = {"job": profile["title"], "writes": profile["writes"], "size": size, "rounds": rounds,
+                 "local": self.disks.path("%h"), "shared": ",".join(map(self.cluster.address, self.cluster.servers)),
+                 "disks": os.path.join(self.disks.work, "raw"), "report": report,
+                 "options": f"keep = 1\nglobal = {self.places}\n{self.args.options}"}
+        self.cluster.run(["mpirun.openmpi", "--host", hosts, "-n", str(RANKS), program,
+                          *(word for key, value in words.items() for word in (f"--{key}", str(value)))], timeout_s=1800)
         with open(report) as file:
             samples = json.load(file)
         for one in samples:
@@ -126,7 +129,8 @@ def measure(args):
     for name, profile in PROFILES.items():
         with Bed(args) as bed:  # a new one each: empty disks
             found[name] = bed.replay(program, profile, rounds)
-        medians = "  ".join(f"{way} {median(found[name], way, 'continue_s'):.2f}/{median(found[name], way, 'safe_s'):.2f}" for way in WAYS)
+        medians = "  ".join(f"{way} {median(found[name], way, 'continue_s'):.2f}/{median(found[name], way, 'safe_s'):.2f}"
+                            for way in WAYS)
         print(f"{profile['title']}, {rounds} rounds, s until continue/safe: {medians}", file=sys.stderr, flush=True)
     return found
 
@@ -170,18 +174,19 @@ def figures_of(found):
 def show(found, scale):
     for name, samples in found.items():
         mib = values(samples, "orcheck", "bytes")[0] / ob.MIB
-        print(f"\n{PROFILES[name]['title']}, {RANKS} ranks on {NODES} nodes, {mib:.0f} MiB in all (1/{scale} of the document's); "
-              f"reported there, at full size: {REPORTED[name]}")
+        print(f"\n{PROFILES[name]['title']}, {RANKS} ranks on {NODES} nodes, {mib:.0f} MiB in all, 1/{scale} of the "
+              f"document's, where it took {REPORTED[name]}")
         rows = []
         for way, title in WAYS.items():
-            safe = ob.spread(values(samples, way, "safe_s"))
-            limited = sum(values(samples, way, "cpu_limit"))
-            rows.append([title, f"{median(samples, way, 'continue_s'):.3f}", f"{safe['median']:.3f}", f"{safe['q1']:.3f}-{safe['q3']:.3f}",
-                         f"{100 * median(samples, way, 'disk_share'):.0f}", f"{median(samples, way, 'writes'):.0f}",
-                         f"{median(samples, way, 'repositionings'):.0f}",
-                         f"{median(samples, way, 'write_bytes') / max(1, median(samples, way, 'writes')) / 1024:.0f}",
-                         f"{100 * median(samples, way, 'busy'):.0f}" + (f" LIMIT in {limited} of {safe['n']}" if limited else "")])
-        ob.table(["", "s until continue", "s until safe", "quartiles", "disks busy %", "requests", "repositionings", "KiB each", "CPU %"], rows)
+            safe, limited = ob.spread(values(samples, way, "safe_s")), sum(values(samples, way, "cpu_limit"))
+            each = {key: median(samples, way, key) for key in ("continue_s", "disk_share", "writes", "repositionings",
+                                                               "write_bytes", "busy")}
+            rows.append([title, f"{each['continue_s']:.3f}", f"{safe['median']:.3f}", f"{safe['q1']:.3f}-{safe['q3']:.3f}",
+                         f"{100 * each['disk_share']:.0f}", f"{each['writes']:.0f}", f"{each['repositionings']:.0f}",
+                         f"{each['write_bytes'] / max(1, each['writes']) / 1024:.0f}",
+                         f"{100 * each['busy']:.0f}" + (f" LIMIT in {limited} of {safe['n']}" if limited else "")])
+        ob.table(["", "continues s", "safe s", "quartiles", "disks busy %", "requests", "repositionings", "KiB each",
+                  "CPU %"], rows)
 
 
 def panels(found):

@@ -10,14 +10,16 @@ program and the journal have to write: no lazy tables, no discard; and tables ar
     WORK/raw/NAME/disk, stats   the FUSE file system; WORK/raw/NAME.log: what its process said
     WORK/fs/NAME                the ext4
 
-Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node uses
-which is the program's affair. Close the cluster first: what its processes have open cannot be unmounted. Unmounting goes through to
-the namespaces that cluster.py makes; a program that makes others the usual way (private) keeps a copy of the mounts, and the loop
-device with it, until it ends: after DEADLINE_S the disk is ended all the same.
+Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node
+uses which is the program's affair. Close the cluster first: what its processes have open cannot be unmounted.
+Unmounting goes through to the namespaces that cluster.py makes; a program that makes others the usual way (private)
+keeps a copy of the mounts, and the loop device with it, until it ends: after DEADLINE_S the disk is ended all the
+same.
 
-Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is killed
-too, the next Disks on the same parent removes what was left. Only what lies below WORK is looked for: mounts, loop
-devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O errors).
+Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is
+killed too, the next Disks on the same parent removes what was left. Only what lies below WORK is looked for: mounts,
+loop devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O
+errors).
 
 Not here: machines without root, /dev/fuse or loop devices (missing() says why); the comparison with the model's
 arithmetic (disktest.py).
@@ -67,8 +69,8 @@ def build():
     os.makedirs(os.path.dirname(out), exist_ok=True)
     flags = checked(["pkg-config", "--cflags", "--libs", "fuse3"]).split()
     new = f"{out}.{os.getpid()}"  # renamed: another benchmark may be running the old one
-    checked(["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", os.path.join(ROOT, "bench", "src", "disk.c"), "-o", new,
-             *flags, "-lm", "-lpthread"])
+    source = os.path.join(ROOT, "bench", "src", "disk.c")
+    checked(["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", source, "-o", new, *flags, "-lm", "-lpthread"])
     os.replace(new, out)
     return out
 
@@ -100,7 +102,7 @@ def drop_caches():
 
 
 class Disks:
-    """See the module. names: one disk each. file_system=False: the block devices alone. model: what differs from MODEL."""
+    """See the module. names: one disk each. file_system=False: the devices alone. model: what differs from MODEL."""
 
     def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, **model):
         why = missing()
@@ -137,12 +139,14 @@ class Disks:
     def bring_up(self, program, name):
         raw = os.path.join(self.work, "raw", name)
         os.makedirs(raw)
-        more = ["--backing", os.path.join(self.backing, name)] if self.backing else []
+        words = {"size": self.size_bytes, "rate": self.model["rate_bytes_per_s"], "seek-ms": self.model["seek_ms"],
+                 "revolution-ms": self.model["revolution_ms"], "depth": self.model["depth"]}
+        if self.backing:
+            words["backing"] = os.path.join(self.backing, name)
         with open(raw + ".log", "wb") as log:
             process = subprocess.Popen(
-                [program, raw, "--size", str(self.size_bytes), "--rate", str(self.model["rate_bytes_per_s"]), "--seek-ms",
-                 str(self.model["seek_ms"]), "--revolution-ms", str(self.model["revolution_ms"]), "--depth",
-                 str(self.model["depth"]), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+                [program, raw, *(word for key, value in words.items() for word in (f"--{key}", str(value)))],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         with process.stdout:
             if process.stdout.readline() != b"ready\n":
                 process.wait()
@@ -195,17 +199,18 @@ class Disks:
         set_to(os.path.join(self.work, "raw", name, "stats"), command)
 
     def limit_dirty(self, bytes_each):
-        """At most so many dirty bytes in the page cache for each disk; None: as the machine has it. What the kernel made of it.
+        """At most so many dirty bytes in the page cache for each disk; None: as the machine has it. Returns what the
+        kernel made of it, by name.
 
-        Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what they have. The kernel
-        keeps it as a share of what all devices may have dirty, so it moves with the machine's free memory. It is a goal for those
-        who write: they are slowed from half of it on, and may pass it by a few MB.
+        Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what they have. The
+        kernel keeps it as a share of what all devices may have dirty, so it moves with the machine's free memory. It
+        is a goal for those who write: they are slowed from half of it on, and may pass it by a few MB.
         """
         found = {}
         for name, loop in self.loops.items():
             bdi = bdi_of(loop)
             if not os.path.exists(bdi + "max_bytes"):
-                raise DiskError(f"{bdi}max_bytes is missing: Linux {os.uname().release} cannot limit one device; 6.2 can")
+                raise DiskError(f"{bdi}max_bytes is missing: Linux {os.uname().release} cannot limit one device, 6.2 can")
             set_to(bdi + "strict_limit", 0 if bytes_each is None else 1)
             if bytes_each is None:
                 set_to(bdi + "max_ratio", 100)
@@ -242,7 +247,7 @@ def processes_below(work):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-            if len(words) > 1 and os.path.basename(words[0]) == b"disk" and words[1].startswith(work.encode() + b"/raw/"):
+            if os.path.basename(words[0]) == b"disk" and words[1:] and words[1].startswith(work.encode() + b"/raw/"):
                 found.append(int(pid))
     return found
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The model disk against its own arithmetic: what streams, random requests and the dirty limit cost, and that bytes come back.
+"""The model disk against its own arithmetic: what streams and random requests cost, the dirty limit, the bytes.
 
-What a request takes is in ../src/disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek, half a
-revolution and its bytes; streams in places that are equally far apart, and the nearest of 32, are worked out where they
-are checked. Most is measured by the disk's own clock (busy_s), in which nothing of the host is; the wall's clock is beside it.
+What a request takes is in ../src/disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek,
+half a revolution and its bytes; streams in places that are equally far apart, and the nearest of 32, are worked out
+where they are checked. Most is measured by the disk's own clock (busy_s), in which nothing of the host is; the wall's
+clock is beside it.
 
 Needs root; without it, or without FUSE, the test says so and counts nothing. Takes about 25 s.
 usage: bench/cluster/disktest.py
@@ -49,8 +50,8 @@ def near(what, measure, expected, low, high):
         value = measure()
         if low * expected <= value <= high * expected:
             break
-    check(what, low * expected <= value <= high * expected,
-          f"{value:.4g}, by the model {expected:.4g} (allowed {low:g} to {high:g} times that: found {value / expected:.3f})")
+    check(what, low * expected <= value <= high * expected, f"{value:.4g}, by the model {expected:.4g} "
+          f"(allowed {low:.3g} to {high:.3g} times that: found {value / expected:.3f})")
     return value
 
 
@@ -74,7 +75,8 @@ def sequential(disks, name):
 
     def measure():
         disks.reset()
-        clocks["wall"] = fio(filename=disks.device(name), rw="write", bs="1M", size="180M", ioengine="psync")["write"]["bw_bytes"]
+        job = fio(filename=disks.device(name), rw="write", bs="1M", size="180M", ioengine="psync")
+        clocks["wall"] = job["write"]["bw_bytes"]
         found = disks.stats(name)
         clocks["disk"] = found["write_bytes"] / found["busy_s"]
         return clocks["wall"]
@@ -85,9 +87,10 @@ def sequential(disks, name):
 def streams(disks, name, count, request_bytes, requests):
     """Each stream has one request in flight, in its own part of the disk. Bytes/s by the disk's clock.
 
-    The nearest that waits is next to the head, so a request takes its bytes and the way over one part, and now and then,
-    when others were passed over too often, a longer way. What the host cuts in pieces of 1 MiB or 512 KiB fills the window with
-    few streams' pieces, and those of one stream may be served in as many turns as there are pieces of 1 MiB.
+    The nearest that waits is next to the head, so a request takes its bytes and the way over one part, and now and
+    then, when others were passed over too often, a longer way. What the host cuts in pieces of 1 MiB or 512 KiB fills
+    the window with few streams' pieces, and those of one stream may be served in as many turns as there are pieces of
+    1 MiB.
     """
     apart = SIZE // count // (4 * MIB) * 4 * MIB
     turns = max(1, request_bytes // (md.REQUEST_KIB * 1024))
@@ -101,7 +104,8 @@ def streams(disks, name, count, request_bytes, requests):
                   offset_increment=apart, size=request_bytes * max(1, requests // count))
         last.update(disks.stats(name), wall_s=job["write"]["runtime"] / 1e3)
         return last["busy_s"] / (last["write_bytes"] / request_bytes)
-    near(f"{title}, s each", measure, transfer_s + way_s, 0.95, 1.15 * (transfer_s + turns * way_s) / (transfer_s + way_s))
+    least_s, most_s = transfer_s + way_s, transfer_s + turns * way_s
+    near(f"{title}, s each", measure, least_s, 0.95, 1.15 * most_s / least_s)
 
     def wall():
         if last.pop("judged", None):
@@ -117,8 +121,8 @@ def random_requests(disks, name):
 
     def measure(depth, count):
         disks.reset()
-        fio(filename=disks.device(name), rw="randwrite", bs=4096, size=SIZE, number_ios=count, ioengine="io_uring", iodepth=depth,
-            randrepeat=1)
+        fio(filename=disks.device(name), rw="randwrite", bs=4096, size=SIZE, number_ios=count, ioengine="io_uring",
+            iodepth=depth, randrepeat=1)
         found = disks.stats(name)
         most[depth] = found["waiting_most"]
         return found["busy_s"] / found["writes"]
@@ -126,7 +130,8 @@ def random_requests(disks, name):
     expected_s = (disks.model["seek_ms"] + disks.model["revolution_ms"] / 2) / 1e3 + transfer_s
     one = near("random 4 KiB, one in flight, s each", lambda: measure(1, 200), expected_s, 0.93, 1.07)
     # Of 31 others drawn at random the nearest is 1/62 of the disk away; of those that are left after a while, more.
-    many = near("random 4 KiB, 32 in flight, s each", lambda: measure(32, 300), transfer_s + seek_s(SIZE / 62, disks.model), 0.9, 1.3)
+    expected_s = transfer_s + seek_s(SIZE / 62, disks.model)
+    many = near("random 4 KiB, 32 in flight, s each", lambda: measure(32, 300), expected_s, 0.9, 1.3)
     check("32 really are in flight", most == {1: 1, 32: 32}, most)
     check("more in flight are served sooner", one / many > 1.5, f"{one / many:.2f} times as many a second")
 
@@ -138,9 +143,9 @@ def no_starving(disks, name):
 
     def measure():
         disks.reset()
-        stream = subprocess.Popen(["fio", "--name=n", "--direct=1", f"--filename={disks.device(name)}", "--rw=write", f"--bs={block}",
-                                   "--size=256M", "--ioengine=io_uring", "--iodepth=16", "--time_based=1", "--runtime=1"],
-                                  stdout=subprocess.DEVNULL)
+        stream = subprocess.Popen(
+            ["fio", "--name=n", "--direct=1", f"--filename={disks.device(name)}", "--rw=write", f"--bs={block}", "--size=256M",
+             "--ioengine=io_uring", "--iodepth=16", "--time_based=1", "--runtime=1"], stdout=subprocess.DEVNULL)
         far = os.open(disks.device(name), os.O_RDONLY | os.O_DIRECT)
         try:
             if not md.until(lambda: disks.stats(name)["writes"] > 20):
@@ -170,7 +175,7 @@ def bytes_come_back(disks, name):
     with open(path, "rb") as file:
         found = hashlib.sha256(file.read())
     read = disks.stats(name)["read_bytes"]
-    check("the bytes come back", found.digest() == digest.digest() and read >= size, f"{size} bytes, {read} read from the disk")
+    check("the bytes come back", found.digest() == digest.digest() and read >= size, f"{size}, {read} read from the disk")
     os.remove(path)
 
 
@@ -185,7 +190,8 @@ def dirty_limit_holds(disks, name):
             file.write(piece)
             unwritten = max(unwritten, (number + 1) * MIB - disks.stats(name)["write_bytes"])
         # What is at the disk is no longer dirty but not yet written either: 32 MiB at most with requests of 1 MiB.
-        check("the dirty limit holds", limit / 4 < unwritten <= limit + disks.model["depth"] * MIB, f"{unwritten / MIB:.0f} MiB not on the disk")
+        check("the dirty limit holds", limit / 4 < unwritten <= limit + disks.model["depth"] * MIB,
+              f"{unwritten / MIB:.0f} MiB not on the disk")
         disks.limit_dirty(None)
         disks.reset()
         file.write(bytes(total))
@@ -202,8 +208,8 @@ def left(parent):
 
 def a_killed_holder(parent):
     """SIGKILL of the program that holds disks, while a file of theirs is dirty and open."""
-    text = (f"import sys; sys.path.insert(0, {HERE!r}); import disks, os, time\n"
-            f"with disks.Disks({parent!r}, ['a']) as d:\n f = open(d.path('a') + '/f', 'wb'); f.write(bytes(8 << 20)); f.flush()\n"
+    text = (f"import sys; sys.path.insert(0, {HERE!r}); import disks, os, time\nwith disks.Disks({parent!r}, ['a']) as d:\n"
+            " f = open(d.path('a') + '/f', 'wb'); f.write(bytes(8 << 20)); f.flush()\n"
             " print('up', flush=True); time.sleep(600)")
     holder = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
     said = holder.stdout.readline()
@@ -228,7 +234,8 @@ def main():
             streams(disks, "raw", 64, 65536, 128)
             large = streams(disks, "raw", 8, 4 * MIB, 24)
             streams(disks, "raw", 64, 4 * MIB, 64)
-            check("large requests cost less than small ones", large > 4 * small, f"{large / 1e6:.1f} and {small / 1e6:.1f} MB/s")
+            check("large requests cost less than small ones", large > 4 * small,
+                  f"{large / 1e6:.1f} and {small / 1e6:.1f} MB/s")
             random_requests(disks, "raw")
             no_starving(disks, "raw")
         with md.Disks(parent, ["a"], 1 << 30) as disks:

@@ -3,28 +3,30 @@
  *   disk MOUNTPOINT --size BYTES [--rate 90000000] [--seek-ms 8.5] [--settle-ms 1] [--revolution-ms 8.3] [--depth 32]
  *                   [--backing FILE]
  *
- * A FUSE file system (libfuse3, low level) with two files: `disk`, which a loop device in direct mode makes a block device
- * (cluster/disks.py does that), and `stats`. Says "ready" on its standard output once mounted, and runs until it is
- * unmounted or ended by SIGTERM, SIGINT or SIGHUP. Bytes are really kept: in memory, or in a sparse FILE, which is less exact, for
- * the real disk below it takes part.
+ * A FUSE file system (libfuse3, low level) with two files: `disk`, which a loop device in direct mode makes a block
+ * device (cluster/disks.py does that), and `stats`. Says "ready" on its standard output once mounted, and runs until
+ * it is unmounted or ended by SIGTERM, SIGINT or SIGHUP. Bytes are really kept: in memory, or in a sparse FILE, which
+ * is less exact, for the real disk below it takes part.
  *
  * The model. What a request takes is the time to get there and its bytes at --rate:
  *   - it begins where the last one ended: no time to get there;
  *   - it begins shortly after that: the gap passes below the head at --rate, if that is quicker than
  *   - to seek, settle + b * sqrt(distance / size), and then to wait half a revolution for its sector.
- * b is such that the mean over two places drawn at random is --seek-ms: E sqrt|x - y| = 8/15 for x, y uniform in [0, 1].
- * Every wait for a sector is its mean: so the least time to get there is the least distance, and figures need no luck.
+ * b is such that the mean over two places drawn at random is --seek-ms: E sqrt|x - y| = 8/15 for x, y uniform in [0,
+ * 1]. Every wait for a sector is its mean: so the least time to get there is the least distance, and figures need no
+ * luck.
  *
- * Queueing, as in a drive with --depth tags: of the oldest `depth` outstanding requests, the one with the least time to get
- * there is served next, but no request is passed over more than 2 * depth times. Those beyond wait in the order in which
- * they came: a loop device takes 128, and the kernel's scheduler sorts what waits for that. What was acknowledged is on the disk
- * (there is no volatile cache, so a flush costs nothing).
+ * Queueing, as in a drive with --depth tags: of the oldest `depth` outstanding requests, the one with the least time
+ * to get there is served next, but no request is passed over more than 2 * depth times. Those beyond wait in the
+ * order in which they came: a loop device takes 128, and the kernel's scheduler sorts what waits for that. What was
+ * acknowledged is on the disk (there is no volatile cache, so a flush costs nothing).
  *
- * Invariants. 1. Service times lie on a clock of their own: a request begins when the one before it ends or when it arrives,
- * whichever is later, by the model's time and not when a thread got round to it; so delays of the host do not add up.
- * 2. Nothing is answered before its time. 3. A drive that was idle for less than GRACE was not idle: a host that was told late
- * loses no time by it (drives have buffers for that). `late_s` in `stats` is by how much answers came after their time, in
- * all; beside busy_s it says whether the machine could keep up.
+ * Invariants. 1. Service times lie on a clock of their own: a request begins when the one before it ends or when it
+ * arrives, whichever is later, by the model's time and not when a thread got round to it; so delays of the host do
+ * not add up.
+ * 2. Nothing is answered before its time. 3. A drive that was idle for less than GRACE was not idle: a host that was
+ * told late loses no time by it (drives have buffers for that). `late_s` in `stats` is by how much answers came after their
+ * time, in all; beside busy_s it says whether the machine could keep up.
  *
  * `stats` is read as JSON; writing `reset` to it sets the counters to 0, `model off` answers at once without
  * counting (to make a file system, or to check it), `model on` is the beginning.
@@ -112,7 +114,8 @@ static Request *serve(void) {
     bool best_moved = false;
     int seen = 0;
     /* Of those that were there by then: a thread that woke late does not choose from what came since. */
-    for (Request **one = &oldest; *one && seen < model.depth && (*one)->arrived_ns - GRACE_NS <= begin_ns; one = &(*one)->next, seen++) {
+    for (Request **one = &oldest; *one && seen < model.depth; one = &(*one)->next, seen++) {
+        if ((*one)->arrived_ns - GRACE_NS > begin_ns) break;
         bool moved;
         const double there_s = get_there_s((*one)->at, &moved);
         const bool starved = (*one)->passed >= 2 * model.depth;
@@ -182,15 +185,16 @@ static void arrived(fuse_req_t fuse, bool write, uint64_t at, uint64_t size_byte
 
 static size_t stats(char *text, size_t len) {
     pthread_mutex_lock(&lock);
-    const uint64_t requests = count.reads + count.writes;
+    const double each = count.reads + count.writes ? (double)(count.reads + count.writes) : 1;
     const int wrote = snprintf(text, len,
         "{\"reads\": %" PRIu64 ", \"writes\": %" PRIu64 ", \"read_bytes\": %" PRIu64 ", \"write_bytes\": %" PRIu64
-        ", \"repositionings\": %" PRIu64 ", \"busy_s\": %.6f, \"elapsed_s\": %.6f, \"waiting_mean\": %.2f, \"waiting_most\": %" PRIu64
+        ", \"repositionings\": %" PRIu64 ", \"busy_s\": %.6f, \"elapsed_s\": %.6f, \"waiting_mean\": %.2f"
+        ", \"waiting_most\": %" PRIu64
         ", \"late_s\": %.6f, \"late_most_s\": %.6f, \"bytes_per_request\": %.0f, \"size_bytes\": %" PRIu64
         ", \"rate_bytes_per_s\": %.0f, \"seek_s\": %.6f, \"settle_s\": %.6f, \"revolution_s\": %.6f, \"depth\": %d}\n",
         count.reads, count.writes, count.read_bytes, count.write_bytes, count.repositionings, count.busy_s,
-        (double)(now_ns() - count.begin_ns) * 1e-9, requests ? (double)count.waiting_sum / (double)requests : 0, count.waiting_most,
-        count.late_s, count.late_most_s, requests ? (double)(count.read_bytes + count.write_bytes) / (double)requests : 0,
+        (double)(now_ns() - count.begin_ns) * 1e-9, (double)count.waiting_sum / each, count.waiting_most,
+        count.late_s, count.late_most_s, (double)(count.read_bytes + count.write_bytes) / each,
         model.size_bytes, model.rate_bytes_per_s, model.seek_s, model.settle_s, model.revolution_s, model.depth);
     pthread_mutex_unlock(&lock);
     return (size_t)wrote;
@@ -229,14 +233,17 @@ static void on_getattr(fuse_req_t request, fuse_ino_t inode, struct fuse_file_in
 }
 
 /* `echo reset > stats` cuts the file first; times and modes are nothing to us. The disk keeps its size. */
-static void on_setattr(fuse_req_t request, fuse_ino_t inode, struct stat *wanted, int which, struct fuse_file_info *file) {
-    if (inode == DISK && which & FUSE_SET_ATTR_SIZE && wanted->st_size != (off_t)model.size_bytes) fuse_reply_err(request, EPERM);
+static void on_setattr(fuse_req_t request, fuse_ino_t inode, struct stat *wanted, int which,
+                       struct fuse_file_info *file) {
+    const bool resize = which & FUSE_SET_ATTR_SIZE && wanted->st_size != (off_t)model.size_bytes;
+    if (inode == DISK && resize) fuse_reply_err(request, EPERM);
     else on_getattr(request, inode, file);
 }
 
 static void on_readdir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t offset, struct fuse_file_info *file) {
     (void)file;
-    static const struct { const char *name; fuse_ino_t inode; } all[] = {{".", 1}, {"..", 1}, {"disk", DISK}, {"stats", STATS}};
+    static const struct { const char *name; fuse_ino_t inode; } all[] = {
+        {".", 1}, {"..", 1}, {"disk", DISK}, {"stats", STATS}};
     char text[1024];
     size_t len = 0;
     struct stat found;
@@ -288,7 +295,8 @@ static void command(fuse_req_t request, const char *text, size_t size) {
     else fuse_reply_err(request, EINVAL);
 }
 
-static void on_write(fuse_req_t request, fuse_ino_t inode, const char *data, size_t size, off_t offset, struct fuse_file_info *file) {
+static void on_write(fuse_req_t request, fuse_ino_t inode, const char *data, size_t size, off_t offset,
+                     struct fuse_file_info *file) {
     (void)file;
     if (inode == STATS) {
         command(request, data, size);
@@ -298,7 +306,7 @@ static void on_write(fuse_req_t request, fuse_ino_t inode, const char *data, siz
         fuse_reply_err(request, ENOSPC);
         return;
     }
-    const int64_t arrived_ns = now_ns(); /* before memory is touched for the first time, which is not the drive's affair */
+    const int64_t arrived_ns = now_ns(); /* before memory is touched, which takes long the first time */
     memcpy(bytes + offset, data, size); /* into the drive's buffer; acknowledged when the head has been there */
     arrived(request, true, (uint64_t)offset, size, arrived_ns);
 }
@@ -321,7 +329,7 @@ static const struct fuse_lowlevel_ops ops = {
 static double positive(const char *name, const char *text) {
     char *end;
     const double value = text ? strtod(text, &end) : 0;
-    if (!text || *end || end == text || !(value > 0)) die("%s %s: expected a number above 0", name, text ? text : "(nothing)");
+    if (!text || *end || end == text || !(value > 0)) die("%s %s: expected a number above 0", name, text ? text : "");
     return value;
 }
 
@@ -352,7 +360,8 @@ int main(int argc, char **argv) {
     char *words[] = {argv[0], "-o", "fsname=orcheck-disk,nodev,nosuid,noexec"};
     struct fuse_args args = FUSE_ARGS_INIT(3, words);
     struct fuse_session *session = fuse_session_new(&args, &ops, sizeof ops, NULL);
-    if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[1])) die("cannot mount at %s", argv[1]);
+    if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[1]))
+        die("cannot mount at %s", argv[1]);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are for the loop below */

@@ -1,27 +1,29 @@
-/* The write profile of a process checkpointer, replayed by many ranks on several nodes (bench/cluster), each way in turn.
+/* The write profile of a process checkpointer, replayed by many ranks on several nodes (bench/cluster), four ways.
  *
  *   mpirun ... replay --job NAME --writes N --size BYTES --rounds N --local DIR --shared A1,A2,... --disks DIR
  *                     --options TOML --report FILE
  *
- * A rank's image has --size bytes and is written with --writes calls, the profile of LU.C.64 in X. Ouyang et al., Staging I/O
- * (slide "Checkpointing Profiling"): 60 % of the writes are small and carry 1.5 % of the bytes, 0.8 % are large and
- * carry 79 %, the others (39.2 %) 19.5 %. Within a class sizes vary evenly from half to one and a half times the mean, the
- * order is drawn once, and all ranks have the same. The ways:
+ * A rank's image has --size bytes and is written with --writes calls, the profile of LU.C.64 in X. Ouyang et al.,
+ * Staging I/O (slide "Checkpointing Profiling"): 60 % of the writes are small and carry 1.5 % of the bytes, 0.8 % are
+ * large and carry 79 %, the others (39.2 %) 19.5 %. Within a class sizes vary evenly from half to one and a half
+ * times the mean, the order is drawn once, and all ranks have the same. The ways:
  *
  *   local     one file a rank in the directory --local with %h replaced by the node's name: write, then fsync
  *   direct    the same, but the whole pages of large writes go past the page cache (O_DIRECT); fsync for the others
- *   shared    as a client of a striping file system: a file a rank, 1 MiB stripes in turn over the servers at the addresses of
- *             --shared (striped.c), beginning with another one for each rank; each write is sent as it comes; then a sync of all
+ *   shared    as a client of a striping file system: a file a rank, 1 MiB stripes in turn over the servers at the
+ *             addresses of --shared (striped.c), beginning with another one for each rank; each write is sent as it
+ *             comes; then a sync of all
  *   orcheck   one region from a codec that hands over the same pieces with as many copies; orc_checkpoint, orc_wait
  *
  * continue_s: from the first rank that begins to the last that goes on computing: its writes have been taken, by the
  * page cache of its node or of the servers, or orc_checkpoint has returned. safe_s: until all is synced, or
  * committed at level global. One run gives both, so `local` is "buffered without fsync" and "with fsync".
  *
- * Each round has every way once, in rotating order; the first is not reported, and in it what was written is read back
- * and compared. Before each, nothing is dirty and no disk is busy. busy: the share of this machine's processors
- * that was taken from begin to safe. disks: the `stats` files below --disks (../src/disk.c), reset at the begin. At the end the
- * image is wiped and restored by orc_restart. Ranks that have nothing to do sleep: they share processors with those that have.
+ * Each round has every way once, in rotating order; the first is not reported, and in it what was written is read
+ * back and compared. Before each, nothing is dirty and no disk is busy. busy: the share of this machine's processors
+ * that was taken from begin to safe. disks: the `stats` files below --disks (../src/disk.c), reset at the begin. At
+ * the end the image is wiped and restored by orc_restart. Ranks that have nothing to do sleep: they share processors
+ * with those that have.
  *
  * Not here: how the job is started, and what stands at the paths (../staging_profiles.py). */
 #define _GNU_SOURCE
@@ -178,7 +180,8 @@ static void ask(int server, Kind kind, const void *from, size_t len, size_t at, 
 }
 
 static void answered(int server, void *into, size_t len) {
-    if (recv(sockets[server], into, len, MSG_WAITALL) != (ssize_t)len) die("server %d of the striped directory failed", server);
+    if (recv(sockets[server], into, len, MSG_WAITALL) != (ssize_t)len)
+        die("server %d of the striped directory failed", server);
 }
 
 static void ask_all(Kind kind, const char *text) {
@@ -221,7 +224,8 @@ static void read_back(int way) {
             const int server = stripe(at, &offset, &len);
             ask(server, READ, NULL, len, offset, true);
             answered(server, piece, len);
-        } else if (pread(file, piece, len, (off_t)offset) != (ssize_t)len) die("%s: nothing at %zu: %s", names[way], at, strerror(errno));
+        } else if (pread(file, piece, len, (off_t)offset) != (ssize_t)len)
+            die("%s: nothing at %zu: %s", names[way], at, strerror(errno));
         compare(names[way], piece, at, len);
         at += len;
     }
@@ -271,8 +275,8 @@ static double to_orcheck(orc_session *session, uint64_t step) {
 static void processors(double *all, double *idle) {
     double field[8];
     FILE *file = fopen("/proc/stat", "r");
-    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", field, field + 1, field + 2, field + 3, field + 4, field + 5,
-                        field + 6, field + 7) != 8) die("no /proc/stat");
+    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", field, field + 1, field + 2, field + 3, field + 4,
+                        field + 5, field + 6, field + 7) != 8) die("no /proc/stat");
     fclose(file);
     *all = 0, *idle = field[3] + field[4];
     for (int i = 0; i < 8; i++) *all += field[i];
@@ -324,7 +328,8 @@ static void sample(int way, orc_session *session, uint64_t step, int round, cons
     }
     all_here();
     const double begin_s = now_s();
-    const double taken_s = way == ORCHECK ? to_orcheck(session, step) : way == SHARED ? to_shared() : to_local(way == DIRECT);
+    const double taken_s = way == ORCHECK ? to_orcheck(session, step)
+                           : way == SHARED ? to_shared() : to_local(way == DIRECT);
     const double end_s = now_s();
     all_here();
     if (rank == 0) processors(&all_after, &idle_after);
@@ -333,9 +338,10 @@ static void sample(int way, orc_session *session, uint64_t step, int round, cons
     const double bytes = reduced((double)size_bytes, MPI_SUM);
     if (report) {
         static bool one;
-        fprintf(report, "%s\n{\"way\": \"%s\", \"round\": %d, \"continue_s\": %.6f, \"safe_s\": %.6f, \"bytes\": %.0f, \"busy\": %.4f, \"disks\": {",
-                one ? "," : "", names[way], round, continue_s, safe_s, bytes,
-                1 - (idle_after - idle_before) / (all_after - all_before > 0 ? all_after - all_before : 1));
+        const double busy = 1 - (idle_after - idle_before) / (all_after - all_before > 0 ? all_after - all_before : 1);
+        fprintf(report, "%s\n{\"way\": \"%s\", \"round\": %d, \"continue_s\": %.6f, \"safe_s\": %.6f, "
+                "\"bytes\": %.0f, \"busy\": %.4f, \"disks\": {",
+                one ? "," : "", names[way], round, continue_s, safe_s, bytes, busy);
         disks(disks_dir, report);
         fputs("}}", report);
         one = true;
@@ -367,9 +373,10 @@ int main(int argc, char **argv) {
     FILE *report = NULL;
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("cannot create the report");
     if (report) fputs("[", report);
+    const char *job = option(argc, argv, "--job", NULL), *options = option(argc, argv, "--options", NULL);
     orc_session *session;
     orc_codec codec = {.struct_size = sizeof codec, .size = image_size, .pack = image_pack, .unpack = image_unpack};
-    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, option(argc, argv, "--job", NULL), option(argc, argv, "--options", NULL)));
+    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, job, options));
     TRY(orc_protect_codec(session, "image", &codec, 0));
     for (int round = 0; round <= rounds; round++)
         for (int turn = 0; turn < WAYS; turn++)
@@ -379,7 +386,7 @@ int main(int argc, char **argv) {
     uint64_t step = 0;
     memset(image, 0, size_bytes);
     TRY(orc_close(session, 600)); /* as a new run would */
-    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, option(argc, argv, "--job", NULL), option(argc, argv, "--options", NULL)));
+    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, job, options));
     TRY(orc_protect_codec(session, "image", &codec, 0));
     TRY(orc_find(session, &step));
     TRY(orc_restart(session, &step));

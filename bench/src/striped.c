@@ -2,15 +2,17 @@
  *
  *   striped ADDRESS DIR
  *
- * Listens on PORT of the address and keeps the parts of files that clients send, below DIR. A connection is one open file, and has a
- * thread. Requests are served as they come, each written by a pwrite of its own, as the I/O servers of PVFS do; but a
- * client need not wait for the answer to a write, which makes it faster than those. Says "ready"; ends when killed.
+ * Listens on PORT of the address and keeps the parts of files that clients send, below DIR. A connection is one open
+ * file, and has a thread. Requests are served as they come, each written by a pwrite of its own, as the I/O servers
+ * of PVFS do; but a client need not wait for the answer to a write, which makes it faster than those. Says "ready";
+ * ends when killed.
  *
- * A request is a Request and, for OPEN (the name) and WRITE, length_bytes bytes. OPEN, TAKEN (all writes before are in the server's page
- * cache), SYNC (on its disk) and REMOVE are answered by one byte; READ by the bytes.
+ * A request is a Request and, for OPEN (the name) and WRITE, length_bytes bytes. OPEN, TAKEN (all writes before are
+ * in the server's page cache), SYNC (on its disk) and REMOVE are answered by one byte; READ by the bytes.
  *
- * Why not a real one, or sshfs: the processors of one machine serve 64 ranks and 4 servers, and with those they are the limit
- * long before the disks are. Survives: clients that go away. Not here: names in directories, permissions, more than one writer. */
+ * Why not a real one, or sshfs: the processors of one machine serve 64 ranks and 4 servers, and with those they are
+ * the limit long before the disks are. Survives: clients that go away. Not here: names in directories, permissions,
+ * more than one writer. */
 #define _GNU_SOURCE
 #include "striped.h"
 #include <arpa/inet.h>
@@ -49,6 +51,7 @@ static int answer(int client, const void *from, size_t len) {
 static int serve(int client, int *file, char *path, char *buffer) {
     Request request;
     if (take(client, &request, sizeof request) || request.length_bytes > MOST_BYTES) return -1;
+    const ssize_t len = request.length_bytes;
     switch (request.kind) {
     case OPEN:
         if (request.length_bytes >= 256 || take(client, buffer, request.length_bytes)) return -1;
@@ -58,10 +61,10 @@ static int serve(int client, int *file, char *path, char *buffer) {
         return *file < 0 ? failed(path) : answer(client, "k", 1);
     case WRITE:
         if (take(client, buffer, request.length_bytes)) return -1;
-        if (pwrite(*file, buffer, request.length_bytes, (off_t)request.at) != (ssize_t)request.length_bytes) return failed(path);
+        if (pwrite(*file, buffer, (size_t)len, (off_t)request.at) != len) return failed(path);
         return 0;
     case READ:
-        if (pread(*file, buffer, request.length_bytes, (off_t)request.at) != (ssize_t)request.length_bytes) return failed(path);
+        if (pread(*file, buffer, (size_t)len, (off_t)request.at) != len) return failed(path);
         return answer(client, buffer, request.length_bytes);
     case SYNC: return fsync(*file) ? failed(path) : answer(client, "k", 1);
     case REMOVE: return unlink(path) ? failed(path) : answer(client, "k", 1);
