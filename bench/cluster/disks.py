@@ -13,7 +13,7 @@ program and the journal have to write: no lazy tables, no discard; and tables ar
 Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node
 uses which is the program's affair. Close the cluster first: what its processes have open cannot be unmounted.
 Unmounting goes through to the namespaces that cluster.py makes; a program that makes others the usual way (private)
-keeps a copy of the mounts, and the loop device with it, until it ends: after DEADLINE_S the disk is ended all the
+keeps a copy of the mounts, and the loop device with it, until it ends: after OTHERS_S the disk is ended all the
 same.
 
 Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is
@@ -39,6 +39,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PREFIX = "orcheck-disks-"
 DEADLINE_S = 30
+OTHERS_S = 5  # for namespaces that have a copy of a mount to end, before its disk is ended
 # A SATA disk of 7,200 turns a minute: to go elsewhere takes 12.65 ms in the mean, as long as 1.14 MB of stream.
 MODEL = {"rate_bytes_per_s": 90_000_000, "seek_ms": 8.5, "revolution_ms": 8.3, "depth": 32}
 REQUEST_KIB = 1024
@@ -277,7 +278,7 @@ def take_down(work):
             set_to(bdi_of(loop) + "strict_limit", 0)
             set_to(bdi_of(loop) + "max_ratio", 100)
         subprocess.run(["losetup", "-d", f"/dev/{loop}"], capture_output=True)
-    until(lambda: not loops_below(work))  # namespaces that have a copy of the mount may take until they end
+    until(lambda: not loops_below(work), OTHERS_S)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in processes_below(work):
             with contextlib.suppress(ProcessLookupError):
