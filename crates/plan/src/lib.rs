@@ -1,7 +1,7 @@
 //! Planning: decisions that need arithmetic and nothing else.
 //!
-//! What it does: says which node writes to which I/O server ([`Placement`]), and how likely a job outlives the loss of
-//! nodes ([`survival`]).
+//! What it does: says which node writes to which I/O server ([`Placement`]), how likely a job outlives the loss of nodes
+//! ([`survival`]), and how long a burst of checkpoints takes ([`contention`]).
 //! How: pure functions from names, sizes and counts to a plan; the same input gives the same
 //! plan on every rank, so a plan needs no agreement, only the agreed input.
 //!
@@ -13,6 +13,7 @@
 //! Not here: finding out that a server is full or lost (io, engine), recording the plan in the
 //! commit record (engine), intervals.
 
+pub mod contention;
 mod placement;
 mod survival;
 
