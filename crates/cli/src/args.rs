@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use orcheck_format::Level;
 
 use crate::exit;
@@ -46,6 +46,8 @@ pub enum Command {
     Drain(DrainArgs),
     /// Show the agents of this user on this machine, and what they are doing
     Status(StatusArgs),
+    /// Compute what a set-up will cost, before it is built
+    Plan(PlanArgs),
     /// Examine this machine and the directories given, and say what to do
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -68,6 +70,9 @@ impl Command {
             Command::Halt(_) => "halt",
             Command::Drain(_) => "drain",
             Command::Status(_) => "status",
+            Command::Plan(PlanArgs {
+                what: Plan::Contention(_),
+            }) => "plan contention",
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
@@ -359,6 +364,61 @@ pub struct StatusArgs {
     /// Only agents of this job
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
+}
+
+/// What is to be computed.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    pub what: Plan,
+}
+
+/// Computations, one each.
+#[derive(Debug, Subcommand)]
+pub enum Plan {
+    /// How long a burst of checkpoints takes on a few I/O servers, in each mode
+    Contention(ContentionArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every rank writes its part at once; the time ends when all is on the disks. Each request is simulated, from the node over \
+its link and the server's to the server's disk. The defaults are the cluster of the document about orchestration: 32 nodes, \
+4 servers, 1 Gbit/s, disks of 2012; docs/contention.md has all parameters, what is assumed, and the form of a result file. \
+'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
+pub struct ContentionArgs {
+    /// Compute nodes
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub nodes: u32,
+    /// Ranks on each
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub ranks_per_node: u32,
+    /// I/O servers
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub servers: u32,
+    /// Size of the whole checkpoint, in GB (10^9 bytes)
+    #[arg(long, value_name = "GB", default_value_t = 16.0)]
+    pub total_gb: f64,
+    /// Only this mode; repeatable
+    #[arg(long = "mode", value_name = "MODE")]
+    pub modes: Vec<BurstMode>,
+    /// A parameter, such as disk.rate_bytes_per_s=90e6; repeatable
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Take parameters and bursts from a result file of bench-contention, and compare with what was measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "ranks_per_node", "servers", "total_gb", "modes"])]
+    pub from: Option<PathBuf>,
+}
+
+/// How a burst is written.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum BurstMode {
+    /// Every rank in stripes over all servers
+    Traditional,
+    /// Every rank whole on the server of its node
+    Vertical,
+    /// One stream a node, pulled by its server
+    Orchestrated,
 }
 
 #[derive(Debug, Args)]

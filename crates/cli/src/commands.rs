@@ -7,6 +7,7 @@ mod drain;
 mod halt;
 mod ls;
 mod man;
+mod plan;
 mod restore;
 mod run;
 mod server;
@@ -30,6 +31,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Halt(args) => halt::run(&args, !cli.json),
         Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -1,4 +1,4 @@
-//! `orcheck man`: the manual pages, one for the program and one for each command.
+//! `orcheck man`: the manual pages, one for the program and one for each command and each command below it.
 //!
 //! Invariants: a page that is there is replaced only with `--force`.
 
@@ -24,19 +24,23 @@ pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
     let mut command = Cli::command();
     command.build();
     let mut pages = vec![("orcheck.1".to_string(), page(command.clone())?)];
-    for sub in command
-        .get_subcommands()
-        .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
-    {
-        let title = format!("orcheck-{}.1", sub.get_name());
-        let more = sub
-            .get_after_help()
-            .map(|text| format!("{text}\n\n"))
-            .unwrap_or_default();
-        pages.push((
-            title,
-            page(sub.clone().after_help(format!("{more}{}", exit::TABLE)))?,
-        ));
+    let mut level = vec![("orcheck".to_string(), command)];
+    while let Some((path, of)) = level.pop() {
+        for sub in of
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+        {
+            let path = format!("{path}-{}", sub.get_name());
+            let more = sub
+                .get_after_help()
+                .map(|text| format!("{text}\n\n"))
+                .unwrap_or_default();
+            pages.push((
+                format!("{path}.1"),
+                page(sub.clone().after_help(format!("{more}{}", exit::TABLE)))?,
+            ));
+            level.push((path, sub.clone()));
+        }
     }
     if !args.force {
         let taken = dir

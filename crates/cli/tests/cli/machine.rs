@@ -86,6 +86,8 @@ fn manual_pages() {
         "orcheck-restore.1",
         "orcheck-run.1",
         "orcheck-doctor.1",
+        "orcheck-plan.1",
+        "orcheck-plan-contention.1",
     ] {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(

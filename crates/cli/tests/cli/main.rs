@@ -13,6 +13,7 @@ mod halt;
 mod inspect;
 mod machine;
 mod nodes;
+mod plan;
 mod program;
 mod restore;
 mod run;

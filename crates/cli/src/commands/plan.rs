@@ -1,0 +1,15 @@
+//! `orcheck plan`: what a set-up will cost, computed before it is built.
+//!
+//! Not here: the computations (`orcheck_plan`).
+
+mod contention;
+
+use crate::args::{Plan, PlanArgs};
+use crate::output::{Failure, Outcome};
+
+/// Computes what was asked for.
+pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
+    match &args.what {
+        Plan::Contention(args) => contention::run(args),
+    }
+}

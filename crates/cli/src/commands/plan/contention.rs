@@ -1,0 +1,252 @@
+//! `orcheck plan contention`: how long a burst of checkpoints takes, and how that compares with what was measured.
+//!
+//! Invariants:
+//! 1. A parameter is what the file says, or the default, and then what `--set` says; the document has all of them.
+//!
+//! Not here: the model (`orcheck_plan::contention`).
+
+use std::path::Path;
+
+use orcheck_format::{Error, Result};
+use orcheck_io::environment::read_text;
+use orcheck_plan::contention::{
+    Burst, Calibration, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
+};
+use serde_json::{Value, json};
+
+use crate::args::{BurstMode, ContentionArgs};
+use crate::exit;
+use crate::output::{Failure, Outcome, plain, right, table, table_text};
+
+/// Largest result file.
+const RESULT_LIMIT_BYTES: u64 = 64 << 20;
+
+/// Simulates bursts.
+pub fn run(args: &ContentionArgs) -> std::result::Result<Outcome, Failure> {
+    let (text, document) = match &args.from {
+        Some(path) => compare(path, &args.set)?,
+        None => forecast(args)?,
+    };
+    Ok(Outcome {
+        code: exit::OK,
+        text,
+        document,
+        warnings: Vec::new(),
+    })
+}
+
+/// The modes of one burst, without and with page caches.
+fn forecast(args: &ContentionArgs) -> Result<(String, Value)> {
+    let parameters = changed(&Parameters::default(), &args.set)?;
+    let ranks = f64::from(args.nodes) * f64::from(args.ranks_per_node);
+    let bytes_per_rank = args.total_gb * 1e9 / ranks;
+    if !(1.0..1e18).contains(&bytes_per_rank) {
+        return Err(Error::invalid(format!(
+            "--total-gb {}: expected at least a byte for each of {ranks} ranks, and less than 10^9 GB each",
+            args.total_gb
+        )));
+    }
+    let modes = match args.modes.is_empty() {
+        true => Mode::ALL.to_vec(),
+        false => args.modes.iter().map(|&mode| mode_of(mode)).collect(),
+    };
+    let mut shown = table(&[
+        "mode",
+        "servers",
+        "time",
+        "rate",
+        "streams a server",
+        "disk requests",
+        "head moves",
+        "disk busy",
+        "formula",
+    ]);
+    let mut documents = Vec::new();
+    for cached in [false, true] {
+        for &mode in &modes {
+            let burst = Burst {
+                mode,
+                nodes: args.nodes,
+                ranks_per_node: args.ranks_per_node,
+                servers: args.servers,
+                bytes_per_rank: bytes_per_rank as u64,
+                cached,
+            };
+            let outcome = simulate(&parameters, &burst)?;
+            let formula = closed_form(&parameters, &burst)?;
+            shown.add_row(vec![
+                plain(mode.name()),
+                plain(through(cached)),
+                right(format!("{:.1} s", outcome.time_s)),
+                right(format!("{:.1} MB/s", rate_mb_per_s(&burst, &outcome))),
+                right(outcome.streams_per_server),
+                right(outcome.disk_requests),
+                right(outcome.positionings),
+                right(format!("{:.0} %", outcome.disk_busy * 100.0)),
+                right(formula.map_or("-".to_owned(), |formula_s| format!("{formula_s:.1} s"))),
+            ]);
+            documents.push(document_of(&burst, &outcome, formula));
+        }
+    }
+    let document = json!({ "parameters": parameters, "bursts": documents });
+    Ok((table_text(&shown), document))
+}
+
+/// What was measured, and what the model says of it.
+fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
+    let mut text = String::new();
+    let mut setups = Vec::new();
+    for calibration in read(path)? {
+        let parameters = changed(&calibration.parameters(), set)?;
+        let mut shown = table(&[
+            "mode",
+            "servers",
+            "nodes x ranks",
+            "on",
+            "size",
+            "measured",
+            "model",
+            "deviation",
+        ]);
+        let mut cases = Vec::new();
+        let mut worst: f64 = 0.0;
+        for (number, case) in calibration.cases.iter().enumerate() {
+            let at = |error: Error| error.at(format!("case {number} of '{}'", calibration.name));
+            if !(case.measured_s > 0.0 && case.measured_s < 1e12) {
+                return Err(at(Error::invalid(format!(
+                    "measured_s: expected seconds above 0, found {}",
+                    case.measured_s
+                ))));
+            }
+            let burst = case.burst();
+            let outcome = simulate(&parameters, &burst).map_err(at)?;
+            let deviation = outcome.time_s / case.measured_s - 1.0;
+            if deviation.abs() > worst.abs() {
+                worst = deviation;
+            }
+            shown.add_row(vec![
+                plain(burst.mode.name()),
+                plain(through(burst.cached)),
+                right(format!("{} x {}", burst.nodes, burst.ranks_per_node)),
+                right(burst.servers),
+                right(format!("{:.3} GB", burst.total_bytes() as f64 / 1e9)),
+                right(format!("{:.2} s", case.measured_s)),
+                right(format!("{:.2} s", outcome.time_s)),
+                right(format!("{:+.1} %", deviation * 100.0)),
+            ]);
+            let mut document = document_of(&burst, &outcome, None);
+            document["measured_s"] = json!(case.measured_s);
+            document["deviation"] = json!(deviation);
+            cases.push(document);
+        }
+        if !calibration.name.is_empty() {
+            text += &format!("{}:\n", calibration.name);
+        }
+        text += &table_text(&shown);
+        text += &format!("largest deviation: {:+.1} %\n", worst * 100.0);
+        setups.push(json!({
+            "name": calibration.name, "parameters": parameters, "cases": cases, "largest_deviation": worst,
+        }));
+    }
+    Ok((text, json!({ "setups": setups })))
+}
+
+/// The set-ups of a result file.
+fn read(path: &Path) -> Result<Vec<Calibration>> {
+    let text = read_text(path, RESULT_LIMIT_BYTES)?;
+    let refused = |what: String| {
+        Error::invalid(format!("{}: {what}", path.display()))
+            .next("docs/contention.md has the form of a result file")
+    };
+    let mut document: Value = serde_json::from_str(&text)
+        .map_err(|error| refused(format!("expected JSON, found {error}")))?;
+    let models = match document["model"].take() {
+        Value::Null => return Err(refused("expected a key 'model', found none".to_owned())),
+        Value::Array(models) => models,
+        model => vec![model],
+    };
+    let parse = |(number, model): (usize, Value)| {
+        serde_json::from_value(model).map_err(|error| refused(format!("model {number}: {error}")))
+    };
+    models.into_iter().enumerate().map(parse).collect()
+}
+
+/// Parameters with what `--set` says in their place.
+fn changed(parameters: &Parameters, set: &[String]) -> Result<Parameters> {
+    let mut document = json!(parameters);
+    for text in set {
+        let refused = |why: String| Error::invalid(format!("--set {text}: {why}"));
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| refused("expected NAME=VALUE".to_owned()))?;
+        let number: f64 = value
+            .parse()
+            .map_err(|_| refused(format!("expected a number, found '{value}'")))?;
+        let field = name
+            .split_once('.')
+            .and_then(|(table, field)| document.get_mut(table)?.get_mut(field));
+        let Some(field) = field else {
+            let known = names(&json!(parameters)).join(", ");
+            return Err(refused(format!("expected one of {known}")));
+        };
+        // Sizes and counts are whole numbers, however they are written.
+        *field = match field.is_u64() {
+            true if number >= 0.0 && number.fract() == 0.0 && number < 1e18 => json!(number as u64),
+            true => {
+                return Err(refused(format!("expected a whole number, found '{value}'")));
+            }
+            false => json!(number),
+        };
+    }
+    let parameters: Parameters = serde_json::from_value(document)
+        .map_err(|error| Error::invalid(format!("--set: {error}")))?;
+    parameters.check()?;
+    Ok(parameters)
+}
+
+/// All parameters, as `--set` knows them.
+fn names(parameters: &Value) -> Vec<String> {
+    let tables = parameters.as_object().into_iter().flatten();
+    let fields = tables.flat_map(|(table, fields)| {
+        let fields = fields.as_object().into_iter().flatten();
+        fields.map(move |(field, _)| format!("{table}.{field}"))
+    });
+    fields.collect()
+}
+
+fn document_of(burst: &Burst, outcome: &Simulated, formula_s: Option<f64>) -> Value {
+    json!({
+        "mode": burst.mode,
+        "nodes": burst.nodes,
+        "ranks_per_node": burst.ranks_per_node,
+        "servers": burst.servers,
+        "bytes_per_rank": burst.bytes_per_rank,
+        "cached": burst.cached,
+        "time_s": outcome.time_s,
+        "rate_bytes_per_s": burst.total_bytes() as f64 / outcome.time_s,
+        "streams_per_server": outcome.streams_per_server,
+        "disk_requests": outcome.disk_requests,
+        "head_moves": outcome.positionings,
+        "disk_busy": outcome.disk_busy,
+        "formula_s": formula_s,
+    })
+}
+
+fn rate_mb_per_s(burst: &Burst, outcome: &Simulated) -> f64 {
+    burst.total_bytes() as f64 / 1e6 / outcome.time_s
+}
+
+fn through(cached: bool) -> &'static str {
+    match cached {
+        true => "page cache",
+        false => "write-through",
+    }
+}
+
+fn mode_of(mode: BurstMode) -> Mode {
+    match mode {
+        BurstMode::Traditional => Mode::Traditional,
+        BurstMode::Vertical => Mode::Vertical,
+        BurstMode::Orchestrated => Mode::Orchestrated,
+    }
+}
