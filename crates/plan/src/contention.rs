@@ -56,7 +56,7 @@ const REQUESTS_MAX: u64 = 1 << 26;
 const STREAMS_MAX: u64 = 1 << 20;
 
 /// How a burst is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Every rank in stripes over all servers.
