@@ -34,6 +34,7 @@ demo: build ## kill a solver in the middle of a flush, resume it, compare the st
 	@tools/demo.sh
 
 check: install-deps ## every check there is; ends with 'N passed, 0 failed'
+	@tools/install-deps.sh check
 	@tools/check.sh
 
 check-arm: install-deps ## the tests of the copy kernels for Arm, in an emulator where needed

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that are missing, and nothing else.
 #
-# usage: tools/install-deps.sh base|bench|torture|arm
+# usage: tools/install-deps.sh base|check|bench|torture|arm
 # exit:  0 all there; 2 something is missing and this user may not install it (the line to run
 #        is printed); any other: apt's own failure.
 set -euo pipefail
@@ -10,10 +10,11 @@ base=(gcc g++ gfortran make cmake pkg-config git strace munge python3 libopenmpi
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
 bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev) ;;
+check) wanted=("${base[@]}" libsimgrid-dev) ;;
 torture) wanted=("${base[@]}" python3-venv) ;;
 arm) wanted=("${base[@]}" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) ;;
 *)
-    echo "usage: $0 base|bench|torture|arm" >&2
+    echo "usage: $0 base|check|bench|torture|arm" >&2
     exit 64
     ;;
 esac
