@@ -130,6 +130,28 @@ fn a_page_cache_helps_traditional_the_more_the_larger_it_is() {
     assert!(before > floor);
 }
 
+// Breaks if: a stream has more requests in flight than it may.
+#[test]
+fn requests_in_flight_are_what_overlaps() {
+    let mut parameters = Parameters::default();
+    no_seeks(&mut parameters.disk);
+    parameters.disk.request_s = 0.0;
+    parameters.disk.rate_bytes_per_s = 100e6;
+    parameters.network = Network {
+        node_rate_bytes_per_s: 100e6,
+        server_rate_bytes_per_s: 100e6,
+        latency_s: 1e-3,
+    };
+    parameters.client.vertical_request_bytes = 1_000_000;
+    // 100 requests, each 10 ms on the wire, 10 ms at the disk, 1 ms to it and back.
+    let burst = burst(Mode::Vertical, 1, 1, 100_000_000);
+    for (in_flight, expected_s) in [(1, 2.2), (2, 50.0 * 22e-3 + 10e-3), (3, 1.0 + 12e-3)] {
+        parameters.client.in_flight = in_flight;
+        let found_s = run(&parameters, &burst).time_s;
+        near(found_s, expected_s, 1e-6, "a window");
+    }
+}
+
 // Breaks if: the second slot does not let a copy overlap a flush.
 #[test]
 fn staging_costs_the_first_image_or_the_copies() {
