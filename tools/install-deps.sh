@@ -10,7 +10,7 @@ base=(gcc g++ gfortran make cmake pkg-config git strace munge python3 libopenmpi
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
 bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev) ;;
-check) wanted=("${base[@]}" libsimgrid-dev) ;;
+check) wanted=("${base[@]}" libsimgrid-dev libfuse3-dev fio iproute2) ;;
 torture) wanted=("${base[@]}" python3-venv) ;;
 arm) wanted=("${base[@]}" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) ;;
 *)
