@@ -250,6 +250,7 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
 }
 
 /// A munged of our own, ended with the test; `None`, and a line that says so, where there can be none.
+#[allow(clippy::print_stdout)] // what is not tried is said
 fn munged(scratch: &Scratch) -> Option<(Child, String)> {
     let paths = ["/usr/sbin/munged", "/usr/bin/munged", "/sbin/munged"];
     let munged = paths.iter().find(|path| PathBuf::from(path).exists());
