@@ -118,16 +118,18 @@ def end_on_signals():
 
 # ---- a slow disk ----------------------------------------------------------------------------------
 class Limit:
-    """Limits the writes of the device that holds a directory, by the blkio controller of cgroup v1.
+    """Limits the writes (or the reads) of the device that holds a directory, by the blkio controller of cgroup v1.
 
     The limit is set in the root group (writes of the page cache are nobody's in a child group), so
     it holds for the whole machine, and is taken back at the end, however that comes: a process of
     its own, in its own session, waits for the end of this one and takes the limit back.
     """
     CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"
+    READ_CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"
 
-    def __init__(self, path, bytes_per_s):
-        self.path, self.bytes_per_s, self.guard = path, bytes_per_s, None
+    def __init__(self, path, bytes_per_s, reads=False):
+        self.path, self.bytes_per_s, self.guard, self.reads = path, bytes_per_s, None, reads
+        self.CONTROL = self.READ_CONTROL if reads else self.CONTROL
 
     def __enter__(self):
         device = whole_disk(os.stat(self.path).st_dev)
@@ -155,9 +157,13 @@ class Limit:
         self.guard.wait()
 
     def measure(self):
-        """Bytes/s of direct writes, as a check that the limit is there."""
+        """Bytes/s of direct writes, or reads, as a check that the limit is there."""
         with scratch(self.path) as where:
-            dd = ["dd", "if=/dev/zero", "of=" + os.path.join(where, "x"), "bs=4M", "count=64", "oflag=direct"]
+            file = os.path.join(where, "x")
+            dd = ["dd", "if=/dev/zero", "of=" + file, "bs=4M", "count=64", "oflag=direct"]
+            if self.reads:
+                subprocess.run(dd, check=True, capture_output=True)
+                dd = ["dd", "if=" + file, "of=/dev/null", "bs=4M", "iflag=direct"]
             begin = time.monotonic()
             subprocess.run(dd, check=True, capture_output=True)
             return 64 * 4 * MIB / (time.monotonic() - begin)

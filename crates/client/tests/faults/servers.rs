@@ -397,7 +397,7 @@ struct Slow(Duration);
 impl StepHook for Slow {
     fn at(&self, step: &StepInfo) -> Do {
         if step.site == "file.write" || step.site == "file.sync" || step.site == "dir.sync" {
-            std::thread::sleep(self.0);
+            std::thread::park_timeout(self.0);
         }
         Do::Go
     }
