@@ -82,7 +82,7 @@ class Bed:
                 file.write(os.urandom(32))
         os.mkdir(at)
         command = [os.path.join(self.args.prefix, "bin", "orcheck"), "server", "--dir", at, "--listen",
-                   f"{self.cluster.address(name)}:0", "--key", f"file:{key}"]
+                   f"{self.cluster.address(name)}:0", "--key", f"file:{key}", "--scrub-mib-s", "0"]
         said = self.ready(name, command)
         return said.rsplit(" ", 2)[1].rstrip(":") + f"?key=file:{key}"
 

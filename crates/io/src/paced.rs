@@ -36,7 +36,7 @@ const LOOK_SOON: Duration = Duration::from_millis(50);
 pub struct Pace {
     rate_bytes_per_s: u64,
     clock: Arc<dyn Clock>,
-    others: Box<dyn Fn() -> bool + Send + Sync>,
+    others: Box<dyn Fn(u64) -> bool + Send + Sync>,
     stopped: AtomicBool,
     read_bytes: AtomicU64,
     /// When the next piece is due.
@@ -44,11 +44,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most so many bytes per second (at least one); `others` says whether somebody else is at work now.
+    /// At most so many bytes per second (at least one); `others` is told how many have been read, or are about to be, and says
+    /// whether somebody else is at work now.
     pub fn new(
         rate_bytes_per_s: u64,
         clock: Arc<dyn Clock>,
-        others: impl Fn() -> bool + Send + Sync + 'static,
+        others: impl Fn(u64) -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             rate_bytes_per_s: rate_bytes_per_s.max(1),
@@ -93,7 +94,7 @@ impl Pace {
     /// Waits until so many bytes may be read.
     fn take(&self, len_bytes: usize) -> Result<()> {
         let begin = self.clock.now();
-        while (self.others)()
+        while (self.others)(self.read_bytes())
             && !self.is_stopped()
             && self.clock.now().saturating_sub(begin) < YIELD_MAX
         {
@@ -116,6 +117,7 @@ impl Pace {
         }
         self.read_bytes
             .fetch_add(len_bytes as u64, Ordering::Relaxed);
+        (self.others)(self.read_bytes());
         Ok(())
     }
 }

@@ -65,7 +65,7 @@ impl Drop for Disk {
 fn it_reads_no_faster_than_it_was_told_and_all_the_bytes() {
     let disk = Disk::new("rate");
     let clock = Arc::new(Hand::default());
-    let pace = Pace::new(2 << 20, clock.clone(), || false);
+    let pace = Pace::new(2 << 20, clock.clone(), |_| false);
     let dir = disk.dir(&pace);
     let file = dir.open("file").unwrap();
     let begin = clock.now();
@@ -102,7 +102,7 @@ fn others_go_first_but_not_for_ever() {
     let busy = Arc::new(AtomicBool::new(true));
     let others = {
         let busy = busy.clone();
-        move || busy.load(Ordering::Relaxed)
+        move |_| busy.load(Ordering::Relaxed)
     };
     let pace = Pace::new(1 << 40, clock.clone(), others);
     let file = disk.dir(&pace).open("file").unwrap();
@@ -122,7 +122,7 @@ fn others_go_first_but_not_for_ever() {
 fn what_is_removed_or_stopped_is_not_read_on_and_nothing_is_written() {
     let disk = Disk::new("removed");
     let clock = Arc::new(Hand::default());
-    let pace = Pace::new(1 << 30, clock.clone(), || false);
+    let pace = Pace::new(1 << 30, clock.clone(), |_| false);
     let dir = disk.dir(&pace);
     let file = dir.open("file").unwrap();
     let mut bytes = vec![0; MIB];
@@ -141,7 +141,7 @@ fn what_is_removed_or_stopped_is_not_read_on_and_nothing_is_written() {
     std::fs::remove_file(disk.0.join("file")).unwrap();
     let gone = file.read_at(&mut bytes, 0).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
-    let slow = Pace::new(1, clock.clone(), || false);
+    let slow = Pace::new(1, clock.clone(), |_| false);
     std::fs::write(disk.0.join("file"), [1; 8192]).unwrap();
     let file = disk.dir(&slow).open("file").unwrap();
     slow.stop();

@@ -209,7 +209,7 @@ struct Shared {
     queue: Mutex<Queue>,
     came: Condvar,
     memory: Memory,
-    sharing: Option<Sharing>,
+    sharing: Option<Arc<Sharing>>,
     freed: Box<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -224,7 +224,7 @@ impl Intake {
     pub(crate) fn start(
         threads: usize,
         memory: Memory,
-        sharing: Option<Sharing>,
+        sharing: Option<Arc<Sharing>>,
         freed: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {

@@ -121,6 +121,9 @@ pub(crate) struct Shared {
     pub(crate) ahead: Memory,
     /// Files that are read ahead at the same time.
     pub(crate) slots: Arc<Slots>,
+    /// Bytes that were read for nobody; see [`Stopper::read_beside`].
+    beside_bytes: Arc<AtomicU64>,
+    sharing: OnceLock<Arc<Sharing>>,
     files: AtomicU64,
     stopping: AtomicBool,
     /// When bytes of a file were moved last, in ms of the clock.
@@ -220,9 +223,22 @@ pub struct Stopper {
 const BUSY: Duration = Duration::from_secs(1);
 
 impl Stopper {
-    /// Whether bytes were moved for callers within the last second: whoever has time waits.
+    /// Tells how many bytes were read from the disk in all that nobody asked for: they are no ordinary traffic.
+    pub fn read_beside(&self, bytes: u64) {
+        self.shared.beside_bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Whether bytes were moved for callers within the last second, or ordinary traffic has its share: whoever has time waits.
     #[must_use]
     pub fn is_busy(&self) -> bool {
+        if self
+            .shared
+            .sharing
+            .get()
+            .is_some_and(|sharing| sharing.is_shared())
+        {
+            return true;
+        }
         let moved_ms = self.shared.moved_ms.load(Ordering::Relaxed);
         let since_ms = self.shared.now_ms().saturating_sub(moved_ms);
         moved_ms > 0 && u128::from(since_ms) < BUSY.as_millis()
@@ -310,6 +326,8 @@ impl Server {
             outgoing: Memory::new(pieces.div_ceil(2), share.div_ceil(2), PIECE_BYTES as usize),
             ahead: Memory::new(pieces / 2, share.div_ceil(2), PIECE_BYTES as usize),
             slots: Arc::new(Slots::new(DISK_THREADS)),
+            beside_bytes: Arc::default(),
+            sharing: OnceLock::new(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             moved_ms: AtomicU64::new(0),
@@ -317,7 +335,9 @@ impl Server {
         let sharing = if config.ordinary_share == 0.0 {
             None
         } else {
-            Some(sharing_of(config, &shared.clock)?)
+            let sharing = Arc::new(sharing_of(config, &shared)?);
+            let _ = shared.sharing.set(Arc::clone(&sharing));
+            Some(sharing)
         };
         let memory = Memory::new(pieces, pieces, PIECE_BYTES as usize);
         let weak = Arc::downgrade(&shared);
@@ -425,7 +445,7 @@ fn refuse(mut conn: Conn, why: &str) {
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
 }
 
-fn sharing_of(config: &Config, clock: &Arc<dyn Clock>) -> Result<Sharing> {
+fn sharing_of(config: &Config, shared: &Shared) -> Result<Sharing> {
     let share = config.ordinary_share;
     if !(0.0..1.0).contains(&share) || config.order != Order::Pulled {
         return Err(Error::invalid(format!(
@@ -433,7 +453,8 @@ fn sharing_of(config: &Config, clock: &Arc<dyn Clock>) -> Result<Sharing> {
         )));
     }
     let device = Device::of(&config.dir)?;
-    Sharing::new(device, share, Arc::clone(clock))
+    let beside_bytes = Arc::clone(&shared.beside_bytes);
+    Sharing::new(device, share, Arc::clone(&shared.clock), beside_bytes)
         .map_err(|error| error.next("serve without a share for ordinary traffic"))
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Sharing {
     clock: Arc<dyn Clock>,
     /// Bytes that the server's own writes have begun to move.
     own_bytes: AtomicU64,
+    /// Bytes that the server read for nobody.
+    beside_bytes: Arc<AtomicU64>,
     /// Writes hold it together; whoever counts or pauses holds it alone.
     alone: RwLock<()>,
     room: Mutex<Room>,
@@ -36,16 +38,28 @@ struct Count {
 }
 
 impl Sharing {
-    pub(crate) fn new(device: Device, share: f64, clock: Arc<dyn Clock>) -> Result<Self> {
+    pub(crate) fn new(
+        device: Device,
+        share: f64,
+        clock: Arc<dyn Clock>,
+        beside_bytes: Arc<AtomicU64>,
+    ) -> Result<Self> {
         // A device without counters is an error now, not silence later.
         device.moved_bytes()?;
         Ok(Self {
             device,
             clock,
             own_bytes: AtomicU64::new(0),
+            beside_bytes,
             alone: RwLock::new(()),
             room: Mutex::new(Room::new(share)),
         })
+    }
+
+    /// Whether there is ordinary traffic.
+    pub(crate) fn is_shared(&self) -> bool {
+        // Whoever holds it pauses, because there is some, or looks whether there is.
+        self.room.try_lock().map_or(true, |room| room.is_shared())
     }
 
     /// What others have moved; exact while nothing is being written.
@@ -54,7 +68,9 @@ impl Sharing {
         let moved = self.device.moved_bytes().unwrap_or(0);
         Count {
             at: self.clock.now(),
-            others_bytes: moved.saturating_sub(self.own_bytes.load(Ordering::Acquire)),
+            others_bytes: moved
+                .saturating_sub(self.own_bytes.load(Ordering::Acquire))
+                .saturating_sub(self.beside_bytes.load(Ordering::Acquire)),
         }
     }
 

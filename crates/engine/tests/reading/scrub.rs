@@ -50,7 +50,7 @@ impl Bench {
         let scratch = Scratch::new();
         let clock = Arc::new(Hand::default());
         let pieces = AtomicU64::new(0);
-        let others = move || {
+        let others = move |_: u64| {
             at_piece(pieces.fetch_add(1, Ordering::Relaxed));
             false
         };

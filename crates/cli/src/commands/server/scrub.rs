@@ -57,7 +57,10 @@ pub fn start(
     let open = |name: String| Ok((name.clone(), root.child(&name, false)?));
     let dirs = tenants.into_iter().map(open).collect::<Result<Vec<_>>>()?;
     let server = server.clone();
-    let busy = move || server.is_busy();
+    let busy = move |read_bytes| {
+        server.read_beside(read_bytes);
+        server.is_busy()
+    };
     let pace = Pace::new(u64::from(rate_mib_s) << 20, Arc::clone(clock), busy);
     let counts = Arc::new(Mutex::new(Counts::default()));
     let scrubbed = Scrubbed {
