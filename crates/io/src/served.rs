@@ -41,6 +41,8 @@ use std::time::Duration;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a connection that takes no question is replaced.
+const RECONNECTS_MAX: u32 = 2;
 /// Longest wait for room to send.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for a sign of life.
@@ -135,6 +137,10 @@ impl Line {
     /// Asks and waits for the answer; what failed is an answer too.
     fn ask(&mut self, ask: Ask) -> Result<Reply> {
         self.send(ask)?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Result<Reply> {
         loop {
             match self.answer()? {
                 // It was said before the question came; the answer follows.
@@ -198,10 +204,25 @@ impl Server {
         error.at(&self.place.shown)
     }
 
-    /// Asks over any connection.
-    fn ask(&self, ask: Ask) -> Result<Reply> {
+    /// Asks over any connection without a file. One that takes no question any more (a server under load may have ended it) is
+    /// replaced: what was not sent whole was not done.
+    fn asked(&self, ask: Ask) -> Result<(Line, Reply)> {
         let mut line = self.line()?;
-        let reply = line.ask(ask).map_err(|error| self.named(error))?;
+        let mut sent = line.send(ask.clone());
+        for _ in 0..RECONNECTS_MAX {
+            if sent.is_ok() {
+                break;
+            }
+            line = self.connect().map_err(|error| self.named(error))?;
+            sent = line.send(ask.clone());
+        }
+        let reply = sent.and_then(|()| line.reply());
+        Ok((line, reply.map_err(|error| self.named(error))?))
+    }
+
+    /// The same, and gives the connection back.
+    fn ask(&self, ask: Ask) -> Result<Reply> {
+        let (line, reply) = self.asked(ask)?;
         self.give(line);
         match reply {
             Reply::Failed(kind, text) => Err(self.named(Error::new(kind, text))),
@@ -281,9 +302,9 @@ impl ServedDir {
 
     /// A connection with a file open; returns what the server said of it.
     fn begin_file(&self, ask: Ask) -> Result<(Line, Vec<u64>)> {
-        let mut line = self.server.line()?;
+        let (line, reply) = self.server.asked(ask)?;
         let named = |error| self.server.named(error);
-        match line.ask(ask).map_err(named)? {
+        match reply {
             Reply::Told(numbers) => Ok((line, numbers)),
             Reply::Failed(kind, text) => {
                 self.server.give(line);
