@@ -40,6 +40,8 @@ pub enum Command {
     Agent(AgentArgs),
     /// Stand before a directory as a staging I/O server: pull what nodes write, and write it once, in order
     Server(ServerArgs),
+    /// Make of a directory of a parallel file system one directory for each of its servers
+    Place(PlaceArgs),
     /// Ask the run of a job to take a checkpoint and end, and wait until it has
     Halt(HaltArgs),
     /// Wait until the agents of a job on this machine have made safe what they hold, and end them
@@ -67,6 +69,7 @@ impl Command {
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
             Command::Server(_) => "server",
+            Command::Place(_) => "place",
             Command::Halt(_) => "halt",
             Command::Drain(_) => "drain",
             Command::Status(_) => "status",
@@ -290,6 +293,30 @@ pub enum ServerOrder {
     Arrival,
     /// The same through the page cache.
     ArrivalCached,
+}
+
+/// Directories on servers of a parallel file system.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it once, before a job: it runs the file system's own tools (lfs, mfscli, beegfs-ctl, pvfs2-statfs, ...), and may take \
+an administrator. DIR/SERVER is made and bound to each server that is up and not full; a file of one byte is written, \
+looked up and removed in each. Standard output ends with the line for the option `global`. Running it again changes nothing.")]
+pub struct PlaceArgs {
+    /// A directory of the parallel file system
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// auto, moosefs, lustre, beegfs, orangefs, gpfs, or the path of a program of the site's own
+    #[arg(long, value_name = "NAME|PATH", default_value = "auto")]
+    pub driver: String,
+    /// How many servers (those with most room), or their names, comma separated. Default: all
+    #[arg(long, value_name = "N|NAMES")]
+    pub servers: Option<String>,
+    /// A server with less of its room free, in percent, counts as full
+    #[arg(long, value_name = "P", default_value_t = 2.0)]
+    pub min_free_percent: f64,
+    /// Write the line to this file as well, for ORCHECK_CONFIG
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
 }
 
 /// The nodes of a supervised job.

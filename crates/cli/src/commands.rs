@@ -8,6 +8,7 @@ mod halt;
 mod ls;
 mod man;
 mod plan;
+mod place;
 mod restore;
 mod run;
 mod server;
@@ -28,6 +29,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
+        Command::Place(args) => place::run(&args),
         Command::Halt(args) => halt::run(&args, !cli.json),
         Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),

@@ -75,7 +75,7 @@ pub use file::{File, read_small, write_small};
 pub use gate::{Gate, Gates};
 pub use machine::{
     MemoryFacts, cpu_socket, cpuset, file_system_kind, kernel_at_least, kernel_version, memory,
-    pin_current_thread, sibling_of, thread_cpu_time,
+    mount_of, pin_current_thread, sibling_of, thread_cpu_time,
 };
 pub use memory::{Span, copy_out, crc_span, fill_span, read_span};
 pub use net::{Address, Key, Listener, effective_uid, host_name, local_addresses, process_id};

@@ -323,6 +323,49 @@ pub fn file_system_kind(path: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
+/// The mount that holds a path: what is mounted ("/dev/vda1", "10.0.0.1@tcp:/scratch") and its type as the kernel knows
+/// it ("ext4", "fuse.sshfs"). None where /proc does not tell.
+#[must_use]
+pub fn mount_of(path: &Path) -> Option<(String, String)> {
+    let stat = retry(|| fs::stat(path)).ok()?;
+    let device = format!("{}:{}", fs::major(stat.st_dev), fs::minor(stat.st_dev));
+    let text = read_proc(Path::new("/proc/self/mountinfo"))?;
+    mount_in(&text, &device)
+}
+
+/// (source, type) of the last mount of this device in the text of mountinfo.
+fn mount_in(text: &str, device: &str) -> Option<(String, String)> {
+    let mut mounts = text.lines().filter_map(|line| {
+        let (place, what) = line.split_once(" - ")?;
+        let mut what = what.split(' ');
+        let (kind, source) = (what.next()?, what.next()?);
+        (place.split(' ').nth(2)? == device).then(|| (unescaped(source), unescaped(kind)))
+    });
+    mounts.next_back()
+}
+
+/// Without the kernel's escapes: three octal digits after a backslash stand for a byte.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part
+            .get(..3)
+            .and_then(|code| u8::from_str_radix(code, 8).ok());
+        match code {
+            Some(code) if code.is_ascii() => {
+                plain.push(char::from(code));
+                plain.push_str(&part[3..]);
+            }
+            _ => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
+}
+
 /// The kernel's release, such as "4.18.0-553.el8".
 #[must_use]
 pub fn kernel_version() -> String {
@@ -346,6 +389,19 @@ pub fn kernel_at_least(major: u32, minor: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_device_and_its_name_is_plain() {
+        let text = "36 1 254:1 / / rw - ext4 /dev/vda1 rw\n\
+                    217 43 0:60 / /mfs rw,nosuid - fuse mfs\\043198.18.2.1:9421 rw\n\
+                    218 43 0:61 / /a\\040b rw shared:1 - lustre 10.0.0.1@tcp:/scr\\x rw\n";
+        let found = |device| mount_in(text, device);
+        let some = |source: &str, kind: &str| Some((source.to_owned(), kind.to_owned()));
+        assert_eq!(found("0:60"), some("mfs#198.18.2.1:9421", "fuse"));
+        assert_eq!(found("0:61"), some("10.0.0.1@tcp:/scr\\x", "lustre"));
+        assert_eq!(found("0:6"), None);
+        assert!(mount_of(Path::new("/")).is_some());
+    }
     use crate::testing::Scratch;
 
     #[test]
