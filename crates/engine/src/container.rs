@@ -102,7 +102,9 @@ impl Store {
     }
 
     fn make_durable(self) -> Result<()> {
-        if !off(Switch::TruncateSurplus) {
+        // Only where there is a surplus: a file system whose server was lost may keep a truncation waiting for minutes
+        // (MooseFS: as long as the chunk is locked for a writer), but tells it at once to who syncs.
+        if !off(Switch::TruncateSurplus) && self.file.len_bytes()? != self.at {
             self.file.truncate(self.at)?;
         }
         if !off(Switch::FsyncContainer) {

@@ -62,7 +62,7 @@ pub trait File: Send + Sync {
         false
     }
     /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
-    /// cannot reserve is no error: lack of space then shows while writing.
+    /// cannot reserve is no error: the file stays as long as it is, and lack of space shows while writing.
     fn allocate(&self, len: u64) -> Result<()>;
     /// Sets the length.
     fn truncate(&self, len: u64) -> Result<()>;
@@ -482,12 +482,9 @@ impl File for OsFile {
             Ok(()) => {
                 self.known_len.fetch_max(len, Ordering::AcqRel);
             }
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                if self.len_bytes()? < len {
-                    retry(|| fs::ftruncate(&self.handle, len))
-                        .map_err(|e| rustix_error(e, what()))?;
-                }
-            }
+            // Making it longer would reserve nothing, and where the last bytes are on a server that was lost it may wait
+            // for minutes (MooseFS: as long as the chunk is locked for a writer).
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
             Err(errno) => return Err(rustix_error(errno, what())),
         }
         self.steps.done(Effect::Reserved {
