@@ -14,6 +14,7 @@ mod inspect;
 mod machine;
 mod nodes;
 mod plan;
+mod place;
 mod program;
 mod restore;
 mod run;
