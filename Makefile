@@ -33,7 +33,7 @@ build: install-deps ## build everything for production and stage it under PREFIX
 demo: build ## kill a solver in the middle of a flush, resume it, compare the states; one screen
 	@tools/demo.sh
 
-check: install-deps ## every check there is; ends with 'N passed, 0 failed'
+check: ## every check there is; ends with 'N passed, 0 failed'
 	@tools/install-deps.sh check
 	@tools/check.sh
 

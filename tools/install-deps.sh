@@ -7,10 +7,12 @@
 set -euo pipefail
 
 base=(gcc g++ gfortran make cmake pkg-config git strace munge python3 libopenmpi-dev openmpi-bin libmpich-dev mpich e2fsprogs xfsprogs btrfs-progs)
+# Daemons for tests: they are started by hand, in namespaces of their own.
+moosefs=(moosefs-master moosefs-chunkserver moosefs-client moosefs-cli)
 case "${1:-}" in
 base) wanted=("${base[@]}") ;;
-bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev) ;;
-check) wanted=("${base[@]}" libsimgrid-dev libfuse3-dev fio iproute2) ;;
+bench) wanted=("${base[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev "${moosefs[@]}") ;;
+check) wanted=("${base[@]}" libsimgrid-dev libfuse3-dev fio iproute2 "${moosefs[@]}") ;;
 torture) wanted=("${base[@]}" python3-venv) ;;
 arm) wanted=("${base[@]}" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) ;;
 *)
@@ -60,9 +62,19 @@ else
 fi
 
 echo "installing: ${missing[*]}"
-root+=(DEBIAN_FRONTEND=noninteractive)
+# RUNLEVEL=1: packages with a daemon do not start it (invoke-rc.d); where systemd runs, it is switched off below.
+root+=(DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
 # The lists may be old or empty, as in a fresh container: refresh them only if they do not serve.
 if ! "${root[@]}" "${install[@]}" </dev/null >/dev/null 2>&1; then
     "${root[@]}" apt-get update -q </dev/null
     "${root[@]}" "${install[@]}" </dev/null
 fi
+for package in "${missing[@]}"; do
+    case "$package" in
+    moosefs-master | moosefs-chunkserver)
+        if [[ -d /run/systemd/system ]]; then
+            "${root[@]}" systemctl disable --now "$package" >/dev/null 2>&1 || true
+        fi
+        ;;
+    esac
+done
