@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// What every piece of memory is aligned to: what direct I/O asks for at most.
 const ALIGNMENT: usize = 4096;
-/// Pieces of one file that are written before another file has its turn.
-const RUN_PIECES: u32 = 8;
+/// Bytes of one file that are written before another file has its turn.
+const RUN_BYTES: u64 = 32 << 20;
 
 pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -182,25 +182,26 @@ pub(crate) struct Piece {
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// Number of the file that was written last, where it ended, and how many of its pieces in a row.
-    last: Option<(u64, u64, u32)>,
+    /// Number of the file that was written last, where it ended, and how many of its bytes in a row.
+    last: Option<(u64, u64, u64)>,
     stopping: bool,
 }
 
 impl Queue {
     /// The piece to write next.
     fn pop(&mut self) -> Option<Piece> {
-        let goes_on = self.last.filter(|(_, _, run)| *run < RUN_PIECES);
+        let goes_on = self.last.filter(|(_, _, run)| *run < RUN_BYTES);
         let next = goes_on.and_then(|(number, end, _)| {
             let follows = |piece: &Piece| piece.file.number == number && piece.at == end;
             self.pieces.iter().position(follows)
         });
         let piece = self.pieces.remove(next.unwrap_or(0))?;
         let run = match self.last {
-            Some((number, _, run)) if next.is_some() && number == piece.file.number => run + 1,
-            _ => 1,
+            Some((_, _, run)) if next.is_some() => run,
+            _ => 0,
         };
-        self.last = Some((piece.file.number, piece.at + piece.len as u64, run));
+        let len = piece.len as u64;
+        self.last = Some((piece.file.number, piece.at + len, run + len));
         Some(piece)
     }
 }
