@@ -327,7 +327,7 @@ impl OsFile {
 
     fn write_by(&self, buf: &[u8], at: u64, way: Option<&Uring>) -> Result<()> {
         self.check_lost()?;
-        self.range_check("write", buf.len(), at)?;
+        check_range("write", buf.len(), at, &self.path)?;
         if !self.direct {
             return self.write_all(buf, at, None);
         }
@@ -408,17 +408,6 @@ impl OsFile {
         }
         Ok(())
     }
-
-    fn range_check(&self, verb: &str, len: usize, at: u64) -> Result<()> {
-        let limit = i64::MAX as u64;
-        match at.checked_add(len as u64) {
-            Some(end) if end <= limit => Ok(()),
-            _ => Err(Error::invalid(format!(
-                "{verb} {len} bytes at offset {at} of {}: expected an end of at most {limit}",
-                self.path
-            ))),
-        }
-    }
 }
 
 impl File for OsFile {
@@ -432,7 +421,7 @@ impl File for OsFile {
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         self.check_lost()?;
-        self.range_check("read", buf.len(), at)?;
+        check_range("read", buf.len(), at, &self.path)?;
         let aligned = at.is_multiple_of(u64::from(self.alignment))
             && buf.len().is_multiple_of(self.alignment as usize)
             && (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize);
@@ -606,6 +595,17 @@ impl File for OsFile {
 
     fn name(&self) -> String {
         self.path.clone()
+    }
+}
+
+/// Refuses what no file can hold.
+pub(crate) fn check_range(verb: &str, len: usize, at: u64, path: &str) -> Result<()> {
+    let limit = i64::MAX as u64;
+    match at.checked_add(len as u64) {
+        Some(end) if end <= limit => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{verb} {len} bytes at offset {at} of {path}: expected an end of at most {limit}"
+        ))),
     }
 }
 

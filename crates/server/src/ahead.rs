@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! 1. Memory is bounded: a piece is taken before it is planned, and there is no plan without.
-//! 2. Pieces come in the order of the plan; what was planned and is not wanted is waited for, and its memory given back.
+//! 2. Pieces come in the order of the plan, each with its memory, wanted or not.
 //! 3. The thread ends with the [`Ahead`] that started it.
 //!
 //! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to go on (`session.rs`).
@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pieces that are read ahead of one caller.
+/// Pieces that are read ahead of one caller, at most.
 pub(crate) const PIECES: usize = 4;
 
 /// How many files may be read at the same time.
@@ -93,8 +93,9 @@ impl Ahead {
         self.planned.back().map(|(at, len)| at + *len as u64)
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.planned.len() < PIECES
+    /// Pieces that are planned.
+    pub(crate) fn count(&self) -> usize {
+        self.planned.len()
     }
 
     /// Whether a piece is the next one.
@@ -123,16 +124,6 @@ impl Ahead {
                 self.planned.clear();
                 Some(Err(Error::internal("the thread that reads ahead is gone")))
             }
-        }
-    }
-
-    /// Gives up what is planned; the memory of each piece goes to `give`.
-    pub(crate) fn let_go(&mut self, mut give: impl FnMut(Buffer)) {
-        while self.planned.pop_front().is_some() {
-            let Ok((memory, _)) = self.read.recv() else {
-                return;
-            };
-            give(memory);
         }
     }
 }

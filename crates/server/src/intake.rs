@@ -305,10 +305,10 @@ impl Shared {
                 let bytes = &piece.memory[..piece.len];
                 piece.file.file.write_at(bytes, piece.at)
             };
-            let result = match &self.sharing {
-                _ if piece.file.has_failed() => Ok(()),
-                None => write(),
-                Some(sharing) => sharing.write(piece.len, &|| guard(&self.queue).stopping, write),
+            let (result, after) = match &self.sharing {
+                _ if piece.file.has_failed() => (Ok(()), None),
+                None => (write(), None),
+                Some(sharing) => sharing.write(piece.len, write),
             };
             // The memory first: whoever waits for the file may be about to end the server.
             let (file, pooled) = (piece.file, piece.pooled);
@@ -316,6 +316,9 @@ impl Shared {
                 self.give(job, piece.memory);
             }
             file.done(result);
+            if let Some(after) = after {
+                after.wait(&|| guard(&self.queue).stopping);
+            }
         }
     }
 }

@@ -156,7 +156,6 @@ impl Shared {
 
     /// What becomes of a piece of a stream that is about to come.
     pub(crate) fn begins(&self, id: u64, job: u64) -> Begins {
-        self.moved();
         let begins = guard(&self.pull).begins(self.clock.now(), id, job);
         // One that waits may get its turn at once.
         if begins == Begins::Waits {

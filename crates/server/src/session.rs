@@ -11,7 +11,7 @@
 //! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
 //! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading ahead (`ahead.rs`).
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, PIECES};
 use crate::intake::{Incoming, Piece, small_piece};
 use crate::pull::Begins;
 use crate::quota::Quota;
@@ -66,6 +66,8 @@ struct Reading {
     len_bytes: u64,
     /// Where the last read ended.
     end: u64,
+    /// How many reads began where the one before ended.
+    followed: usize,
     ahead: Option<Ahead>,
 }
 
@@ -198,6 +200,7 @@ impl Session {
             return Err(self.conn.give_up(error));
         };
         let incoming = Arc::clone(incoming);
+        self.shared.moved();
         if self.shared.order != Order::Pulled {
             return self.write_at_once(&incoming, len);
         }
@@ -411,6 +414,7 @@ impl Session {
                     file: file.into(),
                     len_bytes: len,
                     end: u64::MAX,
+                    followed: 0,
                     ahead: None,
                 });
                 Ok(vec![len])
@@ -512,7 +516,7 @@ impl Session {
                     Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
                     Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![]),
                     Ask::Close => {
-                        self.stop_ahead(&mut reading);
+                        self.let_go(&mut reading);
                         return Ok(vec![]);
                     }
                     other => Err(Error::invalid(format!("{other:?} of a file that is read"))),
@@ -602,7 +606,7 @@ impl Session {
     fn close_quietly(&mut self) {
         let opened = std::mem::replace(&mut self.opened, Opened::None);
         if let Opened::Read(mut reading) = opened {
-            self.stop_ahead(&mut reading);
+            self.let_go(&mut reading);
         } else if let Opened::Written {
             incoming,
             counted_bytes,
@@ -635,7 +639,9 @@ impl Session {
             )));
         }
         self.shared.moved();
-        let follows = std::mem::replace(&mut reading.end, at.saturating_add(len as u64)) == at;
+        let end = at.saturating_add(len as u64);
+        let follows = std::mem::replace(&mut reading.end, end) == at;
+        reading.followed = if follows { reading.followed + 1 } else { 0 };
         let (pool, piece, read) = match self.read_before(reading, at, len)? {
             Some((piece, read)) => (Pool::Ahead, piece, read),
             None => {
@@ -691,7 +697,7 @@ impl Session {
             return Ok(None);
         };
         if !ahead.is_next(at, len) {
-            ahead.let_go(|piece| self.give_back(&Pool::Ahead, piece));
+            self.let_go(reading);
             return Ok(None);
         }
         loop {
@@ -717,7 +723,8 @@ impl Session {
             return;
         };
         let mut next = ahead.end().unwrap_or(end);
-        while ahead.has_room() && next < len_bytes {
+        // No further than it has come: who stops has not had more read for nothing than for good.
+        while ahead.count() < PIECES.min(reading.followed) && next < len_bytes {
             let tenant = self.whose.tenant;
             let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
                 return;
@@ -736,9 +743,18 @@ impl Session {
         pool.give(self.whose.tenant, piece);
     }
 
-    fn stop_ahead(&self, reading: &mut Reading) {
-        if let Some(mut ahead) = reading.ahead.take() {
-            ahead.let_go(|piece| self.give_back(&Pool::Ahead, piece));
+    /// Gives up what is read ahead; the caller, who waits for something else, is told that the server lives.
+    fn let_go(&mut self, reading: &mut Reading) {
+        let Some(ahead) = &mut reading.ahead else {
+            return;
+        };
+        while ahead.end().is_some() {
+            match ahead.next(SIGN_OF_LIFE) {
+                Some(Ok((piece, _))) => self.give_back(&Pool::Ahead, piece),
+                Some(Err(_)) => {}
+                // Who is gone need not be told.
+                None => drop(self.reply(Reply::Busy)),
+            }
         }
     }
 }

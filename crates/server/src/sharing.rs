@@ -11,7 +11,7 @@ use crate::room::{FIRST_PAUSE, Room, Seen};
 use orcheck_format::Result;
 use orcheck_io::{Clock, Device};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 /// How often a pause looks whether the server is about to end.
@@ -58,8 +58,7 @@ impl Sharing {
 
     /// Whether there is ordinary traffic.
     pub(crate) fn is_shared(&self) -> bool {
-        // Whoever holds it pauses, because there is some, or looks whether there is.
-        self.room.try_lock().map_or(true, |room| room.is_shared())
+        guard(&self.room).is_shared()
     }
 
     /// What others have moved; exact while nothing is being written.
@@ -83,48 +82,48 @@ impl Sharing {
         (to, seen)
     }
 
-    /// Writes so many bytes when there is room for it.
-    pub(crate) fn write<T>(
-        &self,
-        len: usize,
-        stopping: &dyn Fn() -> bool,
-        write: impl FnOnce() -> T,
-    ) -> T {
+    /// Writes so many bytes. What comes with it is to be waited for when the bytes are accounted for, and before others are
+    /// written: meanwhile nobody writes.
+    pub(crate) fn write<T>(&self, len: usize, write: impl FnOnce() -> T) -> (T, Option<After<'_>>) {
         if !guard(&self.room).is_shared() {
-            let shared = self.alone.read().unwrap_or_else(PoisonError::into_inner);
+            let together = self.alone.read().unwrap_or_else(PoisonError::into_inner);
             self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
             let done = write();
-            drop(shared);
-            if guard(&self.room).is_due(self.clock.now()) {
-                let _alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
-                let mut room = guard(&self.room);
-                // Another thread may have looked meanwhile.
-                if room.is_due(self.clock.now()) {
-                    self.pause(&mut room, FIRST_PAUSE, stopping);
-                }
-            }
-            return done;
+            drop(together);
+            let due = guard(&self.room).is_due(self.clock.now());
+            return (done, due.then(|| self.after(None)).flatten());
         }
-        let _alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+        let alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
         let before = self.count();
         self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
         let done = write();
-        let mut room = guard(&self.room);
-        let pause = room.wrote(self.seen(before).1);
-        self.pause(&mut room, pause, stopping);
-        done
+        let seen = self.seen(before).1;
+        (done, self.after(Some((alone, seen))))
     }
 
-    fn pause(&self, room: &mut Room, pause: Duration, stopping: &dyn Fn() -> bool) {
-        if pause.is_zero() {
-            return;
-        }
-        let begin = self.count();
-        self.sleep(pause / 2, stopping);
-        let (half, first) = self.seen(begin);
-        self.sleep(pause / 2, stopping);
-        let (end, rest) = self.seen(half);
-        room.paused(end.at, first, rest);
+    /// The pause that is due after a write that was seen alone, or to look whether others came.
+    fn after<'a>(&'a self, wrote: Option<(RwLockWriteGuard<'a, ()>, Seen)>) -> Option<After<'a>> {
+        let (alone, seen) = match wrote {
+            Some((alone, seen)) => (alone, Some(seen)),
+            None => {
+                let alone = self.alone.write();
+                (alone.unwrap_or_else(PoisonError::into_inner), None)
+            }
+        };
+        let pause = {
+            let mut room = guard(&self.room);
+            match seen {
+                Some(seen) => room.wrote(seen),
+                // Another thread may have looked meanwhile.
+                None if room.is_due(self.clock.now()) => FIRST_PAUSE,
+                None => Duration::ZERO,
+            }
+        };
+        (!pause.is_zero()).then_some(After {
+            sharing: self,
+            _alone: alone,
+            pause,
+        })
     }
 
     fn sleep(&self, time: Duration, stopping: &dyn Fn() -> bool) {
@@ -136,5 +135,25 @@ impl Sharing {
             }
             self.clock.sleep(left.min(NAP));
         }
+    }
+}
+
+/// A pause, during which the server writes nothing.
+pub(crate) struct After<'a> {
+    sharing: &'a Sharing,
+    _alone: RwLockWriteGuard<'a, ()>,
+    pause: Duration,
+}
+
+impl After<'_> {
+    /// Waits for its end, or until the server is about to end.
+    pub(crate) fn wait(self, stopping: &dyn Fn() -> bool) {
+        let sharing = self.sharing;
+        let begin = sharing.count();
+        sharing.sleep(self.pause / 2, stopping);
+        let (half, first) = sharing.seen(begin);
+        sharing.sleep(self.pause / 2, stopping);
+        let (end, rest) = sharing.seen(half);
+        guard(&sharing.room).paused(end.at, first, rest);
     }
 }

@@ -610,3 +610,62 @@ fn what_is_written_as_it_comes_is_whole_too() {
     let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
     assert_eq!(written.err().unwrap().kind(), ErrorKind::NoSpace);
 }
+
+// Breaks if: a question that was not sent counts as failed, or is asked again for ever.
+#[test]
+fn a_question_that_could_not_be_sent_is_asked_over_another_connection() {
+    let scratch = Scratch::new("again");
+    let server = Running::start(scratch.path(), Steps::none(), None);
+    let url = server.url(&scratch, 1);
+    for (times, goes_well) in [(1, true), (2, true), (3, false)] {
+        let plan = (1..=times).fold(FaultPlan::new(), |plan, nth| {
+            plan.at_site("net.send", nth, Verdict::Fail(32))
+                .only_where("holds")
+        });
+        let dir = open_dir(&url, plan.steps().1).unwrap();
+        let held = dir.holds("nothing");
+        assert_eq!(held.is_ok(), goes_well, "{times} times: {held:?}");
+        // Afterwards it is as it was.
+        assert!(!dir.holds("nothing").unwrap());
+    }
+}
+
+// Breaks if: a share that cannot be kept is promised.
+#[test]
+fn a_share_for_others_is_kept_or_refused() {
+    let bind = |scratch: &Scratch, share, order| {
+        let config = Config {
+            ordinary_share: share,
+            order,
+            ..config(scratch.path(), None)
+        };
+        Server::bind(&config, Arc::new(SystemClock), Steps::none())
+    };
+    let memory = Scratch::in_memory("share");
+    let nowhere = bind(&memory, 0.9, Order::Pulled).err().unwrap();
+    assert_eq!(nowhere.kind(), ErrorKind::Unsupported, "{nowhere}");
+    for (share, order) in [
+        (1.0, Order::Pulled),
+        (-0.1, Order::Pulled),
+        (f64::NAN, Order::Pulled),
+        (0.9, Order::Arrival { cached: false }),
+    ] {
+        let refused = bind(&memory, share, order).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    }
+    let scratch = Scratch::new("share");
+    let server = match bind(&scratch, 0.9, Order::Pulled) {
+        Ok(server) => Running::of(server),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            println!("SKIPPED: a share on a disk ({error})");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let dir = server.open(&scratch, 1);
+    let bytes = pattern(10 * PIECE);
+    let file = dir.create("container", Create::Direct).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    assert!(std::fs::read(scratch.path().join("one/container")).unwrap() == bytes);
+}

@@ -12,7 +12,7 @@
 //! Not here: directories (`served.rs`).
 
 use super::{Line, SEND_TIMEOUT, Server, guard};
-use crate::file::{File, Lock, check_aligned};
+use crate::file::{File, Lock, check_aligned, check_range};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Ask, Error, Reply, Result};
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reads that are asked for before the first of them is answered: one comes, one is read, one is looked at.
+/// Reads that are asked for before the first of them is answered, at most: one comes, one is read, one is looked at.
 const AHEAD: usize = 3;
 
 /// The connection of an open file, and what was asked for on it.
@@ -28,8 +28,9 @@ struct Held {
     line: Line,
     /// Pieces (offset, length) that were asked for, with the oldest first, and are not answered yet.
     asked: VecDeque<(u64, u64)>,
-    /// Where the last read ended.
+    /// Where the last read ended, and how many before it began where another ended.
     end: u64,
+    followed: usize,
 }
 
 impl Held {
@@ -97,6 +98,7 @@ impl ServedFile {
             line,
             asked: VecDeque::new(),
             end: u64::MAX,
+            followed: 0,
         };
         Self {
             server: Arc::clone(server),
@@ -176,13 +178,15 @@ impl ServedFile {
             return Ok(None);
         }
         let end = at + buf.len() as u64;
-        let follows = held.end == at;
+        // No further ahead than it has come: who stops has not asked for more in vain than for good.
+        held.followed = if held.end == at { held.followed + 1 } else { 0 };
         let piece = PIECE_BYTES.min(buf.len() as u64);
         // This read, and where that is how it has been going on, the next ones.
-        let last = if follows { self.len.max(end) } else { end };
+        let last = self.len.max(end);
         let wanted = (at..end).step_by(PIECE_BYTES as usize);
         let wanted = wanted.map(|at| (at, PIECE_BYTES.min(end - at)));
-        let ahead = (end..last).step_by(piece as usize).take(AHEAD);
+        let ahead = (end..last).step_by(piece as usize);
+        let ahead = ahead.take(AHEAD.min(held.followed));
         let ahead = ahead.map(|at| (at, piece.min(last - at)));
         let plan: Vec<(u64, u64)> = wanted.chain(ahead).collect();
         if !held.asked.iter().eq(plan.iter().take(held.asked.len())) {
@@ -208,16 +212,7 @@ impl ServedFile {
 
 impl File for ServedFile {
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
-        if at
-            .checked_add(buf.len() as u64)
-            .is_none_or(|end| end > i64::MAX as u64)
-        {
-            return Err(Error::invalid(format!(
-                "write {} bytes at offset {at} of {}: beyond any file",
-                buf.len(),
-                self.path
-            )));
-        }
+        check_range("write", buf.len(), at, &self.path)?;
         let block = self
             .written
             .filter(|(direct, _)| *direct)
@@ -234,6 +229,7 @@ impl File for ServedFile {
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        check_range("read", buf.len(), at, &self.path)?;
         match self.with("read", |held| self.read_pieces(held, buf, at))? {
             None => Ok(()),
             Some(error) => Err(error.at(format!("read {}", self.path))),
