@@ -5,7 +5,8 @@
  * BOARD is a file that all nodes see. Each node forks its ranks. Node 0 reads lines: "NODES RANKS BYTES OPTIONS" has the
  * first RANKS ranks of each of the first NODES nodes open a job with the options in the file OPTIONS, take a checkpoint of
  * BYTES a rank, and close it; all others sleep. A line is answered by the seconds from the first rank that enters orc_checkpoint
- * to the last that knows that the checkpoint is committed, and those until the last has its program back.
+ * to the last that knows that the checkpoint is committed, and those until the last has its program back,
+ * and the share of the machine's processors that was taken meanwhile: without opening and closing the job.
  *
  * The ranks talk through the board, with barriers that sleep: MPI's spin, and 256 ranks that spin on the few cores of one
  * machine leave nothing to its servers. A clock of the machine serves all. */
@@ -24,9 +25,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include <orcheck.h>
+#include "machine.h"
 
 enum { MAX_RANKS = 1024, TABLE_BYTES = 4 << 20 };
 
@@ -35,6 +36,7 @@ typedef struct {
     char line[PATH_MAX + 64];
     int set;                                    /* the barrier of all is there */
     double begin_s[MAX_RANKS], back_s[MAX_RANKS], safe_s[MAX_RANKS];
+    double busy;                                /* of the processors, within the burst */
     char table[TABLE_BYTES];                    /* what members tell each other */
 } Board;
 
@@ -51,12 +53,6 @@ static _Noreturn void die(const char *format, ...) {
     _exit(1);
 }
 #define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- what members tell each other -------------------------------------------------------------- */
 typedef struct { int rank, size; } Member;
@@ -125,11 +121,15 @@ static void burst(Member *me, const char *options, size_t size) {
     TRY(orc_open(&session, "burst", &collective, options));
     TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
     members_meet();
+    const Processors before = me->rank ? (Processors){0} : processors();
+    members_meet();
     board->begin_s[rank] = now_s();
     TRY(orc_checkpoint(session, 1));
     board->back_s[rank] = now_s();
     TRY(orc_wait(session, 1, ORC_GLOBAL, 900));
     board->safe_s[rank] = now_s();
+    members_meet(); /* the last is safe; then jobs are closed, which is not of the burst */
+    if (me->rank == 0) board->busy = busy(before, processors());
     TRY(orc_close(session, 900));
     munmap(state, size);
 }
@@ -142,15 +142,17 @@ static void answer(size_t bytes) {
         if (board->back_s[i] > back_s) back_s = board->back_s[i];
         if (board->safe_s[i] > safe_s) safe_s = board->safe_s[i];
     }
-    printf("{\"s\": %.6f, \"blocked_s\": %.6f, \"bytes\": %zu}\n", safe_s - begin_s, back_s - begin_s, bytes);
+    printf("{\"s\": %.6f, \"blocked_s\": %.6f, \"bytes\": %zu, \"busy\": %.4f}\n", safe_s - begin_s, back_s - begin_s, bytes,
+           board->busy);
     fflush(stdout);
 }
 
 static void serve(int per_node) {
     for (;;) {
         if (rank == 0 && !fgets(board->line, sizeof board->line, stdin)) board->line[0] = 0;
-        board->begin_s[rank] = 0;
         pthread_barrier_wait(&board->all);
+        /* Behind this barrier, which rank 0 reaches when it has answered: before it, an answer could miss this rank. */
+        board->begin_s[rank] = 0;
         int nodes, of_node;
         size_t size;
         char options[PATH_MAX];
