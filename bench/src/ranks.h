@@ -16,10 +16,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #include <orcheck.h>
 #include <orcheck_mpi.h>
+#include "machine.h"
 
 enum { MAX_RANKS = 256 };
 
@@ -45,12 +45,6 @@ static _Noreturn void die(const char *format, ...) {
 #define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
 #endif
 #define MPI_TRY(call) do { if ((call) != MPI_SUCCESS) die("%s failed", #call); } while (0)
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void together(void) { pthread_barrier_wait(&shared->barrier); }
 
@@ -106,6 +100,31 @@ static double span_s(double begin_s, double end_s) {
     }
     together();
     return last - first;
+}
+
+/* The same of ranks that share no memory, on several nodes: the least, the most or the sum of all ranks' values. */
+static double reduced(double mine, MPI_Op op) {
+    double all = mine;
+    MPI_TRY(MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, op, MPI_COMM_WORLD));
+    return all;
+}
+
+static double from_first_to_last_s(double begin_s, double end_s) {
+    const double first = reduced(begin_s, MPI_MIN), last = reduced(end_s, MPI_MAX);
+    return last - first;
+}
+
+/* A barrier that sleeps, then one that does not: all have come, and all go on together. */
+static void all_here(void) {
+    MPI_Request request;
+    int done = 0;
+    MPI_TRY(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    for (;;) {
+        MPI_TRY(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        if (done) break;
+        nanosleep(&(struct timespec){.tv_nsec = 4 * 1000 * 1000}, NULL);
+    }
+    MPI_TRY(MPI_Barrier(MPI_COMM_WORLD));
 }
 
 /* Whether a thread of this process other than the caller runs, or waits for a disk. */

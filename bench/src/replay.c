@@ -46,25 +46,6 @@ static size_t size_bytes, *lengths, *begins, pieces;
 static char *local_path;
 static int servers, sockets[MOST_SERVERS];
 
-static double reduced(double mine, MPI_Op op) {
-    double all = mine;
-    MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
-    return all;
-}
-
-/* A barrier that sleeps, then one that does not: all have come, and all go on together. */
-static void all_here(void) {
-    MPI_Request request;
-    int done = 0;
-    MPI_TRY(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-    for (;;) {
-        MPI_TRY(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        if (done) break;
-        nanosleep(&(struct timespec){.tv_nsec = 4 * 1000 * 1000}, NULL);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
 static uint64_t mixed(uint64_t x) {
     x *= 0x9E3779B97F4A7C15u;
     x ^= x >> 29, x *= 0xBF58476D1CE4E5B9u;
@@ -272,16 +253,6 @@ static double to_orcheck(orc_session *session, uint64_t step) {
 }
 
 /* ---- around a sample ---- */
-static void processors(double *all, double *idle) {
-    double field[8];
-    FILE *file = fopen("/proc/stat", "r");
-    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", field, field + 1, field + 2, field + 3, field + 4,
-                        field + 5, field + 6, field + 7) != 8) die("no /proc/stat");
-    fclose(file);
-    *all = 0, *idle = field[3] + field[4];
-    for (int i = 0; i < 8; i++) *all += field[i];
-}
-
 /* For each disk below the directory: `reset`, or its counters into the report. */
 static void disks(const char *where, FILE *report) {
     DIR *all = opendir(where);
@@ -320,28 +291,24 @@ static void quiet(const char *disks_dir) {
 }
 
 static void sample(int way, orc_session *session, uint64_t step, int round, const char *disks_dir, FILE *report) {
-    double all_before, idle_before, all_after, idle_after;
     quiet(disks_dir);
-    if (rank == 0) {
-        disks(disks_dir, NULL);
-        processors(&all_before, &idle_before);
-    }
+    if (rank == 0) disks(disks_dir, NULL);
+    const Processors before = rank ? (Processors){0} : processors();
     all_here();
     const double begin_s = now_s();
     const double taken_s = way == ORCHECK ? to_orcheck(session, step)
                            : way == SHARED ? to_shared() : to_local(way == DIRECT);
     const double end_s = now_s();
     all_here();
-    if (rank == 0) processors(&all_after, &idle_after);
+    const double taken = rank ? 0 : busy(before, processors());
     const double first_s = reduced(begin_s, MPI_MIN);
     const double continue_s = reduced(taken_s, MPI_MAX) - first_s, safe_s = reduced(end_s, MPI_MAX) - first_s;
     const double bytes = reduced((double)size_bytes, MPI_SUM);
     if (report) {
         static bool one;
-        const double busy = 1 - (idle_after - idle_before) / (all_after - all_before > 0 ? all_after - all_before : 1);
         fprintf(report, "%s\n{\"way\": \"%s\", \"round\": %d, \"continue_s\": %.6f, \"safe_s\": %.6f, "
                 "\"bytes\": %.0f, \"busy\": %.4f, \"disks\": {",
-                one ? "," : "", names[way], round, continue_s, safe_s, bytes, busy);
+                one ? "," : "", names[way], round, continue_s, safe_s, bytes, taken);
         disks(disks_dir, report);
         fputs("}}", report);
         one = true;

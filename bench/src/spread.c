@@ -6,7 +6,8 @@
  * --size is what each rank has; with --only the others have a page. A round is one checkpoint; its clock runs from the
  * first rank that enters orc_checkpoint to the last that learns that the step is safe at the level. The clock is the
  * machine's, which virtual nodes share. The first round (connections, the pool's memory) is not reported. --leave 1: the
- * last checkpoint is only staged, and all ranks are killed. restart: open_s is until the job is open and a step found,
+ * last checkpoint is only staged, and all ranks are killed. busy: the share of the machine's processors that was taken
+ * within the clock. restart: open_s is until the job is open and a step found,
  * read_s until its bytes are in place; then whether they are the right ones.
  *
  * --beside: addresses of the ranks 1, 2, ... In each round, before and after, rank 0 sends its bytes to each of them
@@ -17,17 +18,6 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include "ranks.h"
-
-static double reduced(double mine, MPI_Op op) {
-    double all = mine;
-    MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
-    return all;
-}
-
-static double from_first_to_last_s(double begin_s, double end_s) {
-    const double first = reduced(begin_s, MPI_MIN), last = reduced(end_s, MPI_MAX);
-    return last - first;
-}
 
 /* What every byte is for: no page is like another, and none shrinks. */
 static uint64_t word_at(size_t i) {
@@ -118,6 +108,8 @@ static void write_rounds(orc_session *session, orc_level level, long long rounds
         const double raw_before_s = raw_s(beside, state, beside_size, false);
         quiet();
         const uint64_t step = (uint64_t)round + 1;
+        const Processors before = rank ? (Processors){0} : processors();
+        MPI_Barrier(MPI_COMM_WORLD);
         const double begin_s = now_s();
         TRY(orc_checkpoint(session, step));
         const double staged_s = now_s();
@@ -126,11 +118,14 @@ static void write_rounds(orc_session *session, orc_level level, long long rounds
             raise(SIGKILL);
         }
         TRY(orc_wait(session, step, level, 600));
-        const double safe_s = from_first_to_last_s(begin_s, now_s()), blocked_s = from_first_to_last_s(begin_s, staged_s);
+        const double end_s = now_s();
+        all_here();
+        const double taken = rank ? 0 : busy(before, processors());
+        const double safe_s = from_first_to_last_s(begin_s, end_s), blocked_s = from_first_to_last_s(begin_s, staged_s);
         const double all = reduced((double)size, MPI_SUM), raw_after_s = raw_s(beside, state, beside_size, false);
         if (rank == 0 && round > 0)
-            fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"bytes\": %.0f, \"raw_s\": [%.9f, %.9f]}",
-                    round > 1 ? ", " : "", safe_s, blocked_s, all, raw_before_s, raw_after_s);
+            fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"bytes\": %.0f, \"busy\": %.4f, \"raw_s\": [%.9f, %.9f]}",
+                    round > 1 ? ", " : "", safe_s, blocked_s, all, taken, raw_before_s, raw_after_s);
     }
 }
 
