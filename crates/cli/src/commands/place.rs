@@ -42,8 +42,9 @@ use crate::exit;
 use crate::job::parent_and_name;
 use crate::output::{Failure, Outcome, Tone, cell, count, plain, right, size, table, table_text};
 
-/// The file that is written to see where it lies.
-const PROBE: &str = "orcheck-place-probe";
+/// The file that is written to see where it lies, and the directory that is made for it.
+const PROBE: &str = "probe";
+const PROBE_DIR: &str = "orcheck-place-probe";
 /// How a file begins that `--write` may replace.
 const MARK: &str = "# Written by `orcheck place`";
 /// Longest file that is looked at for that mark, in bytes.
@@ -66,9 +67,15 @@ struct Placed {
 /// Runs the command.
 pub fn run(args: &PlaceArgs) -> std::result::Result<Outcome, Failure> {
     let dir = canonical(&args.dir)?;
+    // Before anything is done: what cannot be told afterwards.
+    check_path(dir.path())?;
+    if let Some(path) = &args.write {
+        check_path(path)?;
+        replaceable(path)?;
+    }
     let kind = file_system_kind(dir.path())?;
     match who(&args.driver, &kind, dir.path())? {
-        Who::Nobody(why) => Ok(nobody(args, &kind, why, dir.path())?),
+        Who::Nobody(why) => Ok(nobody(args, why, dir.path())?),
         Who::Driver(driver) => {
             let placed = place(args, driver.as_ref(), &Children::new(), dir.as_ref())?;
             Ok(outcome(args, driver.name(), &placed, dir.path())?)
@@ -176,15 +183,17 @@ fn place(
     Ok(placed)
 }
 
-/// Where a new file in a directory lies.
+/// Where a new file in a new directory below this one lies: jobs make directories of their own there.
 fn lies_on(driver: &dyn Driver, tools: &dyn Tools, dir: &dyn Dir) -> Result<Option<Vec<String>>> {
-    write_small(dir, PROBE, b"?")?;
-    let found = driver.lies_on(tools, &dir.path().join(PROBE));
-    dir.remove(PROBE)?;
+    let below = dir.child(PROBE_DIR, true)?;
+    write_small(below.as_ref(), PROBE, b"?")?;
+    let found = driver.lies_on(tools, &below.path().join(PROBE));
+    below.remove(PROBE)?;
+    dir.remove_child(PROBE_DIR)?;
     found
 }
 
-fn nobody(args: &PlaceArgs, kind: &str, why: &str, dir: &Path) -> Result<Outcome> {
+fn nobody(args: &PlaceArgs, why: &str, dir: &Path) -> Result<Outcome> {
     let global = option_line(&[dir]);
     let mut warnings = vec![format!(
         "{why}. No placement; Orcheck still marshals: each node writes one stream at a time"
@@ -193,7 +202,7 @@ fn nobody(args: &PlaceArgs, kind: &str, why: &str, dir: &Path) -> Result<Outcome
     Ok(Outcome {
         code: exit::PARTIAL,
         text: format!("{global}\n"),
-        document: json!({ "driver": kind, "directory": dir, "servers": [], "global": [dir], "written": written, "notes": [why] }),
+        document: json!({ "driver": "gpfs", "directory": dir, "servers": [], "global": [dir], "written": written, "notes": warnings }),
         warnings,
     })
 }
@@ -268,12 +277,36 @@ fn option_line(dirs: &[&Path]) -> String {
     format!("global = [{}]", quoted.join(", "))
 }
 
+/// Refuses a path that options and documents could not name.
+fn check_path(path: &Path) -> Result<()> {
+    if driver::text(path)?.chars().any(char::is_control) {
+        return Err(Error::invalid(format!(
+            "{path:?}: expected a path without control characters"
+        )));
+    }
+    Ok(())
+}
+
 /// A string of TOML: literal where that is possible.
 fn quoted(text: &str) -> String {
-    if text.contains('\'') || text.chars().any(char::is_control) {
+    if text.contains('\'') {
         format!("{text:?}")
     } else {
         format!("'{text}'")
+    }
+}
+
+/// Refuses to replace what `--write` has not written.
+fn replaceable(path: &Path) -> Result<()> {
+    match read_text(path, WRITTEN_BYTES) {
+        Ok(text) if text.starts_with(MARK) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Ok(_) => Err(Error::invalid(format!(
+            "{} exists and was not written by `orcheck place`",
+            path.display()
+        ))
+        .next("name another file with --write, or remove it")),
+        Err(error) => Err(error),
     }
 }
 
@@ -286,18 +319,7 @@ fn write_option(
     let Some(path) = &args.write else {
         return Ok(None);
     };
-    match read_text(path, WRITTEN_BYTES) {
-        Ok(text) if text.starts_with(MARK) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Ok(_) => {
-            return Err(Error::invalid(format!(
-                "{} exists and was not written by `orcheck place`",
-                path.display()
-            ))
-            .next("name another file with --write, or remove it"));
-        }
-        Err(error) => return Err(error),
-    }
+    replaceable(path)?;
     let (parent, name) = parent_and_name(path)?;
     let text = format!(
         "{MARK} {}; it may replace this file.\n{global}\n",
@@ -390,7 +412,7 @@ mod tests {
         let Ok(Who::Nobody(why)) = who("auto", "gpfs", scratch.path()) else {
             panic!("GPFS cannot be placed")
         };
-        let told = nobody(&args(scratch.path()), "gpfs", why, scratch.path()).unwrap();
+        let told = nobody(&args(scratch.path()), why, scratch.path()).unwrap();
         assert_eq!(told.code, exit::PARTIAL);
         assert!(
             told.warnings[0].contains("No placement"),
@@ -423,6 +445,8 @@ mod tests {
         let dir = open_dir(scratch.path(), Steps::none()).unwrap();
         write_small(dir.as_ref(), "options.toml", b"keep = 3\n").unwrap();
         assert!(write_option(&asked, "global = ['/c']", &mut notes).is_err());
+        // Said before anything is placed.
+        assert!(replaceable(&path).is_err() && check_path(Path::new("/a\nb")).is_err());
     }
 
     #[test]

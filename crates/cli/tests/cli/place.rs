@@ -83,11 +83,7 @@ fn a_driver_that_does_not_pin_is_found_out() {
     let found = place(&driver, &dir, &[]);
     assert_eq!(found.code, 1, "{}", found.stdout);
     assert!(found.stderr.contains("lies on io2"), "{}", found.stderr);
-    std::fs::write(
-        &driver,
-        text.replace("cat \"$(dirname", "exit 3; cat \"$(dirname"),
-    )
-    .unwrap();
+    std::fs::write(&driver, text.replace("cat \"$d/", "exit 3; cat \"$d/")).unwrap();
     let found = place(&driver, &dir, &[]);
     assert_eq!(found.code, 0, "{}", found.stderr);
     assert_eq!(found.json()["servers"][0]["verified"], false);

@@ -34,6 +34,11 @@ pub fn choose(
     wanted: Option<&str>,
     min_free_percent: f64,
 ) -> Result<Vec<Choice>> {
+    if !(0.0..=100.0).contains(&min_free_percent) {
+        return Err(Error::invalid(format!(
+            "--min-free-percent {min_free_percent}: expected 0 to 100"
+        )));
+    }
     // target9 before target10.
     servers.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
     if servers.is_empty() {
@@ -52,8 +57,21 @@ pub fn choose(
             unverified: false,
         })
         .collect();
+    if let Some(text) = wanted {
+        let is_name = choices.iter().any(|one| one.server.name == text.trim());
+        match text.parse::<usize>() {
+            Ok(number) if is_name && number <= choices.len() => {
+                return Err(Error::invalid(format!(
+                    "--servers {text}: a number of servers, and the name of one"
+                ))
+                .next(format!("write '{text},' for the server of that name")));
+            }
+            Ok(number) if !is_name => keep(&mut choices, number)?,
+            _ => only(&mut choices, text)?,
+        }
+    }
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
-    for choice in &choices {
+    for choice in choices.iter().filter(|one| one.left_out.is_none()) {
         if let Some(other) = taken.insert(&choice.directory, &choice.server.name) {
             return Err(Error::invalid(format!(
                 "servers '{other}' and '{}' would share the directory {}",
@@ -61,11 +79,6 @@ pub fn choose(
             ))
             .next("name one of them with --servers, or give a driver of your own other names"));
         }
-    }
-    match wanted.map(|text| (text, text.parse::<usize>())) {
-        None => {}
-        Some((_, Ok(number))) => keep(&mut choices, number)?,
-        Some((names, Err(_))) => only(&mut choices, names)?,
     }
     if choices.iter().all(|choice| choice.left_out.is_some()) {
         let list: Vec<String> = choices
@@ -81,9 +94,9 @@ pub fn choose(
         let all_full = choices.iter().all(|choice| choice.server.down.is_none());
         let what = format!("no server can be used ({})", list.join("; "));
         return Err(if all_full {
-            Error::no_space(what)
+            Error::no_space(what).next("prune older checkpoints, or lower --min-free-percent")
         } else {
-            Error::unavailable(what)
+            Error::unavailable(what).next("see whether the servers run")
         });
     }
     Ok(choices)
@@ -121,6 +134,9 @@ fn only(choices: &mut [Choice], names: &str) -> Result<()> {
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .collect();
+    if names.is_empty() {
+        return Err(Error::invalid("--servers: expected a number, or names"));
+    }
     for name in &names {
         match choices.iter().find(|choice| choice.server.name == *name) {
             None => {
@@ -238,8 +254,30 @@ mod tests {
         assert_eq!(directory_of("198.18.2.3:9422"), "198.18.2.3-9422");
         assert_eq!(directory_of("../x"), "-x");
         assert_eq!(directory_of("..."), "server");
-        let error =
-            choose(vec![Server::named("a:1"), Server::named("a/1")], None, 2.0).unwrap_err();
+        let alike = || vec![Server::named("a:1"), Server::named("a/1")];
+        let error = choose(alike(), None, 2.0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
+        // What the error advises.
+        assert_eq!(used(&choose(alike(), Some("a/1"), 2.0).unwrap()), ["a/1"]);
+    }
+
+    #[test]
+    fn a_number_may_be_a_name() {
+        let numbers = |names: &[&str]| names.iter().copied().map(Server::named).collect();
+        let targets = || numbers(&["101", "102", "103"]);
+        let named = choose(targets(), Some("102"), 2.0).unwrap();
+        assert_eq!(used(&named), ["102"]);
+        assert_eq!(used(&choose(targets(), Some("2"), 2.0).unwrap()).len(), 2);
+        let either = || numbers(&["1", "2", "3"]);
+        let error = choose(either(), Some("2"), 2.0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!(used(&choose(either(), Some("2,"), 2.0).unwrap()), ["2"]);
+        for wrong in [",", "0", "4"] {
+            let error = choose(targets(), Some(wrong), 2.0).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{wrong}: {error}");
+        }
+        for percent in [f64::NAN, -1.0, 101.0] {
+            assert!(choose(targets(), None, percent).is_err(), "{percent}");
+        }
     }
 }

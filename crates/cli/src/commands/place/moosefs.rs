@@ -41,7 +41,8 @@ pub fn master_of(source: &str, kind: &str) -> Option<(String, String)> {
         None if known => source,
         None => return None,
     };
-    let (host, port) = match address.split('/').next()?.split_once(':') {
+    let address = address.split('/').next()?;
+    let (host, port) = match address.split_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
         Some((host, _)) => (host, MASTER_PORT),
         None => (address, MASTER_PORT),
@@ -401,6 +402,11 @@ orcheck-B : 1 ; admin_only: NO ; mode: STD ; create_labels: [B] ; keep_labels: [
         );
         assert_eq!(
             master_of("mfs#mfsmaster", "fuse"),
+            some("mfsmaster", "9421")
+        );
+        // Breaks if: a mounted subfolder is taken for a part of the name.
+        assert_eq!(
+            master_of("mfs#mfsmaster/sub", "fuse"),
             some("mfsmaster", "9421")
         );
         assert_eq!(master_of("alice@host:/home", "fuse.sshfs"), None);

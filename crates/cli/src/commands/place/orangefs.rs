@@ -5,8 +5,8 @@
 //! num_dfiles of a directory, which new files follow; `pvfs2-viewdist` says on which servers a file is. Should the order be
 //! another one, the file that is looked at lies elsewhere, and that is an error.
 //!
-//! Not here: hints are not handed on to directories below: the job's own directory must be made first, or `orcheck place`
-//! run again with it as DIR (docs/placement.md).
+//! Not here: hints of directories below. Where a version does not hand them on, the probe, which lies in such a directory, is
+//! on other servers, and that is an error.
 
 use std::path::Path;
 

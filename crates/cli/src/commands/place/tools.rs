@@ -1,7 +1,8 @@
 //! Runs the tools of a file system. The only place of this command where a process is started; tests replace it.
 //!
 //! Invariants:
-//! 1. Every call has a deadline, after which the tool and what it started are killed.
+//! 1. Every call has a deadline, after which the tool and what it started are killed; what does not die of that, or has made
+//!    itself independent, is left behind after a moment.
 //! 2. At most [`OUTPUT_BYTES`] of what a tool prints are kept.
 //! 3. No shell: arguments reach the tool as they are.
 //!
@@ -9,7 +10,8 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use orcheck_format::{Error, Result};
@@ -19,6 +21,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longest run of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for a tool that was killed, and for the rest of what it printed.
+const MOMENT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(2);
 /// Most that is kept of what a tool prints: 10,000 servers in lines of 100 bytes.
 const OUTPUT_BYTES: u64 = 1 << 20;
@@ -78,6 +82,7 @@ pub fn failed(line: &[&str], said: &Said) -> Error {
 /// Real ones, as children of this process.
 pub struct Children {
     clock: SystemClock,
+    limit: Duration,
 }
 
 impl Children {
@@ -85,6 +90,21 @@ impl Children {
     pub fn new() -> Children {
         Children {
             clock: SystemClock::new(),
+            limit: LIMIT,
+        }
+    }
+
+    /// How a child ended, if it does within the time.
+    fn end_of(&self, child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+        let begun = self.clock.now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if self.clock.now().saturating_sub(begun) < limit => {
+                    self.clock.sleep(POLL);
+                }
+                _ => return None,
+            }
         }
     }
 }
@@ -109,34 +129,33 @@ impl Tools for Children {
         })?;
         let out = child.stdout.take().map(reader).transpose()?;
         let err = child.stderr.take().map(reader).transpose()?;
-        let begun = self.clock.now();
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break Some(status),
-                Ok(None) if self.clock.now().saturating_sub(begun) < LIMIT => {
-                    self.clock.sleep(POLL)
-                }
-                _ => break None,
-            }
-        };
+        let status = self.end_of(&mut child, self.limit);
         // What it left behind holds the pipes open.
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = child.wait();
-        let read = |thread: Option<std::thread::JoinHandle<String>>| {
-            thread
-                .and_then(|thread| thread.join().ok())
-                .unwrap_or_default()
+        if status.is_none() {
+            // In the middle of a call that hangs it does not die, and is waited for no longer.
+            let _ = self.end_of(&mut child, MOMENT);
+        }
+        let read = |text: Option<mpsc::Receiver<String>>| {
+            text.and_then(|text| text.recv_timeout(MOMENT).ok())
         };
-        let (out, err) = (read(out), read(err));
+        let (out, err) = (read(out), read(err).unwrap_or_default());
         let Some(status) = status else {
             return Err(Error::unavailable(format!(
                 "`{}` did not end within {} s and was killed",
                 line.join(" "),
-                LIMIT.as_secs()
+                self.limit.as_secs()
             ))
             .next("see whether the file system answers at all (df, ls)"));
+        };
+        let Some(out) = out else {
+            return Err(Error::unavailable(format!(
+                "`{}` ended, and a process that it left behind still holds its output",
+                line.join(" ")
+            ))
+            .next("let the program close its output before it leaves others behind"));
         };
         Ok(Said {
             code: status.code().unwrap_or(-1),
@@ -146,20 +165,25 @@ impl Tools for Children {
     }
 }
 
-fn reader(mut pipe: impl Read + Send + 'static) -> Result<std::thread::JoinHandle<String>> {
+/// What comes through a pipe, once it is closed.
+fn reader(mut pipe: impl Read + Send + 'static) -> Result<mpsc::Receiver<String>> {
+    let (tell, text) = mpsc::channel();
     spawn("orcheck-tool", move || {
         let mut bytes = Vec::new();
         let _ = pipe.by_ref().take(OUTPUT_BYTES).read_to_end(&mut bytes);
         // The rest is not wanted, but a full pipe would stop the tool.
         let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+        // Nobody may be waiting any more.
+        let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());
+    })?;
+    Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use orcheck_format::ErrorKind;
+    use orcheck_io::testing::Scratch;
 
     #[test]
     fn a_tool_says_what_it_has_to_say() {
@@ -182,8 +206,37 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         // More than is kept, and a child that stays: neither stops it.
         let said = tools
-            .run(&["sh", "-c", "head -c 3000000 /dev/zero; sleep 100 & exit 0"])
+            .run(&["sh", "-c", "head -c 3000000 /dev/zero; sleep 20 & exit 0"])
             .unwrap();
         assert_eq!((said.code, said.out.len() as u64), (0, OUTPUT_BYTES));
+    }
+
+    // Breaks if: what a tool started, or left behind, is waited for.
+    #[test]
+    fn a_tool_that_hangs_is_not_waited_for() {
+        let tools = Children {
+            limit: Duration::from_secs(1),
+            ..Children::new()
+        };
+        let scratch = Scratch::new("place-hangs");
+        let fifo = scratch.path().join("gone");
+        let fifo = fifo.display();
+        // It ends once the one that it leaves behind is in a session of its own, where no kill reaches it.
+        let leaves = format!(
+            "mkfifo {fifo}; setsid sh -c 'echo >{fifo}; exec sleep 20' 2>&- & read x <{fifo}; exit 0"
+        );
+        let begun = tools.clock.now();
+        for (hangs, says) in [
+            ("exec sleep 20", "did not end"),
+            ("setsid sleep 20 >&- & exec sleep 20", "did not end"),
+            (leaves.as_str(), "did not end|still holds its output"),
+        ] {
+            let error = tools.run(&["sh", "-c", hangs]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{hangs}: {error}");
+            let said = says.split('|').any(|says| error.message().contains(says));
+            assert!(said, "{hangs}: {error}");
+        }
+        let took = tools.clock.now().saturating_sub(begun);
+        assert!(took < Duration::from_secs(18), "{took:?}");
     }
 }
