@@ -249,9 +249,20 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     assert!(document.contains("\"damaged_files\": 1"), "{document}");
 }
 
+/// A daemon of our own: however the test ends, it ends too.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A munged of our own, ended with the test; `None`, and a line that says so, where there can be none.
 #[allow(clippy::print_stdout)] // what is not tried is said
-fn munged(scratch: &Scratch) -> Option<(Child, String)> {
+fn munged(scratch: &Scratch) -> Option<(Daemon, String)> {
     let paths = ["/usr/sbin/munged", "/usr/bin/munged", "/sbin/munged"];
     let munged = paths.iter().find(|path| PathBuf::from(path).exists());
     let (Some(munged), true) = (munged, rustix::process::geteuid().is_root()) else {
@@ -270,14 +281,14 @@ fn munged(scratch: &Scratch) -> Option<(Child, String)> {
     for open in [scratch.path(), dir.as_path()] {
         std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut err = BufReader::new(child.stderr.as_mut().unwrap());
+    let mut daemon = Daemon(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut err = BufReader::new(daemon.0.stderr.as_mut().unwrap());
     let mut line = String::new();
     while !line.contains("work threads") {
         line.clear();
         assert_ne!(err.read_line(&mut line).unwrap(), 0, "munged ended");
     }
-    Some((child, socket))
+    Some((daemon, socket))
 }
 
 #[test]
@@ -285,7 +296,7 @@ fn users_known_by_munge_have_directories_of_their_own() {
     use std::os::unix::process::CommandExt;
     const VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
     let scratch = Scratch::new();
-    let Some((mut daemon, socket)) = munged(&scratch) else {
+    let Some((daemon, socket)) = munged(&scratch) else {
         return;
     };
     let users = ["--munge", "0", "--munge", "others=4321", "--encrypt"];
@@ -316,8 +327,7 @@ fn users_known_by_munge_have_directories_of_their_own() {
         stranger.stderr
     );
     // Without munged there is an error, and no other way in.
-    daemon.kill().unwrap();
-    daemon.wait().unwrap();
+    drop(daemon);
     let gone = list(0, &place);
     assert_ne!(gone.code, 0);
     assert!(gone.stderr.contains("munged"), "{}", gone.stderr);
