@@ -22,19 +22,18 @@ each link, the head's excepted.
 Survives: any signal to this process. Not here: what runs on the nodes.
 """
 import contextlib
-import fcntl
 import os
 import select
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
+
+from held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory
 
 NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
 PREFIX = "orcheck-cluster-"
-DEADLINE_S = 30
 
 # Where a node's processes find memory-backed files of their own: no mount of the machine shows them.
 NODE_SETUP = """set -e
@@ -80,10 +79,6 @@ exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" env TMPDIR
 """
 
 
-class ClusterError(Exception):
-    """The cluster cannot be had here; the text says what to do."""
-
-
 def missing():
     """Why there can be no cluster on this machine; None if there can."""
     if os.geteuid() != 0:
@@ -98,13 +93,8 @@ def missing():
 
 def sweep(parent):
     """Removes what a cluster left under parent whose processes have all been killed at once."""
-    for name in os.listdir(parent):
-        if not name.startswith(PREFIX):
-            continue
-        path = os.path.join(parent, name)
-        with contextlib.suppress(OSError), open(os.path.join(path, "lock")) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as anybody of it lives
-            shutil.rmtree(path, ignore_errors=True)
+    for work in left_behind(parent, PREFIX):
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def pid_of(work, name):
@@ -112,7 +102,7 @@ def pid_of(work, name):
         with open(os.path.join(work, "pids", name)) as file:
             return int(file.read())
     except OSError:
-        raise ClusterError(f"node {name} is not there: lost before, or never of this cluster ({work})") from None
+        raise HeldError(f"node {name} is not there: lost before, or never of this cluster ({work})") from None
 
 
 def kill(work, name):
@@ -134,7 +124,7 @@ def end(pid):
     try:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         if not select.select([handle], [], [], DEADLINE_S)[0]:
-            raise ClusterError(f"process {pid} was killed and did not end within {DEADLINE_S} s")
+            raise HeldError(f"process {pid} was killed and did not end within {DEADLINE_S} s")
     finally:
         os.close(handle)
 
@@ -146,44 +136,19 @@ def link(work, name, up):
     checked([*command, "ip", "link", "set", f"p-{name}", "up" if up else "down"])
 
 
-def checked(command, **more):
-    done = subprocess.run(command, capture_output=True, text=True, **more)
-    if done.returncode != 0:
-        raise ClusterError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
-
-
-class Cluster:
+class Cluster(Held):
     """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine."""
 
     def __init__(self, parent, nodes, servers=0, rate=None):
         why = missing()
         if why:
-            raise ClusterError(why)
+            raise HeldError(why)
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.servers = [f"s{i + 1}" for i in range(servers)]
         self.rate, self.holders, self.alive = rate, {}, None
-        os.makedirs(parent, exist_ok=True)
         sweep(parent)
-        # Under another name until the lock is held: a sweep must not take it for an old one.
-        hidden = tempfile.mkdtemp(prefix=".", dir=parent)
-        os.chmod(hidden, 0o755)
-        self.lock = open(os.path.join(hidden, "lock"), "w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.work = os.path.join(os.path.realpath(parent), PREFIX + os.path.basename(hidden)[1:])
-        os.rename(hidden, self.work)
+        self.work, self.lock = locked_directory(parent, PREFIX)
         self.local = os.path.join(self.work, "local")
-
-    def __enter__(self):
-        try:
-            self.bring_up()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     # ---- up and down ----
     def bring_up(self):
@@ -210,9 +175,9 @@ class Cluster:
         until = time.monotonic() + DEADLINE_S
         for name, holder in self.holders.items():
             if not select.select([holder.stdout], [], [], max(0, until - time.monotonic()))[0]:
-                raise ClusterError(f"{name} did not come up within {DEADLINE_S} s")
+                raise HeldError(f"{name} did not come up within {DEADLINE_S} s")
             if holder.stdout.readline() != b"ready\n":
-                raise ClusterError(f"{name} did not come up: {holder.stderr.read().decode().strip()}")
+                raise HeldError(f"{name} did not come up: {holder.stderr.read().decode().strip()}")
             pid = holder.pid if name == HEAD else child_of(holder.pid)
             with open(os.path.join(self.work, "pids", name), "w") as file:
                 file.write(f"{pid}\n")
@@ -243,7 +208,7 @@ class Cluster:
         for text, process in begun:
             said = process.communicate()[1]
             if process.returncode != 0:
-                raise ClusterError(f"{text}: {said.strip()}")
+                raise HeldError(f"{text}: {said.strip()}")
 
     def shape(self, device):
         return f"qdisc add dev {device} root tbf rate {self.rate} burst 256kb latency 50ms"

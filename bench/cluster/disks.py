@@ -21,32 +21,28 @@ killed too, the next Disks on the same parent removes what was left. Only what l
 loop devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O
 errors).
 
-Not here: machines without root, /dev/fuse or loop devices (missing() says why); the comparison with the model's
+Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel limits no dirty memory
+(cannot_limit()); the comparison with the model's
 arithmetic (disktest.py).
 """
 import contextlib
-import fcntl
+import glob
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
+
+from held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory, until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PREFIX = "orcheck-disks-"
-DEADLINE_S = 30
 OTHERS_S = 5  # for namespaces that have a copy of a mount to end, before its disk is ended
 # A SATA disk of 7,200 turns a minute: to go elsewhere takes 12.65 ms in the mean, as long as 1.14 MB of stream.
 MODEL = {"rate_bytes_per_s": 90_000_000, "seek_ms": 8.5, "revolution_ms": 8.3, "depth": 32}
 REQUEST_KIB = 1024
-
-
-class DiskError(Exception):
-    """No model disks here; the text says what to do."""
 
 
 def missing():
@@ -54,13 +50,26 @@ def missing():
     if os.geteuid() != 0:
         return "model disks take root (loop devices, mounts)"
     for path in ("/dev/fuse", "/dev/loop-control"):
-        if not os.path.exists(path):
-            return f"there is no {path}"
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:  # a container may show devices that it does not give
+            return f"model disks take {path}: {error.strerror}"
     for program in ("losetup", "mkfs.ext4", "cc", "pkg-config"):
         if not shutil.which(program):
             return f"{program} is missing. Next: tools/install-deps.sh bench"
     if subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
         return "libfuse3-dev is missing. Next: tools/install-deps.sh bench"
+    if subprocess.run(["losetup", "--find"], capture_output=True).returncode:
+        return "model disks take a free loop device: losetup --find has none"
+    return None
+
+
+def cannot_limit():
+    """Why limit_dirty() cannot be had on this machine; None if it can."""
+    if os.geteuid() != 0:
+        return "limiting dirty memory takes root"
+    if not all(glob.glob(f"/sys/class/bdi/*/{name}") for name in ("max_bytes", "strict_limit")):
+        return f"Linux {os.uname().release} cannot limit one device's dirty memory (/sys/class/bdi/*/max_bytes), 6.2 can"
     return None
 
 
@@ -76,19 +85,12 @@ def build():
     return out
 
 
-def checked(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise DiskError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
-
-
 def set_to(path, value):
     try:
         with open(path, "w") as file:
             file.write(f"{value}\n")
     except OSError as error:
-        raise DiskError(f"{path} could not be set to {value}: {error.strerror}") from error
+        raise HeldError(f"{path} could not be set to {value}: {error.strerror}") from error
 
 
 def read(path):
@@ -102,42 +104,29 @@ def drop_caches():
     set_to("/proc/sys/vm/drop_caches", 3)
 
 
-class Disks:
+class Disks(Held):
     """See the module. names: one disk each. file_system=False: the devices alone. model: what differs from MODEL."""
 
     def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, **model):
         why = missing()
         if why:
-            raise DiskError(why)
+            raise HeldError(why)
         self.names, self.size_bytes, self.file_system, self.backing = list(names), size_bytes, file_system, backing
         self.model, self.loops, self.guard = {**MODEL, **model}, {}, None
-        os.makedirs(parent, exist_ok=True)
         sweep(parent)
-        hidden = tempfile.mkdtemp(prefix=".", dir=parent)  # under another name until the lock is held: see sweep
-        self.lock = open(os.path.join(hidden, "lock"), "w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.work = os.path.join(os.path.realpath(parent), PREFIX + os.path.basename(hidden)[1:])
-        os.rename(hidden, self.work)
+        self.work, self.lock = locked_directory(parent, PREFIX)
 
-    def __enter__(self):
+    def bring_up(self):
         self.guard = subprocess.Popen([sys.executable, os.path.abspath(__file__), self.work], stdin=subprocess.PIPE,
                                       start_new_session=True, pass_fds=[self.lock.fileno()])
-        try:
-            # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
-            checked(["mount", "--bind", self.work, self.work])
-            checked(["mount", "--make-shared", self.work])
-            program = build()
-            for name in self.names:
-                self.bring_up(program, name)
-        except BaseException:
-            self.close()
-            raise
-        return self
+        # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
+        checked(["mount", "--bind", self.work, self.work])
+        checked(["mount", "--make-shared", self.work])
+        program = build()
+        for name in self.names:
+            self.make(program, name)
 
-    def __exit__(self, *_):
-        self.close()
-
-    def bring_up(self, program, name):
+    def make(self, program, name):
         raw = os.path.join(self.work, "raw", name)
         os.makedirs(raw)
         words = {"size": self.size_bytes, "rate": self.model["rate_bytes_per_s"], "seek-ms": self.model["seek_ms"],
@@ -151,12 +140,12 @@ class Disks:
         with process.stdout:
             if process.stdout.readline() != b"ready\n":
                 process.wait()
-                raise DiskError(f"disk {name} did not come up: {read(raw + '.log')}")
+                raise HeldError(f"disk {name} did not come up: {read(raw + '.log')}")
         loop = checked(["losetup", "--direct-io=on", "--find", "--show", os.path.join(raw, "disk")]).strip()
         self.loops[name] = os.path.basename(loop)
         queue = f"/sys/block/{self.loops[name]}/queue/"
         if read(f"/sys/block/{self.loops[name]}/loop/dio") != "1":
-            raise DiskError(f"{loop} cannot use direct I/O on a FUSE file (kernel {os.uname().release})")
+            raise HeldError(f"{loop} cannot use direct I/O on a FUSE file (kernel {os.uname().release})")
         for key, value in (("scheduler", "mq-deadline"), ("max_sectors_kb", REQUEST_KIB), ("rotational", 1)):
             set_to(queue + key, value)
         if self.file_system:
@@ -207,11 +196,11 @@ class Disks:
         kernel keeps it as a share of what all devices may have dirty, so it moves with the machine's free memory. It
         is a goal for those who write: they are slowed from half of it on, and may pass it by a few MB.
         """
-        found = {}
+        found, why = {}, cannot_limit()
+        if why:
+            raise HeldError(why)
         for name, loop in self.loops.items():
             bdi = bdi_of(loop)
-            if not os.path.exists(bdi + "max_bytes"):
-                raise DiskError(f"{bdi}max_bytes is missing: Linux {os.uname().release} cannot limit one device, 6.2 can")
             set_to(bdi + "strict_limit", 0 if bytes_each is None else 1)
             if bytes_each is None:
                 set_to(bdi + "max_ratio", 100)
@@ -253,28 +242,18 @@ def processes_below(work):
     return found
 
 
-def until(found, within_s=DEADLINE_S):
-    """Whether it came to be."""
-    end = time.monotonic() + within_s
-    while not found():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def take_down(work):
     """Unmounts, detaches and ends all that lies below WORK, then removes it."""
     raw = os.path.join(work, "raw")
     for name in os.listdir(raw) if os.path.isdir(raw) else []:
-        with contextlib.suppress(OSError, DiskError):
+        with contextlib.suppress(OSError, HeldError):
             set_to(os.path.join(raw, name, "stats"), "model off")  # what is still dirty takes no time now
     for at in mounts_below(os.path.join(work, "fs")):
         # In use: by processes that are ending, or else lazily.
         if not until(lambda: subprocess.run(["umount", at], capture_output=True).returncode == 0, 10):
             subprocess.run(["umount", "-l", at], capture_output=True)
     for loop in loops_below(work):
-        with contextlib.suppress(OSError, DiskError):
+        with contextlib.suppress(OSError, HeldError):
             set_to(bdi_of(loop) + "strict_limit", 0)
             set_to(bdi_of(loop) + "max_ratio", 100)
         subprocess.run(["losetup", "-d", f"/dev/{loop}"], capture_output=True)
@@ -293,12 +272,8 @@ def take_down(work):
 
 def sweep(parent):
     """Removes what Disks under parent left whose processes were all killed at once."""
-    for name in os.listdir(parent):
-        work = os.path.join(os.path.realpath(parent), name)
-        if name.startswith(PREFIX):
-            with contextlib.suppress(OSError), open(os.path.join(work, "lock")) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as its program or its guard lives
-                take_down(work)
+    for work in left_behind(parent, PREFIX):
+        take_down(work)
 
 
 def main():

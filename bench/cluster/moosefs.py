@@ -22,9 +22,9 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
-from cluster import ClusterError, DEADLINE_S, child_of
+from cluster import child_of
+from held import DEADLINE_S, Held, HeldError, until
 
 PROGRAMS = ("mfsmaster", "mfschunkserver", "mfsmount", "mfscli", "mfsscadmin", "mfsfileinfo")
 EMPTY = "/var/lib/mfs/metadata.mfs.empty"
@@ -55,30 +55,19 @@ def what():
     return f"MooseFS {version[0] if version else '?'}; chunkservers with {settings}; mounts with -o {','.join(MOUNT)}"
 
 
-class MooseFS:
+class MooseFS(Held):
     """See the module. `mount` is the same path on all nodes; `letters` has a label for each chunkserver's node."""
 
     def __init__(self, cluster, disks=None, options=()):
         """disks: a directory for each chunkserver, empty and seen by all (default: the node's own disk)."""
         if len(cluster.servers) < 2:
-            raise ClusterError("MooseFS takes a server for the master and at least one for chunks")
+            raise HeldError("MooseFS takes a server for the master and at least one for chunks")
         self.cluster, self.options = cluster, [*MOUNT, *options]
         self.master, self.chunkservers = cluster.servers[0], cluster.servers[1:]
         self.disks = disks or [cluster.local] * len(self.chunkservers)
         self.letters = {node: chr(ord("A") + number) for number, node in enumerate(self.chunkservers)}
         self.home, self.mount = (os.path.join(cluster.work, name) for name in ("moosefs", "mfs"))
         self.processes = {}
-
-    def __enter__(self):
-        try:
-            self.bring_up()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def bring_up(self):
         os.makedirs(self.mount)
@@ -92,7 +81,7 @@ class MooseFS:
             for node in self.cluster.nodes]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
-                raise ClusterError(f"mfsmount on {node}: {mount.stderr.read().strip()}")
+                raise HeldError(f"mfsmount on {node}: {mount.stderr.read().strip()}")
         self.cluster.run(["chmod", "1777", self.mount], on=self.cluster.nodes[0], timeout_s=DEADLINE_S)
 
     def start_master(self):
@@ -175,14 +164,13 @@ class MooseFS:
             return ""
 
     def until(self, what, found):
-        end = time.monotonic() + DEADLINE_S
-        while not found():
+        def there():
             for node, process in self.processes.items():
                 if process.poll() is not None:
-                    raise ClusterError(f"MooseFS on {node} ended with {process.returncode}: {self.said(node)}")
-            if time.monotonic() > end:
-                raise ClusterError(f"MooseFS: waited {DEADLINE_S} s for {what}")
-            time.sleep(0.05)
+                    raise HeldError(f"MooseFS on {node} ended with {process.returncode}: {self.said(node)}")
+            return found()
+        if not until(there):
+            raise HeldError(f"MooseFS: waited {DEADLINE_S} s for {what}")
 
     def said(self, node):
         with open(os.path.join(self.home, f"{node}.log"), errors="replace") as log:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-from cluster import ClusterError, DEADLINE_S
+from held import DEADLINE_S, HeldError
 
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 PORT = 9001
@@ -54,12 +54,12 @@ def serve(cluster):
         process = cluster.start([sys.executable, "-c", SERVE, cluster.address(server)], on=server,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         if process.stdout.readline() != b"ready\n":
-            raise ClusterError(f"the server on {server} does not listen")
+            raise HeldError(f"the server on {server} does not listen")
         dirs.append(at)
         begun = [(node, cluster.start(["sshfs", f"{cluster.address(server)}:{cluster.local}", at, "-o", ",".join(OPTIONS)],
                                       on=node, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.PIPE, text=True)) for node in cluster.nodes]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
-                raise ClusterError(f"sshfs on {node}: {mount.stderr.read().strip()}")
+                raise HeldError(f"sshfs on {node}: {mount.stderr.read().strip()}")
     return dirs
