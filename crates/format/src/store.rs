@@ -81,8 +81,9 @@ pub enum Ask {
     Holds(StoreDir, String),
     /// Opens a file for reading. Told: its length.
     Open(StoreDir, String),
-    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, its alignment, and what the
-    /// server calls itself: a number that no two starts of it share, and that changes when its disk loses names.
+    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, its alignment, what the
+    /// server calls itself: a number that no two starts of it share, and that changes when its disk loses names; and
+    /// whether writes that follow one another may come together, in pieces of [`PIECE_BYTES`].
     Create(StoreDir, String, bool),
     /// Renames a file, replacing the second name. Told: what the server calls itself.
     Rename(StoreDir, String, String),

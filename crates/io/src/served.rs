@@ -324,7 +324,7 @@ impl Dir for ServedDir {
         let direct = how == Create::Direct;
         let ask = Ask::Create(self.dir.clone(), self.check(name)?, direct);
         let (mut line, told) = self.begin_file(ask)?;
-        let [is_direct, alignment_bytes, instance] = self.server.numbers(told)?;
+        let [is_direct, alignment_bytes, instance, gathers] = self.server.numbers(told)?;
         self.server.changed(&self.dir, instance);
         line.first_bytes = orcheck_format::store::FIRST_BYTES;
         let written = Some((is_direct == 1, alignment_bytes));
@@ -332,8 +332,8 @@ impl Dir for ServedDir {
             &self.server,
             line,
             self.full(name),
-            0,
             written,
+            gathers == 1,
         )))
     }
 
@@ -345,13 +345,13 @@ impl Dir for ServedDir {
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let ask = Ask::Open(self.dir.clone(), self.check(name)?);
         let (line, told) = self.begin_file(ask)?;
-        let [len] = self.server.numbers(told)?;
+        let [_len] = self.server.numbers(told)?;
         Ok(Box::new(ServedFile::new(
             &self.server,
             line,
             self.full(name),
-            len,
             None,
+            false,
         )))
     }
 

@@ -317,7 +317,7 @@ impl Shared {
             }
             file.done(result);
             if let Some(after) = after {
-                after.wait(&|| guard(&self.queue).stopping);
+                after.wait();
             }
         }
     }

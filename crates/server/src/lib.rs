@@ -125,7 +125,7 @@ pub(crate) struct Shared {
     beside_bytes: Arc<AtomicU64>,
     sharing: OnceLock<Arc<Sharing>>,
     files: AtomicU64,
-    stopping: AtomicBool,
+    stopping: Arc<AtomicBool>,
     /// When bytes of a file were moved last, in ms of the clock.
     moved_ms: AtomicU64,
 }
@@ -183,6 +183,14 @@ impl Shared {
         self.intake
             .get()
             .unwrap_or_else(|| unreachable!("sessions begin after the intake"))
+    }
+
+    /// Does something to the disk that is not the writing of a piece.
+    pub(crate) fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
+        match self.sharing.get() {
+            Some(sharing) => sharing.other(work),
+            None => work(),
+        }
     }
 
     pub(crate) fn next_file(&self) -> u64 {
@@ -328,7 +336,7 @@ impl Server {
             beside_bytes: Arc::default(),
             sharing: OnceLock::new(),
             files: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
+            stopping: Arc::default(),
             moved_ms: AtomicU64::new(0),
         });
         let sharing = if config.ordinary_share == 0.0 {
@@ -342,6 +350,7 @@ impl Server {
         let weak = Arc::downgrade(&shared);
         let intake = Intake::start(DISK_THREADS, memory, sharing, move |job| {
             if let Some(shared) = weak.upgrade() {
+                shared.moved();
                 shared.pull(|pull, now| pull.freed(now, job));
             }
         })?;
@@ -453,8 +462,15 @@ fn sharing_of(config: &Config, shared: &Shared) -> Result<Sharing> {
     }
     let device = Device::of(&config.dir)?;
     let beside_bytes = Arc::clone(&shared.beside_bytes);
-    Sharing::new(device, share, Arc::clone(&shared.clock), beside_bytes)
-        .map_err(|error| error.next("serve without a share for ordinary traffic"))
+    let ending = Arc::clone(&shared.stopping);
+    Sharing::new(
+        device,
+        share,
+        Arc::clone(&shared.clock),
+        beside_bytes,
+        ending,
+    )
+    .map_err(|error| error.next("serve without a share for ordinary traffic"))
 }
 
 fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {

@@ -10,7 +10,7 @@
 //! Invariants:
 //! 1. Others get at least their share of the rate that they have alone, if the disk serves them so in the pauses.
 //! 2. A pause is at most twice what the share of the time would be, and at most [`PAUSE_MAX`]: the server always gets on.
-//! 3. Without ordinary traffic it pauses for at most 3 % of the time.
+//! 3. Without ordinary traffic it pauses for at most 3 % of the time, or 10 % of it while what it sees is not certain.
 //!
 //! Survives: counters that stand still (no ordinary traffic, then). Not here: the counters, waiting (`intake.rs`).
 
@@ -20,6 +20,8 @@ use std::time::Duration;
 const LEAST_BYTES_PER_S: f64 = 256e3;
 /// How often it is looked whether others came, and for how long.
 const LOOK: Duration = Duration::from_secs(2);
+/// The same after a look that told nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// See [`LOOK`].
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause.
@@ -90,9 +92,17 @@ impl Room {
         pause
     }
 
-    /// What others moved in the first half of a pause, when the disk may still be on its way back to them, and in the rest.
-    pub fn paused(&mut self, now: Duration, first: Seen, rest: Seen) {
+    /// What others moved in the first half of a pause, when the disk may still be on its way back to them, and in the rest;
+    /// `certain` unless some of it may have been the server's own.
+    pub fn paused(&mut self, now: Duration, first: Seen, rest: Seen, certain: bool) {
         let rate = rest.rate();
+        if rate >= LEAST_BYTES_PER_S && !certain {
+            // Those who are known to be there stay, with the rate that they are known to have.
+            self.look_at = now + LOOK_AGAIN;
+            self.charge(first);
+            self.charge(rest);
+            return;
+        }
         if rate < LEAST_BYTES_PER_S {
             self.alone = 0.0;
             self.owed = 0.0;

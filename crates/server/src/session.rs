@@ -9,11 +9,13 @@
 //! 3. Bytes that were not wanted, beyond the first of a file, end the connection.
 //!
 //! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
-//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading ahead (`ahead.rs`).
+//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading
+//! (`session/reading.rs`).
 
-use crate::ahead::{Ahead, PIECES};
+mod reading;
+
 use crate::intake::{Incoming, Piece, small_piece};
-use crate::pull::Begins;
+use crate::pull::{Begins, Pull};
 use crate::quota::Quota;
 use crate::{Order, Shared};
 use orcheck_format::sabotage::{Switch, off};
@@ -21,7 +23,8 @@ use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
 use orcheck_io::memory::Buffer;
-use orcheck_io::{Conn, Create, Dir, File, Poller, Waker, thread};
+use orcheck_io::{Conn, Create, Dir, Poller, Waker, thread};
+use reading::Reading;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,8 +37,6 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection without a file that asks nothing ends after so long; callers do not keep theirs for so long.
 const IDLE_TIME: Duration = Duration::from_secs(20);
-/// Nothing is read ahead of who reads less than this at a time: it would be as much work as the reading.
-const AHEAD_LEAST: u64 = 64 << 10;
 /// Small pieces of a file that may wait for the disk.
 const SMALL_MAX: usize = 16;
 /// Pieces that are wanted of who need not wait for a turn.
@@ -58,23 +59,6 @@ impl Port {
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
-}
-
-/// A file that is read.
-struct Reading {
-    file: Arc<dyn File>,
-    len_bytes: u64,
-    /// Where the last read ended.
-    end: u64,
-    /// How many reads began where the one before ended.
-    followed: usize,
-    ahead: Option<Ahead>,
-}
-
-/// Where memory came from that was read into.
-enum Pool {
-    Outgoing,
-    Ahead,
 }
 
 /// The file of a connection.
@@ -171,6 +155,9 @@ impl Session {
         if !woken.is_empty() {
             return Ok(());
         }
+        // Turns that are over end here, too, while the listener is busy with others.
+        self.shared.pull(Pull::tick);
+        self.let_go_idle();
         if self.shared.look(|pull| pull.waits(self.id)) {
             return self.reply(Reply::Busy);
         }
@@ -273,6 +260,7 @@ impl Session {
             let error = Error::invalid(format!("a piece of {len} bytes came"));
             return Err(self.conn.give_up(error));
         }
+        let begin = self.shared.clock.now();
         let own = self.own.take().filter(|own| own.len() >= len);
         let mut memory = own.unwrap_or_else(|| small_piece(len));
         let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
@@ -297,7 +285,12 @@ impl Session {
                 .inspect_err(|error| incoming.fail(error.clone()));
         }
         self.own = Some(memory);
-        received.map(drop)
+        received?;
+        // The caller may be waiting for an answer that has to wait for this.
+        match self.shared.clock.now().saturating_sub(begin) >= SIGN_OF_LIFE {
+            true => self.reply(Reply::Busy),
+            false => Ok(()),
+        }
     }
 
     /// A piece is there that was granted in a turn which is over: it stays unread until the next one.
@@ -317,11 +310,8 @@ impl Session {
         let reply = match ask {
             Ask::Offer(bytes) => return self.offered(bytes),
             Ask::Need(at, len) => {
-                if let Opened::Read(Reading {
-                    file, ahead: None, ..
-                }) = &self.opened
-                {
-                    file.will_need(at, len);
+                if let Opened::Read(reading) = &self.opened {
+                    reading.will_need(at, len);
                 }
                 return Ok(());
             }
@@ -377,8 +367,14 @@ impl Session {
         Ok(dir)
     }
 
-    /// Does what takes long beside this thread, and says meanwhile that the server lives.
+    /// Does something to the disk, however long it takes.
     fn patiently<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let shared = Arc::clone(&self.shared);
+        self.beside(move || shared.at_disk(work))
+    }
+
+    /// Does what takes long beside this thread, and says meanwhile that the server lives.
+    fn beside<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let conn = &mut self.conn;
         std::thread::scope(|scope| {
             let (tell, told) = mpsc::channel();
@@ -410,13 +406,7 @@ impl Session {
                 let dir = self.dir(&dir)?;
                 let file = self.patiently(|| dir.open(&name))?;
                 let len = file.len_bytes()?;
-                self.opened = Opened::Read(Reading {
-                    file: file.into(),
-                    len_bytes: len,
-                    end: u64::MAX,
-                    followed: 0,
-                    ahead: None,
-                });
+                self.opened = Opened::Read(Reading::new(file.into(), len));
                 Ok(vec![len])
             }
             Ask::Create(dir, name, direct) => {
@@ -432,7 +422,8 @@ impl Session {
                 let instance = self.shared.instance();
                 let file = self.patiently(|| dir.create(&name, how))?;
                 let is_direct = u64::from(file.is_direct());
-                let told = vec![is_direct, file.alignment_bytes().into(), instance];
+                let gathers = u64::from(self.shared.order == Order::Pulled);
+                let told = vec![is_direct, file.alignment_bytes().into(), instance, gathers];
                 self.opened = Opened::Written {
                     incoming: Incoming::new(self.shared.next_file(), file),
                     first_bytes: FIRST_BYTES,
@@ -541,6 +532,7 @@ impl Session {
                     counted_bytes -= less;
                 }
                 if ask == Ask::Close {
+                    self.own = None;
                     self.count_anew(&incoming, counted_bytes);
                     // The thread that wrote it last may have it for a moment longer; its lock opens now.
                     drop(incoming.file.give_lock());
@@ -567,23 +559,23 @@ impl Session {
             self.shared.pull(|pull, now| pull.pauses(now, self.id));
         }
         let file = &incoming.file;
-        let told = self.patiently(|| {
-            incoming.settle()?;
-            match *ask {
-                Ask::Allocate(len) => file.allocate(len).map(|()| vec![]),
-                Ask::Truncate(len) => file.truncate(len).map(|()| vec![]),
-                Ask::Sync => file.sync().map(|()| vec![came_bytes]),
-                Ask::Length => file.len_bytes().map(|len| vec![len]),
-                Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
-                Ask::Close => Ok(vec![]),
-                _ => Err(Error::invalid(format!("{ask:?} of a file that is written"))),
-            }
-        })?;
         if let Ask::Allocate(len) = *ask {
-            // It is going to be so long: the first pieces are wanted before they are offered.
-            self.offer(len)?;
+            incoming.wait_for(usize::MAX)?;
+            // What came before is written meanwhile: this is about what will come.
+            self.patiently(|| file.allocate(len))?;
+            // The first pieces are wanted before they are offered.
+            self.offer(len.saturating_sub(came_bytes))?;
+            return Ok(vec![]);
         }
-        Ok(told)
+        self.beside(|| incoming.settle())?;
+        match *ask {
+            Ask::Truncate(len) => self.patiently(|| file.truncate(len)).map(|()| vec![]),
+            Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![came_bytes]),
+            Ask::Length => file.len_bytes().map(|len| vec![len]),
+            Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
+            Ask::Close => Ok(vec![]),
+            _ => Err(Error::invalid(format!("{ask:?} of a file that is written"))),
+        }
     }
 
     /// Gives back what a file was counted with beyond the length that it has in the end.
@@ -604,6 +596,7 @@ impl Session {
     }
 
     fn close_quietly(&mut self) {
+        self.own = None;
         let opened = std::mem::replace(&mut self.opened, Opened::None);
         if let Opened::Read(mut reading) = opened {
             self.let_go(&mut reading);
@@ -617,144 +610,6 @@ impl Session {
             // Nobody asked whether it went well.
             let _ = incoming.settle();
             self.count_anew(&incoming, counted_bytes);
-        }
-    }
-
-    fn read(&mut self, at: u64, len: u64) -> Result<()> {
-        let Opened::Read(mut reading) = std::mem::replace(&mut self.opened, Opened::None) else {
-            return Err(Error::invalid(
-                "no file is open for reading on this connection",
-            ));
-        };
-        let sent = self.read_from(&mut reading, at, len);
-        self.opened = Opened::Read(reading);
-        sent
-    }
-
-    fn read_from(&mut self, reading: &mut Reading, at: u64, len: u64) -> Result<()> {
-        let len = usize::try_from(len.min(PIECE_BYTES + 1)).unwrap_or(usize::MAX);
-        if len as u64 > PIECE_BYTES {
-            return Err(Error::invalid(format!(
-                "a read of more than {PIECE_BYTES} bytes"
-            )));
-        }
-        self.shared.moved();
-        let end = at.saturating_add(len as u64);
-        let follows = std::mem::replace(&mut reading.end, end) == at;
-        reading.followed = if follows { reading.followed + 1 } else { 0 };
-        let (pool, piece, read) = match self.read_before(reading, at, len)? {
-            Some((piece, read)) => (Pool::Ahead, piece, read),
-            None => {
-                let mut piece = self.room_to_read()?;
-                let read = reading.file.read_at(&mut piece[..len], at);
-                (Pool::Outgoing, piece, read)
-            }
-        };
-        if follows && len as u64 >= AHEAD_LEAST {
-            self.plan_ahead(reading, len);
-        }
-        let sent = match read {
-            Ok(()) => self
-                .conn
-                .send_bulk(at, &piece[..len], FRAME_TIMEOUT)
-                .map(|()| None),
-            Err(error) => Ok(Some(error)),
-        };
-        self.give_back(&pool, piece);
-        match sent {
-            Ok(None) => Ok(()),
-            Ok(Some(error)) => Err(error),
-            // The connection is dead: the next step says so.
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Memory to read into.
-    fn room_to_read(&mut self) -> Result<Buffer> {
-        let begin = self.shared.clock.now();
-        loop {
-            let tenant = self.whose.tenant;
-            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
-                return Ok(piece);
-            }
-            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
-                return Err(Error::unavailable(
-                    "no memory to read into was free for too long",
-                ));
-            }
-            self.reply(Reply::Busy)?;
-        }
-    }
-
-    /// The piece that is asked for, if it was read ahead.
-    fn read_before(
-        &mut self,
-        reading: &mut Reading,
-        at: u64,
-        len: usize,
-    ) -> Result<Option<(Buffer, Result<()>)>> {
-        let Some(ahead) = &mut reading.ahead else {
-            return Ok(None);
-        };
-        if !ahead.is_next(at, len) {
-            self.let_go(reading);
-            return Ok(None);
-        }
-        loop {
-            match ahead.next(SIGN_OF_LIFE) {
-                Some(read) => return read.map(Some),
-                None => self.reply(Reply::Busy)?,
-            }
-        }
-    }
-
-    /// Has the next pieces read, as far as there is memory.
-    fn plan_ahead(&self, reading: &mut Reading, len: usize) {
-        let (end, len_bytes) = (reading.end, reading.len_bytes);
-        if reading.ahead.is_none() {
-            // What is read once need not push anything out of the page cache. Who refuses is read through it.
-            if let Some(file) = Arc::get_mut(&mut reading.file) {
-                file.bypass_cache();
-            }
-            // Where there is no thread for it the caller waits for each piece.
-            reading.ahead = Ahead::start(&reading.file, &self.shared.slots).ok();
-        }
-        let Some(ahead) = &mut reading.ahead else {
-            return;
-        };
-        let mut next = ahead.end().unwrap_or(end);
-        // No further than it has come: who stops has not had more read for nothing than for good.
-        while ahead.count() < PIECES.min(reading.followed) && next < len_bytes {
-            let tenant = self.whose.tenant;
-            let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
-                return;
-            };
-            let piece = (len as u64).min(len_bytes - next);
-            ahead.plan(next, piece as usize, memory);
-            next += piece;
-        }
-    }
-
-    fn give_back(&self, pool: &Pool, piece: Buffer) {
-        let pool = match pool {
-            Pool::Outgoing => &self.shared.outgoing,
-            Pool::Ahead => &self.shared.ahead,
-        };
-        pool.give(self.whose.tenant, piece);
-    }
-
-    /// Gives up what is read ahead; the caller, who waits for something else, is told that the server lives.
-    fn let_go(&mut self, reading: &mut Reading) {
-        let Some(ahead) = &mut reading.ahead else {
-            return;
-        };
-        while ahead.end().is_some() {
-            match ahead.next(SIGN_OF_LIFE) {
-                Some(Ok((piece, _))) => self.give_back(&Pool::Ahead, piece),
-                Some(Err(_)) => {}
-                // Who is gone need not be told.
-                None => drop(self.reply(Reply::Busy)),
-            }
         }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Invariants:
 //! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
-//! 2. Pauses end early when the server ends.
+//!    What its syncs and changes of names move besides cannot be told apart: where a pause has seen any, a rate counts only
+//!    when others are known to be there, or when there is none.
+//! 2. A server that is about to end does not pause, and ends the pauses that it is in: nothing is learned from these.
 //!
 //! Not here: how long to pause (`room.rs`), where the disk's counters are ([`Device`]).
 
@@ -10,7 +12,7 @@ use crate::intake::guard;
 use crate::room::{FIRST_PAUSE, Room, Seen};
 use orcheck_format::Result;
 use orcheck_io::{Clock, Device};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -25,6 +27,10 @@ pub(crate) struct Sharing {
     own_bytes: AtomicU64,
     /// Bytes that the server read for nobody.
     beside_bytes: Arc<AtomicU64>,
+    /// What else the server does to the disk now, and how often it has done anything else.
+    else_now: AtomicU64,
+    else_done: AtomicU64,
+    ending: Arc<AtomicBool>,
     /// Writes hold it together; whoever counts or pauses holds it alone.
     alone: RwLock<()>,
     room: Mutex<Room>,
@@ -43,6 +49,7 @@ impl Sharing {
         share: f64,
         clock: Arc<dyn Clock>,
         beside_bytes: Arc<AtomicU64>,
+        ending: Arc<AtomicBool>,
     ) -> Result<Self> {
         // A device without counters is an error now, not silence later.
         device.moved_bytes()?;
@@ -51,6 +58,9 @@ impl Sharing {
             clock,
             own_bytes: AtomicU64::new(0),
             beside_bytes,
+            else_now: AtomicU64::new(0),
+            else_done: AtomicU64::new(0),
+            ending,
             alone: RwLock::new(()),
             room: Mutex::new(Room::new(share)),
         })
@@ -71,6 +81,15 @@ impl Sharing {
                 .saturating_sub(self.own_bytes.load(Ordering::Acquire))
                 .saturating_sub(self.beside_bytes.load(Ordering::Acquire)),
         }
+    }
+
+    /// Does something else to the disk than write a piece.
+    pub(crate) fn other<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.else_now.fetch_add(1, Ordering::AcqRel);
+        let done = work();
+        self.else_done.fetch_add(1, Ordering::AcqRel);
+        self.else_now.fetch_sub(1, Ordering::AcqRel);
+        done
     }
 
     fn seen(&self, from: Count) -> (Count, Seen) {
@@ -110,6 +129,9 @@ impl Sharing {
                 (alone.unwrap_or_else(PoisonError::into_inner), None)
             }
         };
+        if self.ending.load(Ordering::Acquire) {
+            return None;
+        }
         let pause = {
             let mut room = guard(&self.room);
             match seen {
@@ -126,15 +148,17 @@ impl Sharing {
         })
     }
 
-    fn sleep(&self, time: Duration, stopping: &dyn Fn() -> bool) {
+    /// Whether so much time has passed, or the server is about to end.
+    fn sleep(&self, time: Duration) -> bool {
         let end = self.clock.now() + time;
-        while !stopping() {
+        while !self.ending.load(Ordering::Acquire) {
             let left = end.saturating_sub(self.clock.now());
             if left.is_zero() {
-                return;
+                return true;
             }
             self.clock.sleep(left.min(NAP));
         }
+        false
     }
 }
 
@@ -146,14 +170,21 @@ pub(crate) struct After<'a> {
 }
 
 impl After<'_> {
-    /// Waits for its end, or until the server is about to end.
-    pub(crate) fn wait(self, stopping: &dyn Fn() -> bool) {
+    /// Waits for its end.
+    pub(crate) fn wait(self) {
         let sharing = self.sharing;
+        let done_before = sharing.else_done.load(Ordering::Acquire);
         let begin = sharing.count();
-        sharing.sleep(self.pause / 2, stopping);
+        if !sharing.sleep(self.pause / 2) {
+            return;
+        }
         let (half, first) = sharing.seen(begin);
-        sharing.sleep(self.pause / 2, stopping);
+        if !sharing.sleep(self.pause / 2) {
+            return;
+        }
         let (end, rest) = sharing.seen(half);
-        guard(&sharing.room).paused(end.at, first, rest);
+        let undisturbed = sharing.else_now.load(Ordering::Acquire) == 0
+            && sharing.else_done.load(Ordering::Acquire) == done_before;
+        guard(&sharing.room).paused(end.at, first, rest, undisturbed);
     }
 }

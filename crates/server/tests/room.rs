@@ -56,7 +56,7 @@ impl Disk {
             longest = longest.max(pause);
             if !pause.is_zero() {
                 let (first, rest) = (self.pass(pause / 2, false), self.pass(pause / 2, false));
-                room.paused(self.now, first, rest);
+                room.paused(self.now, first, rest, true);
             }
         }
         (wrote, longest)
@@ -127,4 +127,25 @@ fn traffic_may_come_and_go() {
         !room.is_shared() && wrote >= 0.9 * 80e6 * LONG.as_secs_f64(),
         "{wrote}"
     );
+}
+
+// Breaks if: what a sync of the server's own moves is taken for others, or others are forgotten because of it.
+#[test]
+fn what_may_be_the_servers_own_makes_nobody_new() {
+    let second = Duration::from_secs(1);
+    let seen = |moved_bytes| Seen {
+        took: second,
+        moved_bytes,
+    };
+    let (busy, quiet) = (seen(50_000_000), seen(0));
+    let mut room = Room::new(0.9);
+    room.paused(second, busy, busy, false);
+    assert!(!room.is_shared() && !room.is_due(second) && room.is_due(2 * second));
+    room.paused(2 * second, busy, busy, true);
+    assert!(room.is_shared());
+    room.paused(3 * second, busy, seen(90_000_000), false);
+    assert!(room.is_shared());
+    // That nothing moved is certain.
+    room.paused(4 * second, quiet, quiet, false);
+    assert!(!room.is_shared());
 }

@@ -4,7 +4,7 @@
 use orcheck_format::{Ask, ErrorKind, Message, Reply, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
 use orcheck_io::net::{Address, Key};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::testing::{FaultPlan, Scratch, Seen};
 use orcheck_io::{
     Conn, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir, read_small,
     write_small,
@@ -310,22 +310,22 @@ fn what_was_not_wanted_is_not_taken_in() {
     let mut conn = server.conn();
     let create = Ask::Create(StoreDir::default(), "file".to_owned(), false);
     assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
-    conn.send_bulk(0, &[1; 60_000], LIMIT).unwrap();
+    conn.send_bulk(0, &[&[1; 60_000]], LIMIT).unwrap();
     assert!(matches!(ask(&mut conn, Ask::Sync), Reply::Told(told) if told == [60_000]));
     // It may be refused while it is sent, or afterwards.
-    let _ = conn.send_bulk(60_000, &[2; 60_000], LIMIT);
+    let _ = conn.send_bulk(60_000, &[&[2; 60_000]], LIMIT);
     let _ = conn.send(&Message::Store(StoreMessage::Ask(Ask::Sync)), LIMIT);
     assert!(conn.receive_any(LIMIT).is_err());
     let on_disk = std::fs::read(scratch.path().join("one/file")).unwrap();
     assert_eq!(on_disk, [1; 60_000]);
     // Bytes for no file, too, and pieces without any.
     let mut conn = server.conn();
-    let _ = conn.send_bulk(0, &[1; 10], LIMIT);
+    let _ = conn.send_bulk(0, &[&[1; 10]], LIMIT);
     assert!(conn.receive_any(LIMIT).is_err());
     let mut conn = server.conn();
     let create = Ask::Create(StoreDir::default(), "empty".to_owned(), false);
     assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
-    let _ = conn.send_bulk(0, &[], LIMIT);
+    let _ = conn.send_bulk(0, &[&[]], LIMIT);
     assert!(conn.receive_any(LIMIT).is_err());
     // And a message that is longer than any question.
     let mut conn = server.conn();
@@ -530,6 +530,87 @@ fn readers_get_their_bytes_however_they_go_on() {
                 scope.spawn(move || read(way));
             }
         });
+    }
+}
+
+/// How often a server passes a step while something is done with it.
+fn counted(
+    site: &'static str,
+    config: &Config,
+    scratch: &Scratch,
+    work: impl Fn(&dyn Dir),
+) -> usize {
+    let (plan, steps) = FaultPlan::record().steps();
+    let server = Server::bind(config, Arc::new(SystemClock), steps).unwrap();
+    let server = Running::of(server);
+    work(&*server.open(scratch, 1));
+    drop(server);
+    let seen = plan.seen();
+    // Those of the server's own files are not counted.
+    let own = |step: &&Seen| step.site == site && step.target.contains("one/file");
+    seen.iter().filter(own).count()
+}
+
+// Breaks if: pieces are read ahead that nobody asks for.
+#[test]
+fn who_reads_in_lengths_that_differ_has_nothing_read_for_nothing() {
+    let scratch = Scratch::new("ahead-lengths");
+    std::fs::create_dir_all(scratch.path().join("one")).unwrap();
+    std::fs::write(scratch.path().join("one/file"), pattern(5 * PIECE)).unwrap();
+    let reads = counted(
+        "file.read",
+        &config(scratch.path(), None),
+        &scratch,
+        |dir| {
+            let file = dir.open("file").unwrap();
+            let mut at = 0;
+            for kib in 1_u64..40 {
+                file.read_at(&mut vec![0; (kib << 16) as usize / 4], at)
+                    .unwrap();
+                at += (kib << 16) / 4;
+            }
+        },
+    );
+    assert_eq!(reads, 39);
+}
+
+// Breaks if: small writes travel alone, or what waits for the next one is forgotten.
+#[test]
+fn small_writes_travel_with_what_follows_them() {
+    for (order, most) in [(Order::Pulled, 7), (Order::Arrival { cached: false }, 40)] {
+        let scratch = Scratch::new("gathered");
+        let config = Config {
+            order,
+            ..config(scratch.path(), None)
+        };
+        let bytes = pattern(4 * PIECE + 8192);
+        let writes = counted("file.write", &config, &scratch, |dir| {
+            let file = dir.create("file", Create::Direct).unwrap();
+            let mut at = 0;
+            // Headers, pieces, records; the last one lies elsewhere.
+            let lens = [4096, 8192, PIECE, 4096, PIECE - 4096, 500 << 10, PIECE / 2];
+            for len in lens.into_iter().chain([4096; 30]) {
+                file.write_at(&bytes[at..at + len], at as u64).unwrap();
+                at += len;
+            }
+            file.write_at(&bytes[bytes.len() - 4096..], (bytes.len() - 4096) as u64)
+                .unwrap();
+            file.sync().unwrap();
+            let found = std::fs::read(scratch.path().join("one/file")).unwrap();
+            assert!(found[..at] == bytes[..at] && found.ends_with(&bytes[bytes.len() - 4096..]));
+            // What was not synced is there once it is closed.
+            file.write_at(&bytes[..4096], at as u64).unwrap();
+            assert_eq!(file.len_bytes().unwrap(), bytes.len() as u64);
+            file.write_at(&bytes[..4096], at as u64 + 4096).unwrap();
+            file.close().unwrap();
+            let found = std::fs::read(scratch.path().join("one/file")).unwrap();
+            assert!(found[at..at + 8192] == *[&bytes[..4096], &bytes[..4096]].concat());
+        });
+        println!("{order:?}: {writes} writes");
+        assert!(
+            writes <= most && (most < 40 || writes == 40),
+            "{order:?}: {writes} writes"
+        );
     }
 }
 

@@ -37,29 +37,32 @@ pub enum Received {
 }
 
 impl Conn {
-    /// Sends bytes that lie at an offset in a file.
+    /// Sends bytes that lie at an offset in a file: the parts, one after the other.
     ///
     /// # Errors
     /// As [`Conn::send`].
-    pub fn send_bulk(&mut self, at: u64, bytes: &[u8], timeout: Duration) -> Result<()> {
+    pub fn send_bulk(&mut self, at: u64, parts: &[&[u8]], timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(timeout);
+        let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let Some(mut mac) = self.send.running() else {
-            let mut frame = Vec::with_capacity(HEAD_BYTES + bytes.len() + MAC_BYTES);
+            let mut frame = Vec::with_capacity(HEAD_BYTES + len_bytes + MAC_BYTES);
             frame.resize(HEADER_BYTES, 0);
             frame.extend_from_slice(&at.to_le_bytes());
-            frame.extend_from_slice(bytes);
+            for part in parts {
+                frame.extend_from_slice(part);
+            }
             return self.send_frame(wire::BULK, frame, None, deadline);
         };
         self.check_alive()?;
         let mut head = [0; HEAD_BYTES];
-        let header = self.header(wire::BULK, wire::BULK_HEAD_BYTES + bytes.len())?;
+        let header = self.header(wire::BULK, wire::BULK_HEAD_BYTES + len_bytes)?;
         head[..HEADER_BYTES].copy_from_slice(&header);
         head[HEADER_BYTES..].copy_from_slice(&at.to_le_bytes());
         self.sent += 1;
         mac.add(&head);
         let more = (None, SendFlags::MORE);
         self.send_all(wire::BULK, &head, more, deadline)?;
-        for part in bytes.chunks(STEP_BYTES) {
+        for part in parts.iter().flat_map(|part| part.chunks(STEP_BYTES)) {
             mac.add(part);
             self.send_all(wire::BULK, part, more, deadline)?;
         }

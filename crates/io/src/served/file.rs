@@ -1,15 +1,18 @@
 //! One file on a server.
 //!
+//! How: what is written one piece after the other travels in pieces of [`PIECE_BYTES`], however small the writes are: each
+//! piece that comes takes a turn, memory and a write of its own at the server. What is left of a write is copied where that
+//! is little, and goes in front of the next one.
+//!
 //! Invariants
 //! 1. At most what the server wants is on the way, beyond the first bytes of a file.
 //! 2. After a failed sync, or on a lost connection, every call is an error.
 //! 3. A file that was only read gives its connection back when it is dropped; one that was written, when it is closed.
-//! 4. Answers come in the order of the questions: what was asked for ahead is taken, or let go, before anything else.
+//! 4. Nothing is asked about a file before all that was written to it is sent. Only the reservation of space may come
+//!    first: it is about what will be written.
+//! 5. Between two calls no answer is on its way: who pauses holds nothing of the server's.
 //!
-//! How a reader gets on: who reads one piece after the other is likely to go on so, in pieces as long; the next ones are
-//! asked for before the caller has looked at this one, and come straight into its memory if it does want them.
-//!
-//! Not here: directories (`served.rs`).
+//! Not here: directories (`served.rs`), reading ahead (the server does it).
 
 use super::{Line, SEND_TIMEOUT, Server, guard};
 use crate::file::{File, Lock, check_aligned, check_range};
@@ -20,47 +23,103 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reads that are asked for before the first of them is answered, at most: one comes, one is read, one is looked at.
-const AHEAD: usize = 3;
+/// Pieces of one read that are asked for before the first of them is answered, at most.
+const AHEAD: usize = 2;
+/// What is left of a write waits for the next one, in a copy, if it is shorter than this.
+const COPIED_BYTES: usize = 1 << 20;
 
-/// The connection of an open file, and what was asked for on it.
+/// The connection of an open file, and what waits to be sent on it.
 struct Held {
     line: Line,
-    /// Pieces (offset, length) that were asked for, with the oldest first, and are not answered yet.
-    asked: VecDeque<(u64, u64)>,
-    /// Where the last read ended, and how many before it began where another ended.
-    end: u64,
-    followed: usize,
+    /// Bytes that were written and not sent; fewer than a piece.
+    rest: Vec<u8>,
+    /// Where they begin.
+    rest_at: u64,
+    /// Whether writes go together; otherwise each is sent as it is.
+    gathers: bool,
 }
 
 impl Held {
-    fn ask_for(&mut self, at: u64, len: u64) -> Result<()> {
-        self.line.send(Ask::Read(at, len))?;
-        self.asked.push_back((at, len));
-        Ok(())
-    }
-
-    /// Takes what was asked for and is not wanted.
-    fn let_go(&mut self) -> Result<()> {
-        let mut unwanted = Vec::new();
-        while self.asked.pop_front().is_some() {
-            match self.line.answer()? {
-                Err(coming) if coming as u64 <= PIECE_BYTES => {
-                    unwanted.resize(coming, 0);
-                    self.line
-                        .conn
-                        .receive_bulk(&mut unwanted, super::ANSWER_TIMEOUT)?;
-                }
-                Ok(Reply::Failed(..)) => {}
-                other => return Err(self.line.strange(&other)),
+    /// Takes what is written. What the server refuses for is its answer to a sync.
+    fn write(&mut self, mut buf: &[u8], at: u64) -> Result<Option<Reply>> {
+        if self.rest_at + self.rest.len() as u64 != at {
+            if let Some(refused) = self.send_rest()? {
+                return Ok(Some(refused));
+            }
+            self.rest_at = at;
+        }
+        while !buf.is_empty() {
+            let room = PIECE_BYTES as usize - self.rest.len();
+            if self.gathers && buf.len() < room.min(COPIED_BYTES) {
+                self.rest.extend_from_slice(buf);
+                break;
+            }
+            let now;
+            (now, buf) = buf.split_at(room.min(buf.len()));
+            if let Some(refused) = self.send(now, buf.len())? {
+                return Ok(Some(refused));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Takes the piece that was asked for first.
+    /// Sends what waits.
+    fn send_rest(&mut self) -> Result<Option<Reply>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        self.send(&[], 0)
+    }
+
+    /// Sends what waits and `now`, together at most a piece, once the server wants it; so much more is about to follow.
+    fn send(&mut self, now: &[u8], more: usize) -> Result<Option<Reply>> {
+        let (line, rest) = (&mut self.line, &mut self.rest);
+        let len = (rest.len() + now.len()) as u64;
+        if len <= line.first_bytes {
+            line.first_bytes -= len;
+        } else {
+            // Breaks if: it is sent without being wanted; a server that has no room would take it in all the same.
+            if line.wanted == 0 && !off(Switch::StoreCredit) {
+                line.send(Ask::Offer(len + more as u64))?;
+                line.wait_wanted()?;
+                if line.wanted == 0 {
+                    return line.ask(Ask::Sync).map(Some);
+                }
+            }
+            line.wanted = line.wanted.saturating_sub(1);
+        }
+        line.conn
+            .send_bulk(self.rest_at, &[rest, now], SEND_TIMEOUT)?;
+        rest.clear();
+        self.rest_at += len;
+        Ok(None)
+    }
+
+    /// Reads; what the server refuses is told.
+    fn read(&mut self, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
+        let end = at + buf.len() as u64;
+        let mut to_ask = (at..end).step_by(PIECE_BYTES as usize);
+        let mut asked: VecDeque<u64> = VecDeque::new();
+        let mut failed = None;
+        for part in buf.chunks_mut(PIECE_BYTES as usize) {
+            while asked.len() < AHEAD
+                && failed.is_none()
+                && let Some(at) = to_ask.next()
+            {
+                self.line.send(Ask::Read(at, PIECE_BYTES.min(end - at)))?;
+                asked.push_back(at);
+            }
+            // After an error: what was asked for behind it is answered too.
+            let Some(at) = asked.pop_front() else { break };
+            if let Some(error) = self.take(part, at)? {
+                failed.get_or_insert(error);
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Takes the answer to a read.
     fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
-        self.asked.pop_front();
         match self.line.answer()? {
             Err(coming) if coming == into.len() => {
                 match self.line.conn.receive_bulk(into, super::ANSWER_TIMEOUT)? {
@@ -78,8 +137,6 @@ pub(super) struct ServedFile {
     server: Arc<Server>,
     held: Mutex<Option<Held>>,
     path: String,
-    /// Its length when it was opened: nothing is asked for ahead beyond it.
-    len: u64,
     /// Whether it is past the page cache there, and its alignment; `None` for one that is read.
     written: Option<(bool, u64)>,
     lost: AtomicBool,
@@ -91,20 +148,19 @@ impl ServedFile {
         server: &Arc<Server>,
         line: Line,
         path: String,
-        len: u64,
         written: Option<(bool, u64)>,
+        gathers: bool,
     ) -> Self {
         let held = Held {
             line,
-            asked: VecDeque::new(),
-            end: u64::MAX,
-            followed: 0,
+            rest: Vec::new(),
+            rest_at: 0,
+            gathers,
         };
         Self {
             server: Arc::clone(server),
             held: Mutex::new(Some(held)),
             path,
-            len,
             written,
             lost: AtomicBool::new(false),
             locked: AtomicBool::new(false),
@@ -136,8 +192,12 @@ impl ServedFile {
     /// Asks about the open file. What the server refuses leaves the connection as it is.
     fn ask(&self, what: &str, ask: Ask) -> Result<Vec<u64>> {
         let asked = self.with(what, |held| {
-            held.let_go()?;
-            held.line.ask(ask)
+            // Space is reserved for what comes: it need not wait for what was written.
+            let refused = match ask {
+                Ask::Allocate(_) => None,
+                _ => held.send_rest()?,
+            };
+            refused.map_or_else(|| held.line.ask(ask), Ok)
         });
         match asked? {
             Reply::Told(numbers) => Ok(numbers),
@@ -146,67 +206,6 @@ impl ServedFile {
             }
             other => Err(self.server.unexpected(&other)),
         }
-    }
-
-    fn send_pieces(&self, line: &mut Line, buf: &[u8], at: u64) -> Result<Option<Reply>> {
-        let mut left = buf.len() as u64;
-        let mut at = at;
-        for piece in buf.chunks(PIECE_BYTES as usize) {
-            let len = piece.len() as u64;
-            if len <= line.first_bytes {
-                line.first_bytes -= len;
-            } else {
-                // Breaks if: it is sent without being wanted; a server that has no room would take it in all the same.
-                if line.wanted == 0 && !off(Switch::StoreCredit) {
-                    line.send(Ask::Offer(left))?;
-                    line.wait_wanted()?;
-                    if line.wanted == 0 {
-                        return line.ask(Ask::Sync).map(Some);
-                    }
-                }
-                line.wanted = line.wanted.saturating_sub(1);
-            }
-            line.conn.send_bulk(at, piece, SEND_TIMEOUT)?;
-            at += len;
-            left -= len;
-        }
-        Ok(None)
-    }
-
-    fn read_pieces(&self, held: &mut Held, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
-        if buf.is_empty() {
-            return Ok(None);
-        }
-        let end = at + buf.len() as u64;
-        // No further ahead than it has come: who stops has not asked for more in vain than for good.
-        held.followed = if held.end == at { held.followed + 1 } else { 0 };
-        let piece = PIECE_BYTES.min(buf.len() as u64);
-        // This read, and where that is how it has been going on, the next ones.
-        let last = self.len.max(end);
-        let wanted = (at..end).step_by(PIECE_BYTES as usize);
-        let wanted = wanted.map(|at| (at, PIECE_BYTES.min(end - at)));
-        let ahead = (end..last).step_by(piece as usize);
-        let ahead = ahead.take(AHEAD.min(held.followed));
-        let ahead = ahead.map(|at| (at, piece.min(last - at)));
-        let plan: Vec<(u64, u64)> = wanted.chain(ahead).collect();
-        if !held.asked.iter().eq(plan.iter().take(held.asked.len())) {
-            held.let_go()?;
-        }
-        let mut plan = plan[held.asked.len().min(plan.len())..].iter();
-        for (index, part) in buf.chunks_mut(PIECE_BYTES as usize).enumerate() {
-            while held.asked.len() < AHEAD
-                && let Some(&(at, len)) = plan.next()
-            {
-                held.ask_for(at, len)?;
-            }
-            let from = at + index as u64 * PIECE_BYTES;
-            if let Some(error) = held.take(part, from)? {
-                held.let_go()?;
-                return Ok(Some(error));
-            }
-        }
-        held.end = end;
-        Ok(None)
     }
 }
 
@@ -218,7 +217,7 @@ impl File for ServedFile {
             .filter(|(direct, _)| *direct)
             .map_or(1, |(_, block)| block);
         check_aligned(buf.len(), at, block, &self.path)?;
-        match self.with("write", |held| self.send_pieces(&mut held.line, buf, at))? {
+        match self.with("write", |held| held.write(buf, at))? {
             None => Ok(()),
             Some(Reply::Failed(kind, text)) => {
                 self.lost.store(true, Ordering::Release);
@@ -230,7 +229,7 @@ impl File for ServedFile {
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         check_range("read", buf.len(), at, &self.path)?;
-        match self.with("read", |held| self.read_pieces(held, buf, at))? {
+        match self.with("read", |held| held.read(buf, at))? {
             None => Ok(()),
             Some(error) => Err(error.at(format!("read {}", self.path))),
         }
@@ -238,13 +237,7 @@ impl File for ServedFile {
 
     fn will_need(&self, at: u64, len: u64) {
         // A hint: what goes wrong shows when it is read.
-        let _ = self.with("read", |held| {
-            // Who reads on has the server read ahead anyway.
-            if held.asked.is_empty() {
-                held.line.send(Ask::Need(at, len))?;
-            }
-            Ok(())
-        });
+        let _ = self.with("read", |held| held.line.send(Ask::Need(at, len)));
     }
 
     fn allocate(&self, len: u64) -> Result<()> {

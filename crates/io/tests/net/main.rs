@@ -344,7 +344,7 @@ fn record(
                 match message {
                     Message::Data {
                         at_bytes, bytes, ..
-                    } => caller.send_bulk(*at_bytes, bytes, LIMIT).unwrap(),
+                    } => caller.send_bulk(*at_bytes, &[bytes], LIMIT).unwrap(),
                     other => caller.send(other, LIMIT).unwrap(),
                 }
             }
