@@ -6,9 +6,12 @@
 The ranks (src/burst.c) are there all the time; each burst is a job of its own, on fresh files, which are removed afterwards.
 Not here: which bursts are compared (contention, mixed), the disks (cluster/disks.py).
 """
+import contextlib
+import functools
 import json
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -17,11 +20,13 @@ import time
 import cluster as cl
 import disks as model
 import orcbench as ob
+from held import Held
 
 PORT = 7421
+BURST_S = 1200  # a rank gives up waiting for its checkpoint before
 
 
-class Bed:
+class Bed(Held):
     """The cluster, servers before directories of its own, and the program waiting for bursts."""
 
     def __init__(self, args, program, where, nodes, per_node, orders, rate="1gbit"):
@@ -29,52 +34,43 @@ class Bed:
         self.args, self.program, self.where, self.per_node, self.orders = args, program, where, per_node, orders
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
         self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
-        self.nodes, self.servers, self.errors = [], {}, tempfile.TemporaryFile()
+        self.nodes, self.pids, self.errors = [], {}, tempfile.TemporaryFile()
+        self.limits = model.cannot_limit() is None
 
-    def __enter__(self):
+    def bring_up(self):
         self.cluster.__enter__()
-        try:
-            self.key = os.path.join(self.cluster.work, "key")
-            with open(self.key, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(os.urandom(32))
-            orcheck = os.path.join(self.args.prefix, "bin", "orcheck")
-            for name, where in zip(self.cluster.servers, self.where):
-                for order, port in self.ports.items():
-                    at = os.path.join(where, order)
-                    os.makedirs(at, exist_ok=True)
-                    command = [orcheck, "server", "--dir", at, "--listen", f"{self.cluster.address(name)}:{port}", "--key",
-                               f"file:{self.key}", *self.orders[order]]
-                    server = self.cluster.start(command, on=name, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-                    if not server.stdout.readline().endswith(": ready\n"):
-                        raise RuntimeError(f"{' '.join(command)}: did not come up")
-                    self.servers[name, order] = server
-            board = os.path.join(self.cluster.work, "board")
-            with open(board, "wb"):
-                pass
-            for number, node in enumerate(self.cluster.nodes):
-                self.nodes.append(self.cluster.start(
-                    [self.program, board, str(number), str(len(self.cluster.nodes)), str(self.per_node)], on=node, bufsize=1, text=True,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors))
-            self.said()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+        self.key = ob.key_file(os.path.join(self.cluster.work, "key"))
+        for name, where in zip(self.cluster.servers, self.where):
+            for order, port in self.ports.items():
+                at = os.path.join(where, order)
+                os.makedirs(at, exist_ok=True)
+                server, _ = ob.serve(self.args.prefix, at, f"{self.cluster.address(name)}:{port}", self.key, *self.orders[order],
+                                     start=functools.partial(self.cluster.start, on=name))
+                self.pids[name, order] = cl.child_of(server.pid)  # below what has entered the node
+        board = os.path.join(self.cluster.work, "board")
+        with open(board, "wb"):
+            pass
+        for number, node in enumerate(self.cluster.nodes):
+            self.nodes.append(self.cluster.start(
+                [self.program, board, str(number), str(len(self.cluster.nodes)), str(self.per_node)], on=node, bufsize=1, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors))
+        self.said()
 
     def close(self):
         for node in self.nodes:
-            node.stdin.close()
+            with contextlib.suppress(OSError):  # gone already
+                node.stdin.close()
         self.cluster.close()  # kills what has not ended
         self.errors.close()
 
     def said(self):
         """The next line of the first node."""
+        end = time.monotonic() + BURST_S
         while not select.select([self.nodes[0].stdout], [], [], 1)[0]:
             if any(node.poll() is not None for node in self.nodes):
                 break
+            if time.monotonic() > end:
+                raise RuntimeError(f"the ranks said nothing within {BURST_S} s")
         line = self.nodes[0].stdout.readline()
         if any(node.poll() is not None for node in self.nodes) or not line:
             self.errors.seek(0)
@@ -92,43 +88,41 @@ class Bed:
             file.write(f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n")
         if fresh:
             model.drop_caches()
+        dirty = max(size * nodes * per_node // 16 // len(self.where), 1 << 20)
+        kept = disks.limit_dirty(dirty) if disks and self.limits else {}
         if disks:
-            disks.limit_dirty(max(size * nodes * per_node // 16 // len(self.where), 1 << 20))
             disks.reset()
-        counted = Streams([at for (_, of), at in self.pids().items() if of == order])
-        before, begin = ob.processor_times(), time.monotonic()
+        counted, begin = Streams(self.pids_of(order)), time.monotonic()
         self.nodes[0].stdin.write(f"{nodes} {per_node} {size} {options}\n")
         self.nodes[0].stdin.flush()
         found = json.loads(self.said())
-        after = ob.processor_times()
         found["streams_per_server"] = counted.most()
-        # Of all the time, opening and closing the job too: of the burst alone it was more.
-        found["busy"] = 1 - (after["idle"] - before["idle"]) / max(1, after["all"] - before["all"])
         found["whole_s"] = time.monotonic() - begin
         found["rate"] = found["bytes"] / found["s"]
         found.update(nodes=nodes, ranks_per_node=per_node, bytes_per_rank=size)
         if disks:
             found["disks"] = disks.all_stats()
+        if kept:  # as it was asked for, and what the kernel made of it
+            found.update(dirty_limit_bytes=dirty, dirty_bytes=max(kept.values()))
         for where in self.where:
-            subprocess.run(["sh", "-c", f"rm -rf {where}/{order}/default/burst"], check=True)
+            left = os.path.join(where, order, "default", "burst")
+            shutil.rmtree(left, ignore_errors=True)  # a server may remove at the same time
+            if os.path.exists(left):
+                raise RuntimeError(f"{left} could not be removed")
         return found
 
-    def pids(self):
-        """(server, order) -> the process of `orcheck server` there."""
-        if not hasattr(self, "found_pids"):
-            self.found_pids = {}
-            for name in self.cluster.servers:
-                for pid in filter(str.isdigit, os.listdir("/proc")):
-                    words = ob.read(f"/proc/{pid}/cmdline").split("\0")
-                    if len(words) > 2 and os.path.basename(words[0]) == "orcheck" and words[1] == "server":
-                        for order, port in self.ports.items():
-                            if f"{self.cluster.address(name)}:{port}" in words:
-                                self.found_pids[name, order] = int(pid)
-        return self.found_pids
+    def pids_of(self, order):
+        """The processes of `orcheck server` of an order."""
+        return [pid for (_, of), pid in self.pids.items() if of == order]
+
+    def written_bytes(self, order):
+        """What the servers of an order have written to their disks, so far."""
+        lines = [line for pid in self.pids_of(order) for line in ob.read(f"/proc/{pid}/io").splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
 class Streams:
-    """How many files servers have open for writing at the same time, at most, looked at ten times a second."""
+    """How many files a server has open for writing at the same time, at most, looked at once a second."""
 
     def __init__(self, pids):
         self.pids, self.found, self.over = pids, 0, threading.Event()
@@ -136,23 +130,25 @@ class Streams:
         self.thread.start()
 
     def look(self):
-        while not self.over.wait(0.1):
+        every_s = 0.5  # short bursts are looked at once
+        while not self.over.wait(every_s):
+            every_s = 1
             for pid in self.pids:
-                count = 0
-                try:
-                    for number in os.listdir(f"/proc/{pid}/fd"):
-                        try:
-                            count += ".orc" in (path := os.readlink(f"/proc/{pid}/fd/{number}")) or ".stripe" in path
-                        except OSError:
-                            continue
-                except OSError:
-                    continue
-                self.found = max(self.found, count)
+                self.found = max(self.found, sum(".orc" in path or ".stripe" in path for path in open_files(pid)))
 
     def most(self):
         self.over.set()
         self.thread.join()
         return self.found
+
+
+def open_files(pid):
+    found = []
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # just closed
+                found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
 
 
 def chunk_of(size):

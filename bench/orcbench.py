@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import statistics
@@ -23,6 +24,10 @@ sys.path.insert(1, os.path.join(ROOT, "bench", "cluster"))
 import disks
 
 MIB = 1 << 20
+READY_S = 60
+# Above this share of all cores the processors were the limit, whatever disks and links could have done.
+BUSY = 0.9
+NO_FIO = "fio is missing. Next: tools/install-deps.sh bench"
 
 
 def arguments(name, doc, more):
@@ -91,6 +96,33 @@ def run(program, ranks, argv, threads=1):
         if process.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}\nended with {process.returncode}:\n{said[-4000:]}")
         return json.load(report)
+
+
+def key_file(path):
+    """A new key in a file that nobody else can read; its path."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(os.urandom(32))
+    return path
+
+
+def ready(process, what):
+    """Waits until a process that was just started (stdout=PIPE) says that it is ready; the line."""
+    there = select.select([process.stdout], [], [], READY_S)[0]
+    said = process.stdout.readline() if there else ""
+    said = said.decode(errors="replace") if isinstance(said, bytes) else said
+    if not said.endswith("ready\n"):
+        process.kill()
+        raise RuntimeError(f"{what}: not ready within {READY_S} s: said {said!r}")
+    return said
+
+
+def serve(prefix, where, listen, key, *more, start=subprocess.Popen):
+    """orcheck server before a directory: its process, and its place as the library has it. start: as Popen, on another node."""
+    command = [os.path.join(prefix, "bin", "orcheck"), "server", "--dir", where, "--listen", listen, "--key", f"file:{key}",
+               "--scrub-mib-s", "0", *more]
+    process = start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    place = ready(process, " ".join(command)).rsplit(" ", 2)[1].rstrip(":")
+    return process, f"{place}?key=file:{key}"
 
 
 def toml(text):
@@ -237,15 +269,25 @@ def processor_times():
     return {"all": sum(fields), "idle": fields[3] + fields[4], "steal": fields[7]}
 
 
+def busy(before, after=None):
+    """The share of all processors that somebody had since processor_times() was before."""
+    after = after or processor_times()
+    return 1 - (after["idle"] - before["idle"]) / max(1, after["all"] - before["all"])
+
+
+def percent(share):
+    """A share of the processors for a table: LIMIT where they were it."""
+    return f"{100 * share:.0f} %" + (" LIMIT" if share > BUSY else "")
+
+
 class Machine:
     """What ran where, and how busy the machine was with other things."""
 
     def __init__(self, path):
         before = processor_times()
         time.sleep(1)
-        after = processor_times()
-        self.begin, self.path = after, path
-        self.busy = 1 - (after["idle"] - before["idle"]) / max(1, after["all"] - before["all"])
+        self.begin, self.path = processor_times(), path
+        self.busy = busy(before, self.begin)
         self.load = os.getloadavg()[0]
         if self.busy > 0.1:
             print(f"WARNING: other programs take {100 * self.busy:.0f} % of this machine (load {self.load:.1f}): "
@@ -297,11 +339,28 @@ def meets(value, sign, goal):
     return value <= goal if sign == "<=" else value >= goal
 
 
+def result_path(args, name, ending):
+    """Where results go; those of some parts only (--only, --way) to a file of their own: NAME-PARTS."""
+    parts = []
+    for chosen in (vars(args).get("only"), vars(args).get("way")):
+        parts += [chosen] if isinstance(chosen, str) else chosen or []
+    words = ["".join(c if c.isalnum() else "-" for c in part.replace(", ", "-")) for part in parts]
+    return os.path.join(args.results, "-".join([name, *words]) + ending)
+
+
+def not_measured(args, name, why, goals):
+    """Says that nothing of a benchmark can be measured here; its keys are null."""
+    print(f"NOT MEASURED: {why}", flush=True)
+    finish(args, name, Machine(args.dir), {}, goals, {"not_measured": why})
+
+
 def finish(args, name, machine, figures, goals, more):
     """Prints the figures beside their goals, writes the JSON, returns a footnote for the plot.
 
-    figures: name -> figure(); goals: name -> ("<=" or ">=", number); more: what else to store.
+    figures: name -> figure(); goals: name -> ("<=" or ">=", number), each without a figure was not measured;
+    more: what else to store.
     """
+    figures = {**{key: figure([]) for key in goals}, **figures}
     facts, when, what = machine.facts(), datetime.datetime.now().astimezone().isoformat(timespec="seconds"), commit()
     rows = []
     for key, found in figures.items():
@@ -327,7 +386,7 @@ def finish(args, name, machine, figures, goals, more):
               "samples": {key: found["n"] for key, found in figures.items()},
               "goals": {key: list(goal) for key, goal in goals.items()}, **more}
     os.makedirs(args.results, exist_ok=True)
-    path = os.path.join(args.results, name + ".json")
+    path = result_path(args, name, ".json")
     with open(path + ".new", "w") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
