@@ -34,7 +34,7 @@ import signal
 import subprocess
 import sys
 
-from held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory, until
+from held import Held, HeldError, checked, left_behind, locked_directory, until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))

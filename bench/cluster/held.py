@@ -65,11 +65,11 @@ def checked(command, **more):
     return done.stdout
 
 
-def until(found, within_s=DEADLINE_S):
+def until(found, within_s=DEADLINE_S, every_s=0.02):
     """Whether it came to be."""
     end = time.monotonic() + within_s
     while not found():
         if time.monotonic() > end:
             return False
-        time.sleep(0.02)
+        time.sleep(every_s)
     return True

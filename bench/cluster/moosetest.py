@@ -14,10 +14,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -133,12 +131,7 @@ def a_killed_chunkserver(cluster, moosefs, whole, base, servers):
 
 def main():
     why = cl.missing() or mo.missing() or (None if shutil.which("mpirun.openmpi") else "no Open MPI")
-    if why:
-        print(f"SKIPPED: MooseFS: {why}")
-        print("0 passed, 0 failed")
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parent = tempfile.mkdtemp(prefix="orcheck-moosetest-")
+    parent = selftest.begin("MooseFS", why, "orcheck-moosetest-")
     try:
         with cl.Cluster(parent, nodes=4, servers=5, rate="1gbit") as cluster, mo.MooseFS(cluster) as moosefs:
             whole = os.path.join(cluster.work, "whole")

@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 import cluster as cl
+import held
 
 PREFIX = os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix"))
 LBM = os.path.abspath(os.environ.get("LBM", os.path.join(ROOT, "build", "examples", "lbm")))
@@ -40,12 +40,18 @@ def check(what, good, said=""):
     passed += 1
 
 
+def begin(what, why, prefix):
+    """A directory for a test; where it cannot be done, that is said, and the test has ended."""
+    if why:
+        print(f"SKIPPED: {what}: {why}\n{passed} passed, 0 failed")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return tempfile.mkdtemp(prefix=prefix)
+
+
 def until(what, found):
-    end = time.monotonic() + DEADLINE_S
-    while not found():
-        if time.monotonic() > end:
-            raise RuntimeError(f"waited {DEADLINE_S} s: {what}")
-        time.sleep(0.005)
+    if not held.until(found, DEADLINE_S, 0.005):
+        raise RuntimeError(f"waited {DEADLINE_S} s: {what}")
 
 
 def processes(work):
@@ -137,12 +143,7 @@ def a_killed_holder(parent):
 
 def main():
     why = cl.missing() or (None if shutil.which("mpirun.openmpi") else "no Open MPI")
-    if why:
-        print(f"SKIPPED: several hosts: {why}")
-        print("0 passed, 0 failed")
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parent = tempfile.mkdtemp(prefix="orcheck-selftest-")
+    parent = begin("several hosts", why, "orcheck-selftest-")
     try:
         with cl.Cluster(parent, nodes=4, rate="1gbit") as cluster:
             whole = os.path.join(cluster.work, "whole")
