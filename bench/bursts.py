@@ -34,7 +34,7 @@ class Bed(Held):
         self.args, self.program, self.where, self.per_node, self.orders = args, program, where, per_node, orders
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
         self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
-        self.nodes, self.pids, self.errors = [], {}, tempfile.TemporaryFile()
+        self.nodes, self.servers, self.pids, self.errors = [], {}, {}, tempfile.TemporaryFile()
         self.limits = model.cannot_limit() is None
 
     def bring_up(self):
@@ -46,6 +46,7 @@ class Bed(Held):
                 os.makedirs(at, exist_ok=True)
                 server, _ = ob.serve(self.args.prefix, at, f"{self.cluster.address(name)}:{port}", self.key, *self.orders[order],
                                      start=functools.partial(self.cluster.start, on=name))
+                self.servers[name, order] = server
                 self.pids[name, order] = cl.child_of(server.pid)  # below what has entered the node
         board = os.path.join(self.cluster.work, "board")
         with open(board, "wb"):
