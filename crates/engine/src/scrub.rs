@@ -6,12 +6,13 @@
 //! Each is read at most once in a stated time. The directories are read at a pace (`orcheck_io::paced`).
 //!
 //! Invariants:
-//! 1. A damaged file is told of once, as long as it is there.
+//! 1. A damaged file is told of once, as long as it is there; so is one that the disk does not give, which is asked for again
+//!    in the next pass.
 //! 2. What was pruned, or became superseded, while it was read is not called damaged.
 //! 3. Nothing is written and nothing is locked; what is removed while it is read is let go within a piece.
 //! 4. What is remembered is bounded by the files that are there.
 //!
-//! Faults survived: any damage, files and directories that vanish, disks that fail (told of as damage).
+//! Faults survived: any damage, files and directories that vanish, disks that fail (told of, and tried again).
 //!
 //! Not here: containers without a commit record (being written, or left over), stripes that lie on another server than
 //! their container, repair.
@@ -20,18 +21,18 @@ use crate::catalog::{Catalog, Commit};
 use crate::commit::name_of;
 use crate::verify::{ContainerVerdict, verify_here};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{ContainerRef, ErrorKind, JobName};
-use orcheck_io::{Clock, Dir, Pace, paced};
+use orcheck_format::{ContainerRef, Error, ErrorKind, JobName};
+use orcheck_io::{Clock, Dir, Entry, Pace, paced};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a file that was read looked like.
 struct Known {
-    /// When it was read.
-    at: Duration,
+    /// When it was read; `None` if the disk did not give it.
+    at: Option<Duration>,
     damaged: bool,
 }
 
@@ -68,9 +69,10 @@ impl fmt::Display for Damage {
         if let Some(container) = &self.container {
             write!(f, ", {container}")?;
         }
-        let weight = match self.fatal {
-            true => "this copy cannot be restored whole",
-            false => "no data is lost",
+        let weight = match (self.kind, self.fatal) {
+            (ErrorKind::Unavailable, _) => "the disk does not give it now",
+            (_, true) => "this copy cannot be restored whole",
+            (_, false) => "no data is lost",
         };
         write!(f, " ({weight}): {}", self.message)?;
         if self.more > 0 {
@@ -111,6 +113,28 @@ impl fmt::Display for Counts {
     }
 }
 
+/// What a [`Scrub`] has done so far, at any time and from any thread.
+#[derive(Clone)]
+pub struct Progress {
+    pace: Arc<Pace>,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Progress {
+    /// What was done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            read_bytes: self.pace.read_bytes(),
+            ..*self.lock()
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Reads what lies below some directories; see the module.
 pub struct Scrub {
     tenants: Vec<(String, Arc<dyn Dir>)>,
@@ -118,9 +142,16 @@ pub struct Scrub {
     clock: Arc<dyn Clock>,
     every: Duration,
     known: BTreeMap<PathBuf, Known>,
-    /// Messages about records.
+    /// Messages about records and directories.
     told: BTreeSet<String>,
-    counts: Counts,
+    progress: Progress,
+}
+
+/// Whose directory is being looked at, and who hears of it.
+struct About<'a> {
+    tenant: &'a str,
+    job: String,
+    report: &'a mut dyn FnMut(&Damage),
 }
 
 /// What a pass has come by so far.
@@ -149,32 +180,35 @@ impl Scrub {
             every,
             known: BTreeMap::new(),
             told: BTreeSet::new(),
-            counts: Counts::default(),
+            progress: Progress {
+                pace: Arc::clone(pace),
+                counts: Arc::default(),
+            },
         }
     }
 
-    /// What was done so far.
+    /// What was done so far, for others to look at.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts {
-            read_bytes: self.pace.read_bytes(),
-            ..self.counts
-        }
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
     }
 
     /// Reads everything that is due, once. `report` hears of damage that it was not told of before.
     pub fn pass(&mut self, report: &mut dyn FnMut(&Damage)) {
         let mut pass = Pass::default();
         for (tenant, dir) in self.tenants.clone() {
-            let Ok(entries) = dir.list() else {
-                pass.unlisted.push(dir.path().to_path_buf());
-                continue;
+            let mut about = About {
+                tenant: &tenant,
+                job: String::new(),
+                report,
             };
-            for entry in entries.into_iter().filter(|entry| entry.is_dir) {
-                if let (Ok(job), Ok(dir)) =
-                    (JobName::new(&entry.name), dir.child(&entry.name, false))
-                {
-                    self.job(&tenant, &job, &dir, &mut pass, report);
+            for entry in self.entries(&dir, &mut pass, &mut about) {
+                let Ok(job) = JobName::new(&entry.name) else {
+                    continue;
+                };
+                about.job = job.as_str().to_owned();
+                if let Some(dir) = self.child(&dir, &entry.name, &mut pass, &mut about) {
+                    self.job(&job, &dir, &mut pass, &mut about);
                 }
             }
         }
@@ -185,43 +219,89 @@ impl Scrub {
             let unlisted = || pass.unlisted.iter().any(|dir| path.starts_with(dir));
             pass.seen.contains(path) || unlisted()
         });
-        self.told = pass.told;
-        self.counts.passes += 1;
+        match pass.unlisted.is_empty() {
+            true => self.told = pass.told,
+            // What was told of a place that could not be looked at stays told.
+            false => self.told.extend(pass.told),
+        }
+        self.progress.lock().passes += 1;
     }
 
-    fn job(
+    /// The directories in a directory; that it cannot be listed is told once.
+    fn entries(
         &mut self,
-        tenant: &str,
-        job: &JobName,
         dir: &Arc<dyn Dir>,
         pass: &mut Pass,
-        report: &mut dyn FnMut(&Damage),
-    ) {
-        let mut places = vec![Arc::clone(dir)];
-        for entry in dir.list().unwrap_or_default() {
-            let node = entry.is_dir.then(|| dir.child(&entry.name, false));
-            places.extend(node.and_then(Result::ok));
-        }
-        let Ok(catalog) = Catalog::scan(job, &places) else {
-            pass.unlisted.push(dir.path().to_path_buf());
-            return;
-        };
-        let problems = catalog.problems().iter();
-        for problem in problems.filter(|one| one.kind == ErrorKind::Corrupt) {
-            if self.told.insert(problem.message.clone()) {
-                self.counts.damaged += 1;
-                report(&Damage {
-                    tenant: tenant.to_owned(),
-                    job: job.as_str().to_owned(),
-                    container: None,
-                    step: None,
-                    kind: problem.kind,
-                    fatal: false,
-                    message: problem.message.clone(),
-                    more: 0,
-                });
+        about: &mut About<'_>,
+    ) -> Vec<Entry> {
+        match dir.list() {
+            Ok(mut entries) => {
+                entries.retain(|entry| entry.is_dir);
+                entries
             }
-            pass.told.insert(problem.message.clone());
+            Err(error) => {
+                self.unlisted(dir.path().to_path_buf(), &error, pass, about);
+                Vec::new()
+            }
+        }
+    }
+
+    fn child(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        name: &str,
+        pass: &mut Pass,
+        about: &mut About<'_>,
+    ) -> Option<Arc<dyn Dir>> {
+        let child = dir.child(name, false);
+        child
+            .inspect_err(|error| self.unlisted(dir.path().join(name), error, pass, about))
+            .ok()
+    }
+
+    fn unlisted(&mut self, path: PathBuf, error: &Error, pass: &mut Pass, about: &mut About<'_>) {
+        pass.unlisted.push(path);
+        // One that was removed meanwhile is no damage.
+        if error.kind() != ErrorKind::NotFound {
+            self.tell(error.kind(), error.message(), pass, about);
+        }
+    }
+
+    /// Tells of what is no container, once.
+    fn tell(&mut self, kind: ErrorKind, message: &str, pass: &mut Pass, about: &mut About<'_>) {
+        if self.pace.is_stopped() {
+            return;
+        }
+        pass.told.insert(message.to_owned());
+        if !self.told.insert(message.to_owned()) {
+            return;
+        }
+        self.progress.lock().damaged += 1;
+        (about.report)(&Damage {
+            tenant: about.tenant.to_owned(),
+            job: about.job.clone(),
+            container: None,
+            step: None,
+            kind,
+            fatal: false,
+            message: message.to_owned(),
+            more: 0,
+        });
+    }
+
+    fn job(&mut self, job: &JobName, dir: &Arc<dyn Dir>, pass: &mut Pass, about: &mut About<'_>) {
+        let mut places = vec![Arc::clone(dir)];
+        for entry in self.entries(dir, pass, about) {
+            places.extend(self.child(dir, &entry.name, pass, about));
+        }
+        let catalog = match Catalog::scan(job, &places) {
+            Ok(catalog) => catalog,
+            Err(error) => return self.unlisted(dir.path().to_path_buf(), &error, pass, about),
+        };
+        for problem in catalog.problems() {
+            if matches!(problem.kind, ErrorKind::Corrupt | ErrorKind::Unavailable) {
+                self.tell(problem.kind, &problem.message, pass, about);
+            }
         }
         let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (place, entry, _) in catalog.files() {
@@ -237,9 +317,9 @@ impl Scrub {
                     let path = place.path().join(&container.file);
                     pass.seen.insert(path.clone());
                     if let Some(damage) = self.container(path, place, &places, commit, container) {
-                        self.counts.damaged += 1;
-                        report(&Damage {
-                            tenant: tenant.to_owned(),
+                        self.progress.lock().damaged += 1;
+                        (about.report)(&Damage {
+                            tenant: about.tenant.to_owned(),
                             ..damage
                         });
                     }
@@ -259,7 +339,10 @@ impl Scrub {
     ) -> Option<Damage> {
         let now = self.clock.now();
         let known = self.known.get(&path);
-        let recent = |known: &Known| now.saturating_sub(known.at) < self.every;
+        let recent = |known: &Known| {
+            let since = known.at.map(|at| now.saturating_sub(at));
+            since.is_some_and(|since| since < self.every)
+        };
         // Breaks if: what was read once is never read again; a disk loses bytes later, too.
         if known.is_some_and(|known| recent(known) || off(Switch::ScrubDue)) {
             return None;
@@ -274,9 +357,12 @@ impl Scrub {
         if damage.is_some() && !is_committed(places, place, commit, container) {
             return None;
         }
-        self.counts.containers += 1;
+        self.progress.lock().containers += 1;
+        // Breaks if: what the disk did not give counts as read; it may well come the next time.
+        let read = |damage: &Damage| damage.kind != ErrorKind::Unavailable;
+        let at = damage.as_ref().is_none_or(read).then_some(now);
         let damaged = damage.is_some();
-        self.known.insert(path, Known { at: now, damaged });
+        self.known.insert(path, Known { at, damaged });
         damage.filter(|_| !told)
     }
 }

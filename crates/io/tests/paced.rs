@@ -36,6 +36,26 @@ impl Clock for Hand {
     }
 }
 
+/// The same, and whoever sleeps is stopped meanwhile.
+struct Stopping(Arc<Hand>, Arc<Mutex<Option<Arc<Pace>>>>);
+
+impl Clock for Stopping {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        0
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.0.pass(time);
+        if let Some(pace) = &*self.1.lock().unwrap() {
+            pace.stop();
+        }
+    }
+}
+
 /// A directory with one file of 16 MiB, removed at the end of the test.
 struct Disk(PathBuf);
 
@@ -141,13 +161,21 @@ fn what_is_removed_or_stopped_is_not_read_on_and_nothing_is_written() {
     std::fs::remove_file(disk.0.join("file")).unwrap();
     let gone = file.read_at(&mut bytes, 0).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
-    let slow = Pace::new(1, clock.clone(), |_| false);
+    // Stopped in the midst of a wait for hours.
+    let stop: Arc<Mutex<Option<Arc<Pace>>>> = Arc::default();
+    let stopping = Arc::new(Stopping(clock.clone(), stop.clone()));
+    let slow = Pace::new(1, stopping, |_| false);
     std::fs::write(disk.0.join("file"), [1; 8192]).unwrap();
     let file = disk.dir(&slow).open("file").unwrap();
-    slow.stop();
+    file.read_at(&mut bytes[..8192], 0).unwrap();
+    *stop.lock().unwrap() = Some(slow.clone());
     let begin = clock.now();
     let stopped = file.read_at(&mut bytes[..8192], 0).unwrap_err();
     assert_eq!(stopped.kind(), ErrorKind::Unavailable);
-    assert!(clock.now() - begin <= Duration::from_millis(200));
+    let waited = clock.now() - begin;
+    assert!(
+        !waited.is_zero() && waited <= Duration::from_millis(200),
+        "{waited:?}"
+    );
     assert!(!slow.pause(Duration::from_secs(5)));
 }

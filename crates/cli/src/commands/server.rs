@@ -62,14 +62,14 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Steps::none())?;
     let stopper = server.stopper();
     let at = server.address().to_string().replace("tcp:", "orcheck://");
-    println!("server of {} at {at}: ready", args.dir.display());
-    let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
     let scrubbed = match args.scrub_mib_s {
         0 => None,
         rate => Some(scrub::start(
             &args.dir, names, rate, every, &stopper, &clock,
         )?),
     };
+    let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
+    println!("server of {} at {at}: ready", args.dir.display());
     let late = format!(
         "server of {}: its disk did not take what callers sent",
         args.dir.display()

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use orcheck_engine::scrub::{Damage, Scrub};
 use orcheck_format::{ErrorKind, Level};
-use orcheck_io::{Clock, Pace, Steps, open_dir};
+use orcheck_io::testing::FaultPlan;
+use orcheck_io::{Clock, Pace, Steps, Verdict, open_dir};
 
 use crate::fixture::{Scratch, Spec, Written, write};
 
@@ -47,6 +48,10 @@ struct Bench {
 impl Bench {
     /// A scrub of tenant "default"; `at_piece` is called before each piece that is read, with its number.
     fn new(at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
+        Bench::on(Steps::none(), at_piece)
+    }
+
+    fn on(steps: Steps, at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
         let scratch = Scratch::new();
         let clock = Arc::new(Hand::default());
         let pieces = AtomicU64::new(0);
@@ -55,7 +60,7 @@ impl Bench {
             false
         };
         let pace = Pace::new(1 << 20, clock.clone(), others);
-        let root = open_dir(&scratch.dir("disk"), Steps::none()).unwrap();
+        let root = open_dir(&scratch.dir("disk"), steps).unwrap();
         let tenants = vec![("default".to_owned(), root)];
         let scrub = Scrub::new(tenants, &pace, clock.clone(), DAY);
         Bench {
@@ -89,8 +94,8 @@ fn damage_is_told_of_once_and_found_anew_when_it_is_due_again() {
     let first = write_into(&bench, &Spec::new(3, 1));
     let second = write_into(&bench, &Spec::new(4, 1));
     assert_eq!(bench.pass(), []);
-    assert_eq!(bench.scrub.counts().containers, 4);
-    let read = bench.scrub.counts().read_bytes;
+    assert_eq!(bench.scrub.progress().counts().containers, 4);
+    let read = bench.scrub.progress().counts().read_bytes;
     let len = |written: &Written| -> u64 {
         let containers = written.record.containers.iter();
         containers.map(|one| one.len_bytes).sum()
@@ -101,7 +106,7 @@ fn damage_is_told_of_once_and_found_anew_when_it_is_due_again() {
     flip(&first.paths[0], stream.start + 5);
     assert_eq!(bench.pass(), []);
     // Breaks if: what was read is not remembered; a disk would be read all the time.
-    let again = bench.scrub.counts();
+    let again = bench.scrub.progress().counts();
     assert_eq!(again.containers, 4);
     assert!(again.read_bytes - read < len(&first), "{again:?}");
     bench.clock.forward(DAY);
@@ -129,7 +134,7 @@ fn damage_is_told_of_once_and_found_anew_when_it_is_due_again() {
         bench.clock.forward(DAY);
         assert_eq!(bench.pass(), []);
     }
-    let counts = bench.scrub.counts();
+    let counts = bench.scrub.progress().counts();
     assert_eq!((counts.damaged, counts.containers), (1, 20));
     // One that was pruned and written anew is another one.
     std::fs::remove_file(&first.paths[0]).unwrap();
@@ -194,7 +199,7 @@ fn what_is_not_whole_on_this_server_by_design_is_no_damage() {
     std::fs::remove_file(bench.scratch.dir("disk/cavity").join(record)).unwrap();
     assert_eq!(bench.pass(), []);
     // Node 0 here and both nodes of the other level.
-    assert_eq!(bench.scrub.counts().containers, 3);
+    assert_eq!(bench.scrub.progress().counts().containers, 3);
 }
 
 #[test]
@@ -229,7 +234,7 @@ fn what_is_removed_while_it_is_read_is_no_damage() {
         // Breaks if: it is not looked whether the checkpoint is still there; pruning would be called damage.
         assert_eq!(bench.pass(), [], "container goes: {container_goes}");
         assert!(scratch_of.lock().unwrap().is_none(), "nothing was removed");
-        assert_eq!(bench.scrub.counts().containers, 0);
+        assert_eq!(bench.scrub.progress().counts().containers, 0);
         assert_eq!(bench.pass(), []);
     }
 }
@@ -249,5 +254,40 @@ fn a_pass_that_is_stopped_ends_and_tells_nothing() {
     let written = write_into(&bench, &Spec::new(3, 1));
     flip(&written.paths[0], 9000);
     assert_eq!(bench.pass(), []);
-    assert_eq!(bench.scrub.counts().passes, 0);
+    assert_eq!(bench.scrub.progress().counts().passes, 0);
+}
+
+// Breaks if: a disk that does not give what it has is silence, told of again and again, or not asked again.
+#[test]
+fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
+    let (plan, steps) = FaultPlan::new().steps();
+    let mut bench = Bench::on(steps, |_| {});
+    let written = write_into(&bench, &Spec::new(3, 1));
+    let container = written.paths[0].display().to_string();
+    for (site, target, of_container) in [
+        ("file.read", container.as_str(), true),
+        ("dir.list", "disk/cavity", false),
+        ("dir.list", "disk", false),
+    ] {
+        plan.fail_from_now(site, target, Verdict::Fail(5));
+        let found = bench.pass();
+        let kinds: Vec<_> = found.iter().map(|one| one.kind).collect();
+        assert_eq!(
+            kinds,
+            [ErrorKind::Unavailable],
+            "{site} {target}: {found:?}"
+        );
+        assert_eq!(found[0].container.is_some(), of_container);
+        let text = found[0].to_string();
+        assert!(text.contains("the disk does not give it now"), "{text}");
+        assert_eq!(bench.pass(), [], "{site} {target}");
+        plan.heal();
+        // Not due, and read all the same where nothing was read before.
+        let before = bench.scrub.progress().counts().containers;
+        assert_eq!(bench.pass(), [], "{site} {target}");
+        let after = bench.scrub.progress().counts().containers;
+        assert_eq!(after - before, u64::from(of_container), "{site} {target}");
+    }
+    // What could not be looked at is not forgotten: whole containers are not read anew, damage is not told anew.
+    assert_eq!(bench.scrub.progress().counts().damaged, 3);
 }

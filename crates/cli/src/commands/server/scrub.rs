@@ -7,10 +7,10 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::scrub::{Counts, Scrub};
+use orcheck_engine::scrub::{Counts, Progress, Scrub};
 use orcheck_format::Result;
 use orcheck_io::{Clock, Pace, Steps, open_dir};
 use orcheck_server::Stopper;
@@ -23,7 +23,7 @@ const LOOK_LEAST: Duration = Duration::from_millis(100);
 /// A scrub that runs.
 pub struct Scrubbed {
     pace: Arc<Pace>,
-    counts: Arc<Mutex<Counts>>,
+    progress: Progress,
 }
 
 impl Scrubbed {
@@ -34,10 +34,7 @@ impl Scrubbed {
 
     /// What was done.
     pub fn counts(&self) -> Counts {
-        Counts {
-            read_bytes: self.pace.read_bytes(),
-            ..*self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-        }
+        self.progress.counts()
     }
 }
 
@@ -62,19 +59,18 @@ pub fn start(
         server.is_busy()
     };
     let pace = Pace::new(u64::from(rate_mib_s) << 20, Arc::clone(clock), busy);
-    let counts = Arc::new(Mutex::new(Counts::default()));
+    let mut scrub = Scrub::new(dirs, &pace, Arc::clone(clock), every);
+    let progress = scrub.progress();
     let scrubbed = Scrubbed {
         pace: Arc::clone(&pace),
-        counts: Arc::clone(&counts),
+        progress: progress.clone(),
     };
     let clock = Arc::clone(clock);
     orcheck_io::thread::spawn("orcheck-scrub", move || {
-        let mut scrub = Scrub::new(dirs, &pace, Arc::clone(&clock), every);
-        let (mut told, mut told_at) = (scrub.counts(), clock.now());
+        let (mut told, mut told_at) = (progress.counts(), clock.now());
         loop {
             scrub.pass(&mut |damage| say(&format!("{damage}")));
-            let now = scrub.counts();
-            *counts.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            let now = progress.counts();
             if now.containers > told.containers && clock.now() >= told_at.saturating_add(every) {
                 say(&format!("since the start {now}"));
                 (told, told_at) = (now, clock.now());
