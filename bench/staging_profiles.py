@@ -11,6 +11,7 @@ server` before each of those same disks. Two clocks: until the application conti
 
 Not here: starting bench/staging, and its first half.
 """
+import functools
 import json
 import os
 import statistics
@@ -21,6 +22,7 @@ import cluster as cl
 import disks as md
 import orcbench as ob
 import orcplot
+from held import Held
 
 NODES, RANKS, SERVERS, RATE = 8, 64, 4, "1gbit"
 PROFILES = {"lu": {"title": "LU.C.64", "writes": 975, "bytes": 23_000_000},
@@ -28,7 +30,6 @@ PROFILES = {"lu": {"title": "LU.C.64", "writes": 975, "bytes": 23_000_000},
 GOALS = {"speedup_over_local": (">=", 2), "speedup_over_shared": (">=", 5), "safe_over_shared_time": ("<=", 1)}
 WAYS = {"local": "own disk, page cache", "direct": "own disk, O_DIRECT", "shared": "striped directory",
         "orcheck": "staging servers"}
-CPU_LIMIT = 0.9
 # Seconds, of what the clocks of BLCR and MVAPICH2 saw: two figures where there were two kinds of SSD.
 REPORTED = {"lu": "20.1 s on PVFS2, 4.68 s on ext3, 1.25 and 1.07 s with staging",
             "bt": "34.1 s on PVFS2, 8.67 s on ext3, 2.01 and 1.43 s with staging"}
@@ -44,7 +45,7 @@ def missing():
     return cl.missing() or md.missing()
 
 
-class Bed:
+class Bed(Held):
     """Disks, a cluster on them, the striped directory and the servers."""
 
     def __init__(self, args):
@@ -53,21 +54,15 @@ class Bed:
         self.disks = md.Disks(args.dir, nodes + servers)
         self.cluster, self.serving = None, []
 
-    def __enter__(self):
-        try:
-            self.disks.__enter__()
-            self.cluster = cl.Cluster(self.args.dir, NODES, SERVERS, RATE)
-            self.cluster.__enter__()
-            self.places = [self.serve(name) for name in self.cluster.servers]
-            for name in self.cluster.servers:
-                self.stripes(name)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+    def bring_up(self):
+        self.disks.__enter__()
+        self.cluster = cl.Cluster(self.args.dir, NODES, SERVERS, RATE)
+        self.cluster.__enter__()
+        self.key = ob.key_file(os.path.join(self.cluster.work, "key"))
+        self.places = [self.serve(name) for name in self.cluster.servers]
+        striped = ob.build(self.args.prefix, "striped")
+        for name in self.cluster.servers:
+            self.stripes(name, striped)
 
     def close(self):
         if self.cluster is not None:
@@ -76,29 +71,20 @@ class Bed:
 
     def serve(self, name):
         """orcheck server before the disk of a server; its address."""
-        key, at = os.path.join(self.cluster.work, "key"), os.path.join(self.disks.path(name), "orcheck")
-        if not os.path.exists(key):
-            with open(key, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(os.urandom(32))
+        at = os.path.join(self.disks.path(name), "orcheck")
         os.mkdir(at)
-        command = [os.path.join(self.args.prefix, "bin", "orcheck"), "server", "--dir", at, "--listen",
-                   f"{self.cluster.address(name)}:0", "--key", f"file:{key}", "--scrub-mib-s", "0"]
-        said = self.ready(name, command)
-        return said.rsplit(" ", 2)[1].rstrip(":") + f"?key=file:{key}"
+        process, place = ob.serve(self.args.prefix, at, f"{self.cluster.address(name)}:0", self.key,
+                                  start=functools.partial(self.cluster.start, on=name))
+        self.serving.append(process)
+        return place
 
-    def stripes(self, name):
+    def stripes(self, name, program):
         """An I/O server of the striped directory on the same disk."""
         at = os.path.join(self.disks.path(name), "striped")
         os.mkdir(at)
-        self.ready(name, [ob.build(self.args.prefix, "striped"), self.cluster.address(name), at])
-
-    def ready(self, name, command):
-        process = self.cluster.start(command, on=name, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        process = self.cluster.start([program, self.cluster.address(name), at], on=name, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self.serving.append(process)
-        said = process.stdout.readline()
-        if not said.endswith("ready\n"):
-            raise RuntimeError(f"{' '.join(command)}: said {said!r}")
-        return said
+        ob.ready(process, f"striped on {name}")
 
     def replay(self, program, profile, rounds):
         """Samples of all ways, all rounds."""
@@ -118,7 +104,7 @@ class Bed:
             one["disk_share"] = statistics.mean(disk["busy_s"] for disk in used) / one["safe_s"] if used else 0
             for key in ("writes", "repositionings", "write_bytes", "late_s"):
                 one[key] = sum(disk[key] for disk in used)
-            one["cpu_limit"] = one["busy"] > CPU_LIMIT
+            one["cpu_limit"] = one["busy"] > ob.BUSY
         return samples
 
 
