@@ -1,7 +1,7 @@
 //! The contention model against its closed form, and what must hold whatever the parameters are.
 
 use orcheck_plan::contention::{
-    Burst, Calibration, Disk, Mode, Network, Outcome, Parameters, closed_form, simulate,
+    Burst, Calibration, Disk, Fixed, Mode, Network, Outcome, Parameters, closed_form, simulate,
 };
 use proptest::prelude::*;
 
@@ -176,6 +176,31 @@ fn staging_costs_the_first_image_or_the_copies() {
     near(slow, 40.0 + flush_s / 8.0, 0.01, "the copy is the limit");
 }
 
+// Breaks if: what is fixed is forgotten, counted twice, or taken from another mode.
+#[test]
+fn what_is_fixed_is_added_once() {
+    let mut parameters = Parameters::default();
+    plain_seeks(&mut parameters.disk, 8e-3);
+    let without = parameters.clone();
+    parameters.fixed = Fixed {
+        traditional_s: 1.0,
+        vertical_s: 2.0,
+        orchestrated_s: 3.0,
+    };
+    for (mode, fixed_s) in Mode::ALL.into_iter().zip([1.0, 2.0, 3.0]) {
+        let burst = burst(mode, 4, 2, 16 << 20);
+        let (with, before) = (run(&parameters, &burst), run(&without, &burst));
+        near(with.time_s - before.time_s, fixed_s, 1e-9, mode.name());
+        assert_eq!(with.disk_busy, before.disk_busy);
+        let formula = |parameters| closed_form(parameters, &burst).unwrap();
+        let (with, before) = (formula(&parameters), formula(&without));
+        assert_eq!(with.is_some(), before.is_some());
+        if let (Some(with), Some(before)) = (with, before) {
+            near(with - before, fixed_s, 1e-9, mode.name());
+        }
+    }
+}
+
 // Breaks if: a bound is not checked, or its message does not name the field.
 #[test]
 fn what_cannot_be_simulated_is_refused_by_name() {
@@ -203,12 +228,38 @@ fn what_cannot_be_simulated_is_refused_by_name() {
         bytes_per_rank: u64::MAX,
         ..good
     };
-    fails(&parameters, &large, "requests");
+    fails(&parameters, &large, "bytes of a burst");
+    let long = Burst {
+        bytes_per_rank: 1 << 50,
+        ..good
+    };
+    fails(&parameters, &long, "client.vertical_request_bytes");
     let wide = Burst {
         nodes: u32::MAX,
         ..good
     };
     fails(&parameters, &wide, "nodes × ranks");
+    let mut parameters = Parameters::default();
+    parameters.server.write_back_bytes = 1;
+    fails(&parameters, &good, "server.write_back_bytes");
+    parameters.server.write_back_bytes = 512;
+    let cached = Burst {
+        bytes_per_rank: 10 << 30,
+        cached: true,
+        ..good
+    };
+    fails(&parameters, &cached, "runs of a page cache");
+    parameters = Parameters::default();
+    parameters.client.in_flight = 1 << 16;
+    parameters.client.vertical_request_bytes = 512;
+    let deep = Burst {
+        bytes_per_rank: 64 << 20,
+        ..good
+    };
+    fails(&parameters, &deep, "client.in_flight");
+    parameters = Parameters::default();
+    parameters.fixed.vertical_s = -1.0;
+    fails(&parameters, &good, "fixed.vertical_s");
 }
 
 // Breaks if: the form that `docs/contention.md` shows is not the one that is read.

@@ -102,6 +102,7 @@ impl Common {
             client,
             server,
             disk,
+            fixed: _, // 0: SimGrid knows bytes
         } = &self.parameters;
         let (request_bytes, in_flight) = match self.burst.mode {
             Mode::Traditional => (client.request_bytes, client.in_flight),

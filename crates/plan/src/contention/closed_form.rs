@@ -100,7 +100,8 @@ pub fn closed_form(parameters: &Parameters, burst: &Burst) -> Result<Option<f64>
         true => request_bytes / disk.rate_bytes_per_s + disk.request_s + positioning_s,
         false => request_bytes / slower,
     };
-    let mut time_s = slowest.time_s + ends_s + 2.0 * network.latency_s;
+    let fixed_s = parameters.fixed.of(burst.mode);
+    let mut time_s = slowest.time_s + ends_s + 2.0 * network.latency_s + fixed_s;
     if burst.mode == Mode::Orchestrated && parameters.client.copy_rate_bytes_per_s > 0.0 {
         let Some(copy_s) = copy_s(parameters, burst, &slowest) else {
             return Ok(None);

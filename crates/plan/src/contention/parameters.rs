@@ -1,7 +1,8 @@
 //! What the contention model is told: machine, servers and disks; and a result file with bursts that were measured.
 //!
 //! Invariants:
-//! 1. A field that is missing, unknown or out of its range is an error that names it: nothing is filled in quietly.
+//! 1. A field that is missing, unknown or out of its range is an error that names it: nothing is filled in quietly, but that what
+//!    is fixed is 0 where nobody says more.
 //! 2. The default is one set, from the documents where they say something; each field says where it is from. No field is
 //!    fitted to a figure.
 //!
@@ -10,12 +11,16 @@
 use orcheck_format::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Burst, Mode};
+use super::{Burst, Mode, simulate};
 
 /// Largest rate, size or time that is taken for meant: keeps arithmetic away from infinities.
 const NUMBER_MAX: f64 = 1e18;
 /// Requests of one stream in flight, streams at once and commands in a disk's queue: at most.
 const COUNT_MAX: u32 = 1 << 16;
+/// Least rate, in bytes per second: with less, times are no longer numbers.
+const RATE_MIN: f64 = 1.0;
+/// Least size of a request and of what a page cache writes at a time: a sector.
+const REQUEST_MIN_BYTES: u64 = 512;
 
 /// The parameters of the model. Their names are those of the tables and fields in TOML and JSON; `docs/contention.md` has them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -29,6 +34,41 @@ pub struct Parameters {
     pub server: Server,
     /// The disk of each server.
     pub disk: Disk,
+    /// What a burst takes besides its bytes.
+    #[serde(default)]
+    pub fixed: Fixed,
+}
+
+/// Seconds that a burst takes besides its bytes: making, naming and syncing files, and the commit.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fixed {
+    /// In mode traditional.
+    pub traditional_s: f64,
+    /// In mode vertical.
+    pub vertical_s: f64,
+    /// In mode orchestrated.
+    pub orchestrated_s: f64,
+}
+
+impl Fixed {
+    /// In this mode.
+    pub fn of(&self, mode: Mode) -> f64 {
+        match mode {
+            Mode::Traditional => self.traditional_s,
+            Mode::Vertical => self.vertical_s,
+            Mode::Orchestrated => self.orchestrated_s,
+        }
+    }
+
+    /// The same number in every mode.
+    pub fn all(seconds: f64) -> Self {
+        Self {
+            traditional_s: seconds,
+            vertical_s: seconds,
+            orchestrated_s: seconds,
+        }
+    }
 }
 
 /// One link for each node and each server, and nothing between them that could be full.
@@ -167,6 +207,7 @@ impl Parameters {
             client,
             server,
             disk,
+            fixed,
         } = self;
         for (name, value) in [
             (
@@ -179,17 +220,24 @@ impl Parameters {
             ),
             ("disk.rate_bytes_per_s", disk.rate_bytes_per_s),
         ] {
-            if !(value > 0.0 && value <= NUMBER_MAX) {
-                return Err(refused(name, "a rate above 0", value));
+            if !(RATE_MIN..=NUMBER_MAX).contains(&value) {
+                return Err(refused(name, "1 byte a second or more", value));
             }
+        }
+        let copied = client.copy_rate_bytes_per_s;
+        if copied != 0.0 && !(RATE_MIN..=NUMBER_MAX).contains(&copied) {
+            let expected = "0, or 1 byte a second or more";
+            return Err(refused("client.copy_rate_bytes_per_s", expected, copied));
         }
         for (name, value) in [
             ("network.latency_s", network.latency_s),
-            ("client.copy_rate_bytes_per_s", client.copy_rate_bytes_per_s),
             ("disk.request_s", disk.request_s),
             ("disk.seek_min_s", disk.seek_min_s),
             ("disk.seek_max_s", disk.seek_max_s),
             ("disk.rotation_s", disk.rotation_s),
+            ("fixed.traditional_s", fixed.traditional_s),
+            ("fixed.vertical_s", fixed.vertical_s),
+            ("fixed.orchestrated_s", fixed.orchestrated_s),
         ] {
             if !(0.0..=NUMBER_MAX).contains(&value) {
                 return Err(refused(name, "0 or more", value));
@@ -202,13 +250,16 @@ impl Parameters {
                 client.vertical_request_bytes,
             ),
             ("server.request_bytes", server.request_bytes),
-            ("server.cache_bytes", server.cache_bytes),
             ("server.write_back_bytes", server.write_back_bytes),
-            ("disk.span_bytes", disk.span_bytes),
         ] {
-            if value == 0 || value as f64 > NUMBER_MAX {
-                return Err(refused(name, "a size of 1 byte or more", value));
+            if value < REQUEST_MIN_BYTES || value as f64 > NUMBER_MAX {
+                return Err(refused(name, "512 bytes (a sector) or more", value));
             }
+        }
+        let span_bytes = disk.span_bytes;
+        if span_bytes == 0 || span_bytes as f64 > NUMBER_MAX {
+            let expected = "a size of 1 byte or more";
+            return Err(refused("disk.span_bytes", expected, span_bytes));
         }
         for (name, value) in [
             ("client.in_flight", client.in_flight),
@@ -232,7 +283,7 @@ impl Parameters {
             .request_bytes
             .max(client.vertical_request_bytes)
             .max(server.request_bytes);
-        if server.cache_bytes < largest {
+        if server.cache_bytes < largest || server.cache_bytes as f64 > NUMBER_MAX {
             return Err(refused(
                 "server.cache_bytes",
                 "room for the largest request",
@@ -263,6 +314,9 @@ pub struct Calibration {
     pub server: Server,
     /// Disks.
     pub disk: Disk,
+    /// What a burst takes besides its bytes, where its case has no small one.
+    #[serde(default)]
+    pub fixed: Fixed,
     /// What was measured.
     pub cases: Vec<Case>,
 }
@@ -275,6 +329,7 @@ impl Calibration {
             client: self.client.clone(),
             server: self.server.clone(),
             disk: self.disk.clone(),
+            fixed: self.fixed.clone(),
         }
     }
 }
@@ -296,6 +351,19 @@ pub struct Case {
     pub cached: bool,
     /// Seconds from the first request to the end of the last, with the fsync.
     pub measured_s: f64,
+    /// The same burst with images of next to no bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub small: Option<Small>,
+}
+
+/// A burst with small images, which tells what is fixed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Small {
+    /// Bytes that each rank writes.
+    pub bytes_per_rank: u64,
+    /// Seconds that it took.
+    pub measured_s: f64,
 }
 
 impl Case {
@@ -309,5 +377,47 @@ impl Case {
             bytes_per_rank: self.bytes_per_rank,
             cached: self.cached,
         }
+    }
+
+    /// Seconds that the burst takes besides its bytes: those of the small one that its bytes do not explain. None where it has
+    /// no small one.
+    ///
+    /// # Errors
+    /// Invalid: a small burst that is not smaller, or that cannot be simulated.
+    pub fn fixed_s(&self, parameters: &Parameters) -> Result<Option<f64>> {
+        let Some(small) = &self.small else {
+            return Ok(None);
+        };
+        if small.bytes_per_rank >= self.bytes_per_rank {
+            let expected = format!("fewer than bytes_per_rank ({})", self.bytes_per_rank);
+            let found = small.bytes_per_rank;
+            return Err(refused("small.bytes_per_rank", &expected, found));
+        }
+        check_measured("small.measured_s", small.measured_s)?;
+        let parameters = Parameters {
+            fixed: Fixed::default(),
+            ..parameters.clone()
+        };
+        let burst = Burst {
+            bytes_per_rank: small.bytes_per_rank,
+            ..self.burst()
+        };
+        let bytes_s = simulate(&parameters, &burst)?.time_s;
+        Ok(Some((small.measured_s - bytes_s).max(0.0)))
+    }
+
+    /// Whether a burst can have taken what it says.
+    ///
+    /// # Errors
+    /// Invalid, with what was found.
+    pub fn check(&self) -> Result<()> {
+        check_measured("measured_s", self.measured_s)
+    }
+}
+
+fn check_measured(name: &str, seconds: f64) -> Result<()> {
+    match seconds > 0.0 && seconds <= NUMBER_MAX {
+        true => Ok(()),
+        false => Err(refused(name, "seconds above 0", seconds)),
     }
 }
