@@ -7,8 +7,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 use orcheck_format::Level;
+use orcheck_plan::contention::Mode;
 
 use crate::exit;
 
@@ -415,20 +417,20 @@ its link and the server's to the server's disk. The defaults are the cluster of 
 'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
 pub struct ContentionArgs {
     /// Compute nodes
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: u32,
     /// Ranks on each
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: u32,
     /// I/O servers
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub servers: u32,
     /// Size of the whole checkpoint, in GB (10^9 bytes)
     #[arg(long, value_name = "GB", default_value_t = 16.0)]
     pub total_gb: f64,
     /// Only this mode; repeatable
-    #[arg(long = "mode", value_name = "MODE")]
-    pub modes: Vec<BurstMode>,
+    #[arg(long = "mode", value_name = "MODE", value_parser = burst_mode())]
+    pub modes: Vec<Mode>,
     /// A parameter, such as disk.rate_bytes_per_s=90e6; repeatable
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
@@ -437,15 +439,19 @@ pub struct ContentionArgs {
     pub from: Option<PathBuf>,
 }
 
-/// How a burst is written.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum BurstMode {
-    /// Every rank in stripes over all servers
-    Traditional,
-    /// Every rank whole on the server of its node
-    Vertical,
-    /// One stream a node, pulled by its server
-    Orchestrated,
+/// The modes of the model, by their names.
+fn burst_mode() -> impl TypedValueParser<Value = Mode> {
+    let value = |mode: Mode| {
+        PossibleValue::new(mode.name()).help(match mode {
+            Mode::Traditional => "Every rank in stripes over all servers",
+            Mode::Vertical => "Every rank whole on the server of its node",
+            Mode::Orchestrated => "One stream a node, pulled by its server",
+        })
+    };
+    PossibleValuesParser::new(Mode::ALL.map(value)).try_map(|name| {
+        let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or_else(|| format!("expected a mode, found '{name}'"))
+    })
 }
 
 #[derive(Debug, Args)]

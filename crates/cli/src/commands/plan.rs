@@ -3,6 +3,7 @@
 //! Not here: the computations (`orcheck_plan`).
 
 mod contention;
+mod result;
 
 use crate::args::{Plan, PlanArgs};
 use crate::output::{Failure, Outcome};

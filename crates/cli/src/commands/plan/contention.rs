@@ -3,23 +3,20 @@
 //! Invariants:
 //! 1. A parameter is what the file says, or the default, and then what `--set` says; the document has all of them.
 //!
-//! Not here: the model (`orcheck_plan::contention`).
+//! Not here: the model (`orcheck_plan::contention`), result files (`result.rs`).
 
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_io::environment::read_text;
 use orcheck_plan::contention::{
-    Burst, Calibration, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
+    Burst, Case, Fixed, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
 };
 use serde_json::{Value, json};
 
-use crate::args::{BurstMode, ContentionArgs};
+use super::result::read;
+use crate::args::ContentionArgs;
 use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
-
-/// Largest result file.
-const RESULT_LIMIT_BYTES: u64 = 64 << 20;
 
 /// Simulates bursts.
 pub fn run(args: &ContentionArgs) -> std::result::Result<Outcome, Failure> {
@@ -48,7 +45,7 @@ fn forecast(args: &ContentionArgs) -> Result<(String, Value)> {
     }
     let modes = match args.modes.is_empty() {
         true => Mode::ALL.to_vec(),
-        false => args.modes.iter().map(|&mode| mode_of(mode)).collect(),
+        false => args.modes.clone(),
     };
     let mut shown = table(&[
         "mode",
@@ -78,7 +75,10 @@ fn forecast(args: &ContentionArgs) -> Result<(String, Value)> {
                 plain(mode.name()),
                 plain(through(cached)),
                 right(format!("{:.1} s", outcome.time_s)),
-                right(format!("{:.1} MB/s", rate_mb_per_s(&burst, &outcome))),
+                right(format!(
+                    "{:.1} MB/s",
+                    burst.rate_bytes_per_s(outcome.time_s) / 1e6
+                )),
                 right(outcome.streams_per_server),
                 right(outcome.disk_requests),
                 right(outcome.positionings),
@@ -97,7 +97,12 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
     let mut text = String::new();
     let mut setups = Vec::new();
     for calibration in read(path)? {
-        let parameters = changed(&calibration.parameters(), set)?;
+        let setup = match calibration.name.as_str() {
+            "" => path.display().to_string(),
+            name => format!("{}: '{name}'", path.display()),
+        };
+        let of_setup = |error: Error| error.at(&setup);
+        let parameters = changed(&calibration.parameters(), set).map_err(of_setup)?;
         let mut shown = table(&[
             "mode",
             "servers",
@@ -106,20 +111,18 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
             "size",
             "measured",
             "model",
+            "of it fixed",
             "deviation",
         ]);
         let mut cases = Vec::new();
         let mut worst: f64 = 0.0;
         for (number, case) in calibration.cases.iter().enumerate() {
-            let at = |error: Error| error.at(format!("case {number} of '{}'", calibration.name));
-            if !(case.measured_s > 0.0 && case.measured_s < 1e12) {
-                return Err(at(Error::invalid(format!(
-                    "measured_s: expected seconds above 0, found {}",
-                    case.measured_s
-                ))));
-            }
+            let at = |error: Error| error.at(format!("{setup}, cases[{number}]"));
+            case.check().map_err(at)?;
             let burst = case.burst();
+            let parameters = with_fixed(&parameters, case, set).map_err(at)?;
             let outcome = simulate(&parameters, &burst).map_err(at)?;
+            let fixed_s = parameters.fixed.of(burst.mode);
             let deviation = outcome.time_s / case.measured_s - 1.0;
             if deviation.abs() > worst.abs() {
                 worst = deviation;
@@ -132,9 +135,11 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
                 right(format!("{:.3} GB", burst.total_bytes() as f64 / 1e9)),
                 right(format!("{:.2} s", case.measured_s)),
                 right(format!("{:.2} s", outcome.time_s)),
+                right(format!("{fixed_s:.2} s")),
                 right(format!("{:+.1} %", deviation * 100.0)),
             ]);
             let mut document = document_of(&burst, &outcome, None);
+            document["fixed_s"] = json!(fixed_s);
             document["measured_s"] = json!(case.measured_s);
             document["deviation"] = json!(deviation);
             cases.push(document);
@@ -151,28 +156,21 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
     Ok((text, json!({ "setups": setups })))
 }
 
-/// The set-ups of a result file.
-fn read(path: &Path) -> Result<Vec<Calibration>> {
-    let text = read_text(path, RESULT_LIMIT_BYTES)?;
-    let refused = |what: String| {
-        Error::invalid(format!("{}: {what}", path.display()))
-            .next("docs/contention.md has the form of a result file")
+/// Parameters with what is fixed in a case, where that was measured and `--set` does not say otherwise.
+fn with_fixed(parameters: &Parameters, case: &Case, set: &[String]) -> Result<Parameters> {
+    let Some(fixed_s) = case.fixed_s(parameters)? else {
+        return Ok(parameters.clone());
     };
-    let mut document: Value = serde_json::from_str(&text)
-        .map_err(|error| refused(format!("expected JSON, found {error}")))?;
-    let models = match document["model"].take() {
-        Value::Null => return Err(refused("expected a key 'model', found none".to_owned())),
-        Value::Array(models) => models,
-        model => vec![model],
+    let parameters = Parameters {
+        fixed: Fixed::all(fixed_s),
+        ..parameters.clone()
     };
-    let parse = |(number, model): (usize, Value)| {
-        serde_json::from_value(model).map_err(|error| refused(format!("model {number}: {error}")))
-    };
-    models.into_iter().enumerate().map(parse).collect()
+    changed(&parameters, set)
 }
 
 /// Parameters with what `--set` says in their place.
 fn changed(parameters: &Parameters, set: &[String]) -> Result<Parameters> {
+    let mut parameters = parameters.clone();
     let mut document = json!(parameters);
     for text in set {
         let refused = |why: String| Error::invalid(format!("--set {text}: {why}"));
@@ -182,24 +180,30 @@ fn changed(parameters: &Parameters, set: &[String]) -> Result<Parameters> {
         let number: f64 = value
             .parse()
             .map_err(|_| refused(format!("expected a number, found '{value}'")))?;
+        if !number.is_finite() || number < 0.0 {
+            return Err(refused(format!(
+                "expected a number of 0 or more, found '{value}'"
+            )));
+        }
         let field = name
             .split_once('.')
             .and_then(|(table, field)| document.get_mut(table)?.get_mut(field));
         let Some(field) = field else {
-            let known = names(&json!(parameters)).join(", ");
+            let known = names(&json!(Parameters::default())).join(", ");
             return Err(refused(format!("expected one of {known}")));
         };
         // Sizes and counts are whole numbers, however they are written.
         *field = match field.is_u64() {
-            true if number >= 0.0 && number.fract() == 0.0 && number < 1e18 => json!(number as u64),
+            true if number.fract() == 0.0 && number <= 1e18 => json!(number as u64),
             true => {
                 return Err(refused(format!("expected a whole number, found '{value}'")));
             }
             false => json!(number),
         };
+        // One at a time, for serde does not say which one does not fit.
+        parameters =
+            serde_json::from_value(document.clone()).map_err(|error| refused(error.to_string()))?;
     }
-    let parameters: Parameters = serde_json::from_value(document)
-        .map_err(|error| Error::invalid(format!("--set: {error}")))?;
     parameters.check()?;
     Ok(parameters)
 }
@@ -223,7 +227,7 @@ fn document_of(burst: &Burst, outcome: &Simulated, formula_s: Option<f64>) -> Va
         "bytes_per_rank": burst.bytes_per_rank,
         "cached": burst.cached,
         "time_s": outcome.time_s,
-        "rate_bytes_per_s": burst.total_bytes() as f64 / outcome.time_s,
+        "rate_bytes_per_s": burst.rate_bytes_per_s(outcome.time_s),
         "streams_per_server": outcome.streams_per_server,
         "disk_requests": outcome.disk_requests,
         "head_moves": outcome.positionings,
@@ -232,21 +236,9 @@ fn document_of(burst: &Burst, outcome: &Simulated, formula_s: Option<f64>) -> Va
     })
 }
 
-fn rate_mb_per_s(burst: &Burst, outcome: &Simulated) -> f64 {
-    burst.total_bytes() as f64 / 1e6 / outcome.time_s
-}
-
 fn through(cached: bool) -> &'static str {
     match cached {
         true => "page cache",
         false => "write-through",
-    }
-}
-
-fn mode_of(mode: BurstMode) -> Mode {
-    match mode {
-        BurstMode::Traditional => Mode::Traditional,
-        BurstMode::Vertical => Mode::Vertical,
-        BurstMode::Orchestrated => Mode::Orchestrated,
     }
 }
