@@ -140,7 +140,7 @@ class Streams:
     def most(self):
         self.over.set()
         self.thread.join()
-        return self.found
+        return self.found or None  # nothing was seen of a burst that short
 
 
 def open_files(pid):
