@@ -249,6 +249,7 @@ switches! {
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";
+    StoreRest = "store-rest", "that what waits for the next write to a server is sent before a sync", "orcheck-server served small_writes";
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
@@ -258,6 +259,7 @@ switches! {
     Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server served beyond_its_quota";
     PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
     PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull half_of_the_memory";
+    OrdinaryShare = "ordinary-share", "that ordinary traffic keeps its share of a server's disk", "orcheck-server room keep_their_share";
     ScrubRate = "scrub-rate", "that scrubbing reads no faster than it was told", "orcheck-io paced no_faster";
     ScrubPruned = "scrub-pruned", "that what was pruned while it was scrubbed is not called damaged", "orcheck-engine reading removed_while";
     ScrubDue = "scrub-due", "that scrubbing reads what lies there again when it is due", "orcheck-engine reading due_again";

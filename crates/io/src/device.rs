@@ -59,12 +59,34 @@ impl Device {
         };
         let len = self.stat.read_at(&mut text, 0).map_err(|e| gone(&e))?;
         let text = String::from_utf8_lossy(&text[..len]);
-        let mut fields = text.split_ascii_whitespace().map(str::parse::<u64>);
-        match (fields.nth(2), fields.nth(3)) {
-            (Some(Ok(read)), Some(Ok(written))) => {
-                Ok(read.saturating_add(written).saturating_mul(SECTOR_BYTES))
-            }
-            _ => Err(gone(&format_args!("expected numbers, found {text:?}"))),
+        moved_in(&text).ok_or_else(|| gone(&format_args!("expected numbers, found {text:?}")))
+    }
+}
+
+/// Bytes read and written, of the kernel's line about a disk: the third and the seventh number are their sectors.
+fn moved_in(stat: &str) -> Option<u64> {
+    let mut fields = stat.split_ascii_whitespace();
+    let mut sectors = |skip| fields.nth(skip)?.parse::<u64>().ok();
+    let (read, written) = (sectors(2)?, sectors(3)?);
+    Some(read.saturating_add(written).saturating_mul(SECTOR_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::moved_in;
+
+    // Breaks if: requests, merged ones or milliseconds are taken for sectors.
+    #[test]
+    fn a_line_of_the_kernel_is_read() {
+        let line = "  130391     5713 10276578    71230   227046   207440 34500976   385016        0   119764   471041\n";
+        assert_eq!(moved_in(line), Some((10_276_578 + 34_500_976) * 512));
+        // A disk without moving parts tells of discards and flushes behind them.
+        assert_eq!(
+            moved_in(&format!("{} 1 2 3 4 5 6", line.trim_end())),
+            moved_in(line)
+        );
+        for strange in ["", "1 2 3 4 5 6", "1 2 x 4 5 6 7", "1 2 3 4 5 6 -7"] {
+            assert_eq!(moved_in(strange), None, "{strange:?}");
         }
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! Survives: counters that stand still (no ordinary traffic, then). Not here: the counters, waiting (`intake.rs`).
 
+use orcheck_format::sabotage::{Switch, off};
 use std::time::Duration;
 
 /// Traffic below this, in bytes per second, is none: the file system itself writes now and then.
@@ -119,7 +120,12 @@ impl Room {
     }
 
     fn charge(&mut self, seen: Seen) {
-        let due = self.share * self.alone * seen.took.as_secs_f64();
+        // Breaks if: nothing is owed; the server would write as if it were alone.
+        let share = match off(Switch::OrdinaryShare) {
+            true => 0.0,
+            false => self.share,
+        };
+        let due = share * self.alone * seen.took.as_secs_f64();
         // What they got beyond their share counts against what they are owed, not against what will be.
         self.owed = (self.owed + due - seen.moved_bytes as f64).max(0.0);
     }

@@ -33,13 +33,16 @@ impl Ledger {
         }
     }
 
-    /// What was acknowledged at a level counts no longer: the trial has taken a part of it away for good.
-    pub fn give_up(root: &Path, level: Level) {
+    /// What was acknowledged at a level up to a step counts no longer: the trial has taken a part of it away for good.
+    pub fn give_up(root: &Path, level: Level, last: u64) {
         let path = root.join("ledger");
         let text = std::fs::read_to_string(&path).unwrap();
         let kept = text.lines().filter(|line| {
             let mut words = line.split(' ').skip(1);
-            words.next() != Some("acked") || words.nth(1) != Some(&level.to_string())
+            let acked = words.next() == Some("acked");
+            let step = words.next().and_then(|step| step.parse().ok());
+            let given_up = step.is_some_and(|step: u64| step <= last);
+            !(acked && given_up && words.next() == Some(&level.to_string()))
         });
         std::fs::write(
             &path,

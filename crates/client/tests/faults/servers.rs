@@ -21,7 +21,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const CHECKPOINTS: u64 = 4;
@@ -375,12 +375,16 @@ pub fn a_server_comes_back_with_an_empty_disk() {
         let scratch = Scratch::in_memory("server");
         let root = scratch.path();
         let hook = Named::at(root, keys[n].clone(), Do::Kill);
+        let last = AtomicU64::new(0);
         let ends = run(SERVED_PAIR, root, &hook, CHECKPOINTS, &|_| {}, &|| {
-            empty(root)
+            empty(root);
+            let begun = Story::read(root).run(1).begun;
+            last.store(begun.last().copied().unwrap_or(0), Ordering::Relaxed);
         });
         let (ended, server, struck) = ends;
-        // Half of each checkpoint of that level is gone; the nodes' own disks have all of it.
-        Ledger::give_up(root, Level::Global);
+        // Half of each checkpoint of that level is gone; the nodes' own disks have all of it. Those that began later have
+        // to be there.
+        Ledger::give_up(root, Level::Global, last.into_inner());
         Outcome::of(struck, judge(SERVED_PAIR, root, (ended, server), true))
     });
     let names: Vec<String> = keys

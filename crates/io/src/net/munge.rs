@@ -27,7 +27,7 @@ use orcheck_format::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Where munged listens, if that is not where libmunge looks.
 pub const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
@@ -254,12 +254,11 @@ pub(super) fn seal(caller: &AsUser) -> Result<(Key, Vec<u8>)> {
     asked.set(OPT_MAC, MAC_SHA256)?;
     asked.set(OPT_UID_RESTRICTION, caller.server_uid.cast_signed())?;
     let key: [u8; KEY_BYTES] = random_bytes();
-    let mut payload = [LABEL.as_slice(), &key].concat();
+    let payload = Zeroizing::new([LABEL.as_slice(), &key].concat());
     let mut made: *mut c_char = ptr::null_mut();
     let (from, len) = (payload.as_ptr().cast(), payload.len() as c_int);
     // SAFETY: the payload is so long and lives during the call; the credential comes as memory of malloc.
     let code = unsafe { (asked.library.encode)(&raw mut made, asked.context, from, len) };
-    payload.zeroize();
     asked.check(code, "make a credential")?;
     // SAFETY: after success it is a text that ends in NUL, from malloc, and nobody else has it.
     let credential = unsafe {
@@ -302,7 +301,7 @@ pub(super) fn open(
             &raw mut gid,
         )
     };
-    let mut payload = Vec::new();
+    let mut payload = Zeroizing::new(Vec::new());
     if !made.is_null() {
         let count = usize::try_from(len).unwrap_or(0);
         // SAFETY: memory of malloc that holds so many bytes (also for a credential that is too old or repeated), which
@@ -329,15 +328,7 @@ pub(super) fn open(
     let key = payload
         .strip_prefix(&LABEL)
         .and_then(|key| key.try_into().ok());
-    payload_wiped(key, payload).map(|key| (key, uid))
-}
-
-fn payload_wiped(
-    key: Option<[u8; KEY_BYTES]>,
-    mut payload: Vec<u8>,
-) -> std::result::Result<[u8; KEY_BYTES], u8> {
-    payload.zeroize();
-    key.ok_or(refusal::STRANGE)
+    key.map(|key| (key, uid)).ok_or(refusal::STRANGE)
 }
 
 /// What a caller says when its credential was refused.

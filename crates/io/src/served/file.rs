@@ -195,6 +195,8 @@ impl ServedFile {
             // Space is reserved for what comes: it need not wait for what was written.
             let refused = match ask {
                 Ask::Allocate(_) => None,
+                // Breaks if: it is left behind; a sync would speak of bytes that never came.
+                Ask::Sync if off(Switch::StoreRest) => None,
                 _ => held.send_rest()?,
             };
             refused.map_or_else(|| held.line.ask(ask), Ok)
