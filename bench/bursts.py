@@ -82,7 +82,7 @@ class Bed(Held):
         """One burst of so many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
         did meanwhile. fresh: with empty caches."""
         chunk = chunk_of(size)
-        pool = (-(-size // chunk) + 2) * chunk * per_node
+        pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
         places = [f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}" for name in self.cluster.servers]
         options = os.path.join(self.cluster.work, "options")
         with open(options, "w") as file:
