@@ -55,7 +55,8 @@ pub use parameters::{Calibration, Case, Client, Disk, Fixed, Network, Parameters
 
 /// Steps of a simulation, at most. A request costs [`REQUEST_STEPS`] and one for each pair of a node and a server that may be on
 /// the wire, each link and each command among which the disk chooses. Measured on one core of an AMD EPYC (release build): 0.2 to
-/// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes; 0.1 to 7 ns a step. So many steps are 2 minutes.
+/// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below so many steps took 34 s
+/// (traditional, 32 × 8 ranks on 4) and 80 s (orchestrated, 4,001 nodes on 250).
 const STEPS_MAX: u64 = 1 << 34;
 const REQUEST_STEPS: u64 = 64;
 /// Streams of a burst, and pairs of nodes and servers, at most.
