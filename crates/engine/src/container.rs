@@ -44,7 +44,9 @@ use std::sync::Arc;
 /// Stripe unit of mode `traditional`.
 pub const STRIPE_BYTES: u64 = STRIPE_UNIT_BYTES;
 
-/// A stream whose length is not known is given room in steps of this size.
+/// A stream whose length is not known is given room in steps of this size, and no more is reserved of what is likely to
+/// follow: containers that grow side by side then lie in long runs, and not between each other. (Reserving in memory costs
+/// time, and a small container must not fill a small quota.)
 const ROOM_BYTES: u64 = 64 << 20;
 
 /// Where a container goes.
@@ -57,6 +59,8 @@ pub struct Target {
     pub stripes: Vec<(u32, Arc<dyn Dir>)>,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
+    /// How many ranks are going to be in it.
+    pub ranks: u64,
 }
 
 struct Store {
@@ -65,6 +69,8 @@ struct Store {
     dir: Arc<dyn Dir>,
     name: String,
     at: u64,
+    /// Up to where space is reserved.
+    reserved: u64,
 }
 
 impl Store {
@@ -87,7 +93,25 @@ impl Store {
             dir: Arc::clone(dir),
             name,
             at: 0,
+            reserved: 0,
         })
+    }
+
+    /// Reserves space for so many more bytes, and for `besides` that may follow if there is room for them.
+    fn reserve(&mut self, more: u64, besides: u64) -> Result<()> {
+        let end = self.at + more;
+        if end <= self.reserved {
+            return Ok(());
+        }
+        let with = end + besides.min(ROOM_BYTES);
+        self.reserved = match self.file.allocate(with) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && with > end => {
+                self.file.allocate(end)?;
+                end
+            }
+            reserved => reserved.map(|()| with)?,
+        };
+        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -127,6 +151,7 @@ pub struct ContainerWriter {
     main: Store,
     stripes: Vec<Store>,
     manifest: Manifest,
+    ranks: u64,
     /// Older steps that the ranks refer to.
     refers_to: BTreeSet<u64>,
     stream: Option<Stream>,
@@ -152,8 +177,6 @@ struct Stream {
     announced: Announced,
     at: u64,
     base: u64,
-    /// Where the room in the file ends that was asked for.
-    room: u64,
     /// Physical offset of every stripe unit so far.
     units: Vec<u64>,
 }
@@ -198,6 +221,7 @@ impl ContainerWriter {
                 ranks: Vec::new(),
             },
             header,
+            ranks: target.ranks,
             header_crc: 0,
             used: target.server,
             main,
@@ -278,22 +302,24 @@ impl ContainerWriter {
         } else {
             stream_len_bytes
         };
-        let mut room = u64::MAX;
+        // The others are likely to be as long.
+        let others = self
+            .ranks
+            .saturating_sub(self.manifest.ranks.len() as u64 + 1);
         if self.encoded.is_some() {
             // Space is reserved as it is needed.
         } else if self.stripes.is_empty() {
-            let end = self.main.at + 4 * BLOCK_BYTES as u64 + now_bytes;
-            self.main.file.allocate(end)?;
-            if may_shrink {
-                room = end;
-            }
+            let now_bytes = 4 * BLOCK_BYTES as u64 + now_bytes;
+            self.main
+                .reserve(now_bytes, others.saturating_mul(now_bytes))?;
         } else {
             let units = stream_len_bytes
                 .div_ceil(STRIPE_BYTES)
                 .div_ceil(self.stripes.len() as u64);
-            for store in &self.stripes {
+            let now_bytes = units * STRIPE_BYTES;
+            for store in &mut self.stripes {
                 self.used = store.server;
-                store.file.allocate(store.at + units * STRIPE_BYTES)?;
+                store.reserve(now_bytes, others.saturating_mul(now_bytes))?;
             }
         }
         self.used = self.main.server;
@@ -304,7 +330,6 @@ impl ContainerWriter {
             announced,
             at: 0,
             base,
-            room,
             units: Vec::new(),
         });
         Ok(())
@@ -327,11 +352,8 @@ impl ContainerWriter {
             )));
         }
         if self.stripes.is_empty() {
-            if self.main.at + len_bytes > stream.room {
-                let left_bytes = most_bytes - stream.at;
-                stream.room = self.main.at + left_bytes.min(len_bytes.max(ROOM_BYTES));
-                self.main.file.allocate(stream.room)?;
-            }
+            let left_bytes = most_bytes - stream.at - len_bytes;
+            self.main.reserve(len_bytes, left_bytes)?;
             pool.write_to(
                 self.main.file.as_ref(),
                 pool_at_bytes,

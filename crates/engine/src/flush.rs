@@ -351,7 +351,7 @@ impl Flusher {
         holders: &mut Vec<u32>,
     ) -> std::result::Result<(Target, Option<u32>), (Option<u32>, Error)> {
         let places = &self.context.places;
-        let direct = self.context.direct;
+        let (direct, ranks) = (self.context.direct, self.context.ranks.len() as u64);
         if level != Level::Global {
             let mut dir = places.node.clone().ok_or_else(|| {
                 let error = format!("level {level} has no directory");
@@ -367,6 +367,7 @@ impl Flusher {
                     server: 0,
                     stripes: Vec::new(),
                     direct,
+                    ranks,
                 },
                 None,
             ));
@@ -404,6 +405,7 @@ impl Flusher {
                 server,
                 stripes,
                 direct,
+                ranks,
             },
             Some(server),
         ))

@@ -93,6 +93,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
         server: 0,
         stripes,
         direct: false,
+        ranks: 1,
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()

@@ -251,6 +251,7 @@ switches! {
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";
     StoreRest = "store-rest", "that what waits for the next write to a server is sent before a sync", "orcheck-server served small_writes";
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
+    NamesCounted = "names-counted", "that a directory is synced after a name in it changed", "orcheck-server lib something_changed";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
     MungeFresh = "munge-fresh", "that a MUNGE credential which is too old or was used before is refused", "orcheck-io munge used_before";

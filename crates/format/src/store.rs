@@ -51,6 +51,16 @@ impl StoreDir {
         }))
     }
 
+    /// The directory that this one is in; none above what belongs to the caller.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        match self.0.rsplit_once('/') {
+            Some((above, _)) => Some(Self(above.to_owned())),
+            None if self.0.is_empty() => None,
+            None => Some(Self::default()),
+        }
+    }
+
     /// The names, from the top.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|_| !self.0.is_empty())

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// What every piece of memory is aligned to: what direct I/O asks for at most.
 const ALIGNMENT: usize = 4096;
 /// Bytes of one file that are written before another file has its turn.
-const RUN_BYTES: u64 = 32 << 20;
+const RUN_BYTES: u64 = 128 << 20;
 
 pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,6 +16,7 @@
 
 mod ahead;
 mod intake;
+mod names;
 pub mod pull;
 mod quota;
 pub mod room;
@@ -24,6 +25,7 @@ mod sharing;
 
 use ahead::Slots;
 use intake::{Intake, Memory, guard};
+use names::Names;
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
@@ -124,6 +126,8 @@ pub(crate) struct Shared {
     /// Bytes that were read for nobody; see [`Stopper::read_beside`].
     beside_bytes: Arc<AtomicU64>,
     sharing: OnceLock<Arc<Sharing>>,
+    /// Names that are durable.
+    pub(crate) names: Names,
     files: AtomicU64,
     stopping: Arc<AtomicBool>,
     /// When bytes of a file were moved last, in ms of the clock.
@@ -335,6 +339,7 @@ impl Server {
             slots: Arc::new(Slots::new(DISK_THREADS)),
             beside_bytes: Arc::default(),
             sharing: OnceLock::new(),
+            names: Names::default(),
             files: AtomicU64::new(0),
             stopping: Arc::default(),
             moved_ms: AtomicU64::new(0),

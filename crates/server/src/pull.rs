@@ -378,7 +378,8 @@ impl Pull {
                     && on_the_way < self.limits.window
                     && !self.has_its_share(stream)
                     && !(of_job >= half && self.others_want(stream.job));
-                may.then_some((of_job, on_the_way, *id))
+                // Of one job the one whose turn began first: its bytes lie in a row on the disk, so it is not to run dry.
+                may.then_some((of_job, stream.since, *id))
             };
             let Some((.., id)) = self.active.iter().filter_map(may).min() else {
                 break;

@@ -412,7 +412,8 @@ impl Session {
             Ask::Create(dir, name, direct) => {
                 self.close_quietly();
                 self.job = job_of(self.whose.tenant, &dir);
-                let dir = self.dir(&dir)?;
+                let place = (self.whose.tenant, dir);
+                let dir = self.dir(&place.1)?;
                 let cached = self.shared.order == Order::Arrival { cached: true };
                 let how = if direct && !cached {
                     Create::Direct
@@ -420,7 +421,9 @@ impl Session {
                     Create::Buffered
                 };
                 let instance = self.shared.instance();
-                let file = self.patiently(|| dir.create(&name, how))?;
+                let file = self.patiently(|| dir.create(&name, how));
+                self.shared.names.changed(&place);
+                let file = file?;
                 let is_direct = u64::from(file.is_direct());
                 let gathers = u64::from(self.shared.order == Order::Pulled);
                 let told = vec![is_direct, file.alignment_bytes().into(), instance, gathers];
@@ -441,37 +444,49 @@ impl Session {
     fn change(&mut self, ask: Ask) -> Result<Vec<u64>> {
         // Asked for before: this name, too, may be among those that are lost meanwhile.
         let instance = self.shared.instance();
+        let (Ask::Rename(dir, ..)
+        | Ask::RenameNew(dir, ..)
+        | Ask::Remove(dir, _)
+        | Ask::RemoveChild(dir, _)) = &ask
+        else {
+            return Err(Error::internal(format!("{ask:?} changes no name")));
+        };
+        let place = (self.whose.tenant, dir.clone());
+        let dir = self.dir(&place.1)?;
+        let changed = self.change_in(&*dir, ask);
+        // Where it failed it may have happened all the same.
+        self.shared.names.changed(&place);
+        changed.map(|()| vec![instance])
+    }
+
+    fn change_in(&mut self, dir: &dyn Dir, ask: Ask) -> Result<()> {
         match ask {
-            Ask::Rename(dir, from, to) => {
-                let dir = self.dir(&dir)?;
-                let replaced = self.counted(&*dir, &to);
+            Ask::Rename(_, from, to) => {
+                let replaced = self.counted(dir, &to);
                 self.patiently(|| dir.rename(&from, &to))?;
                 self.whose.quota.give(replaced);
             }
-            Ask::RenameNew(dir, from, to) => {
-                let dir = self.dir(&dir)?;
-                self.patiently(|| dir.rename_new(&from, &to))?;
-            }
-            Ask::Remove(dir, name) => {
-                let dir = self.dir(&dir)?;
-                let removed = self.counted(&*dir, &name);
+            Ask::RenameNew(_, from, to) => self.patiently(|| dir.rename_new(&from, &to))?,
+            Ask::Remove(_, name) => {
+                let removed = self.counted(dir, &name);
                 self.patiently(|| dir.remove(&name))?;
                 self.whose.quota.give(removed);
             }
-            Ask::RemoveChild(dir, name) => {
-                let dir = self.dir(&dir)?;
-                self.patiently(|| dir.remove_child(&name))?;
-            }
+            Ask::RemoveChild(_, name) => self.patiently(|| dir.remove_child(&name))?,
             other => return Err(Error::internal(format!("{other:?} changes no name"))),
         }
-        Ok(vec![instance])
+        Ok(())
     }
 
     fn about_dir(&mut self, ask: Ask) -> Result<Vec<u64>> {
         match ask {
             Ask::SyncNames(dir) => {
-                let dir = self.dir(&dir)?;
-                let synced = self.patiently(|| dir.sync());
+                let place = (self.whose.tenant, dir);
+                let dir = self.dir(&place.1)?;
+                let shared = Arc::clone(&self.shared);
+                // Others may be doing it: that is no disturbance of ours.
+                let synced =
+                    self.beside(|| shared.names.sync(&place, || shared.at_disk(|| dir.sync())));
                 // Breaks if: only this caller is told; the disk tells of its loss once.
                 synced.inspect_err(|_| self.shared.names_lost())?;
                 // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
@@ -479,14 +494,19 @@ impl Session {
             }
             Ask::Child(dir, create) => {
                 let root = Arc::clone(&self.whose.root);
-                self.patiently(|| {
+                let above = dir.parent().filter(|_| create);
+                let made = self.patiently(|| {
                     let mut at = root;
                     let names: Vec<&str> = dir.names().collect();
                     for (index, name) in names.iter().enumerate() {
                         at = at.child(name, create && index + 1 == names.len())?;
                     }
                     Ok(vec![])
-                })
+                });
+                if let Some(above) = above {
+                    self.shared.names.changed(&(self.whose.tenant, above));
+                }
+                made
             }
             Ask::Facts(dir) => {
                 let dir = self.dir(&dir)?;

@@ -15,7 +15,7 @@ use crate::encoding::{Binding, Body, Bounce, ContainerKey, EncodePiece};
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Encoding, SEAL_BYTES};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
@@ -24,15 +24,13 @@ use std::collections::BTreeMap;
 
 /// A stored piece from this length on is written straight from the pool.
 const DIRECT_FROM_BYTES: u64 = 64 << 10;
-/// Nobody knows how much there will be: as much space as is used already is reserved besides, at least and at most so
-/// much. (Reserving in memory costs time, and a small container must not fill a small quota.)
-const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Nobody knows how much there will be: as much space as is used already is reserved besides, and at least so much.
+const BESIDES_LEAST_BYTES: u64 = 1 << 20;
 
 /// What a container writer needs besides, when it encodes.
 pub(super) struct Encoded {
     bounce: Bounce,
     key: Option<ContainerKey>,
-    reserved: u64,
     /// The pieces of the rank whose stream is being written, by their place in the rank's own stream.
     pieces: BTreeMap<u64, Extent>,
 }
@@ -42,15 +40,13 @@ impl Encoded {
         Encoded {
             bounce: Bounce::new(),
             key,
-            reserved: 0,
             pieces: BTreeMap::new(),
         }
     }
 
     fn write(&mut self, main: &mut Store, all: bool) -> Result<()> {
-        let reserved = &mut self.reserved;
         self.bounce.drain(all, |blocks| {
-            reserve(main, reserved, blocks.len() as u64)?;
+            reserve(main, blocks.len() as u64)?;
             main.write(blocks)
         })
     }
@@ -91,25 +87,9 @@ impl Encoded {
     }
 }
 
-/// Reserves space ahead of a write; a file system without room for the reserve decides at the write.
-fn reserve(main: &Store, reserved: &mut u64, more: u64) -> Result<()> {
-    let end = main.at + more;
-    if end <= *reserved {
-        return Ok(());
-    }
-    let ahead = end + end.clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
-    match main.file.allocate(ahead) {
-        Ok(()) => {
-            *reserved = ahead;
-            Ok(())
-        }
-        Err(error) if error.kind() == ErrorKind::NoSpace => {
-            main.file.allocate(end)?;
-            *reserved = end;
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+/// Reserves space ahead of a write.
+fn reserve(main: &mut Store, more: u64) -> Result<()> {
+    main.reserve(more, (main.at + more).max(BESIDES_LEAST_BYTES))
 }
 
 impl ContainerWriter {
@@ -154,7 +134,7 @@ impl ContainerWriter {
         let at = self.main.at + encoded.bounce.len_bytes();
         let mut from_pool = 0;
         if direct {
-            reserve(&self.main, &mut encoded.reserved, blocks)?;
+            reserve(&mut self.main, blocks)?;
             pool.write_to(self.main.file.as_ref(), pool_at_bytes, blocks, at)?;
             self.main.at += blocks;
             from_pool = blocks;

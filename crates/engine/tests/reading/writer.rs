@@ -5,10 +5,11 @@ use orcheck_engine::commit::{make_visible, name_of};
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
-use orcheck_format::container::{ContainerHeader, encode_rank_record};
+use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
-use orcheck_io::{Dir, Pool, PoolShape};
+use orcheck_io::testing::FaultPlan;
+use orcheck_io::{Dir, Pool, PoolShape, Verdict, open_dir};
 use std::sync::Arc;
 
 fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {
@@ -81,6 +82,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
         server: 0,
         stripes: Vec::new(),
         direct: false,
+        ranks: 1,
     };
     let mut writer = ContainerWriter::create(header, "n0", &target, None)
         .ok()
@@ -193,6 +195,10 @@ fn pool() -> Pool {
 }
 
 fn created(dir: &Arc<dyn Dir>, incompat: u64) -> ContainerWriter {
+    created_for(dir, incompat, 1)
+}
+
+fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter {
     let header = ContainerHeader {
         features: Features {
             incompat,
@@ -214,6 +220,7 @@ fn created(dir: &Arc<dyn Dir>, incompat: u64) -> ContainerWriter {
         server: 0,
         stripes: Vec::new(),
         direct: false,
+        ranks,
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()
@@ -292,6 +299,55 @@ fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
         assert_eq!(found.is_err(), refused, "{found:?}");
         writer.abort();
     }
+    pool.give(chunk);
+}
+
+// Breaks if: space is reserved rank by rank: containers that grow side by side would lie between each other on the disk; or
+// if what may follow has to be there.
+#[test]
+fn space_is_reserved_for_all_ranks_at_once_where_there_is_room() {
+    let pool = pool();
+    let chunk = pool.try_take(0).unwrap();
+    let scratch = Scratch::new();
+    let path = scratch.dir("a");
+    let mut lens = Vec::new();
+    for (full, asked) in [(false, 1), (true, 5)] {
+        let plan = FaultPlan::record();
+        let plan = match full {
+            // Never room for two.
+            true => (1..3).fold(plan, |plan, n| {
+                plan.at_site("file.allocate", 2 * n - 1, Verdict::Fail(28))
+            }),
+            false => plan,
+        };
+        let (plan, steps) = plan.steps();
+        let dir = open_dir(&path, steps).unwrap();
+        let mut writer = created_for(&dir, 0, 3);
+        for rank in 0..3 {
+            let announced = Announced {
+                stream_len_bytes: 4096,
+                cut_bytes: 4096,
+                may_shrink: false,
+            };
+            writer.begin_rank(rank, announced).unwrap();
+            writer.append(&pool, 0, 4096).unwrap();
+            let (mut one, _) = decode_rank_record(&record(0, 4096, None)).unwrap();
+            one.rank = rank;
+            let framed = encode_rank_record(&one);
+            writer
+                .end_rank(framed, &[], &mut Ledger::default())
+                .unwrap();
+        }
+        let container = writer.finish().ok().unwrap();
+        let seen = plan.seen();
+        let allocated = seen.iter().filter(|step| step.site == "file.allocate");
+        assert_eq!(allocated.count(), asked, "full: {full}");
+        let len = std::fs::metadata(path.join(&container.file)).unwrap().len();
+        assert_eq!(len, container.len_bytes);
+        lens.push(len);
+        std::fs::remove_file(path.join(&container.file)).unwrap();
+    }
+    assert_eq!(lens[0], lens[1]);
     pool.give(chunk);
 }
 
