@@ -105,13 +105,14 @@ def drop_caches():
 
 
 class Disks(Held):
-    """See the module. names: one disk each. file_system=False: the devices alone. model: what differs from MODEL."""
+    """See the module. names: one disk each. file_system=False: the devices alone. touch=True: memory of its whole size is
+    taken at once. model: what differs from MODEL."""
 
-    def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, **model):
+    def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, touch=False, **model):
         why = missing()
         if why:
             raise HeldError(why)
-        self.names, self.size_bytes, self.file_system, self.backing = list(names), size_bytes, file_system, backing
+        self.names, self.size_bytes, self.file_system, self.backing, self.touch = list(names), size_bytes, file_system, backing, touch
         self.model, self.loops, self.guard = {**MODEL, **model}, {}, None
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
@@ -131,6 +132,8 @@ class Disks(Held):
         os.makedirs(raw)
         words = {"size": self.size_bytes, "rate": self.model["rate_bytes_per_s"], "seek-ms": self.model["seek_ms"],
                  "revolution-ms": self.model["revolution_ms"], "depth": self.model["depth"]}
+        if self.touch:
+            words["touch"] = 1
         if self.backing:
             words["backing"] = os.path.join(self.backing, name)
         with open(raw + ".log", "wb") as log:

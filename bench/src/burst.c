@@ -101,6 +101,18 @@ static int allreduce_min(void *ctx, int64_t *v, size_t n) {
     return 0;
 }
 
+/* A program computes before its first checkpoint, and the library makes its memory ready meanwhile: waits until the processors
+ * have been idle for a moment. */
+static void compute_a_while(void) {
+    const struct timespec look = {.tv_nsec = 250000000};
+    int idle = 0;
+    for (int looks = 0; looks < 60 && idle < 3; looks++) {
+        const Processors before = processors();
+        nanosleep(&look, NULL);
+        idle = busy(before, processors()) < 0.1 ? idle + 1 : 0;
+    }
+}
+
 /* ---- one burst --------------------------------------------------------------------------------- */
 static const char *text_of(const char *path) {
     static char text[16384];
@@ -120,6 +132,8 @@ static void burst(Member *me, const char *options, size_t size) {
     for (size_t i = 0; i < size / 8; i++) state[i] = ((uint64_t)rank << 40) + i;
     TRY(orc_open(&session, "burst", &collective, options));
     TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
+    members_meet();
+    if (me->rank == 0) compute_a_while();
     members_meet();
     const Processors before = me->rank ? (Processors){0} : processors();
     members_meet();

@@ -1,12 +1,13 @@
 /* A disk with one head, as a file: what seek-bound devices do to interleaved streams, on a machine that has none.
  *
  *   disk MOUNTPOINT --size BYTES [--rate 90000000] [--seek-ms 8.5] [--settle-ms 1] [--revolution-ms 8.3] [--depth 32]
- *                   [--backing FILE]
+ *                   [--backing FILE] [--touch 1]
  *
  * A FUSE file system (libfuse3, low level) with two files: `disk`, which a loop device in direct mode makes a block
  * device (cluster/disks.py does that), and `stats`. Says "ready" on its standard output once mounted, and runs until
  * it is unmounted or ended by SIGTERM, SIGINT or SIGHUP. Bytes are really kept: in memory, or in a sparse FILE, which
- * is less exact, for the real disk below it takes part.
+ * is less exact, for the real disk below it takes part. --touch: all memory is taken at the start, so that no request waits
+ * for pages, which a virtual machine may have to get from its host, with a processor each.
  *
  * The model. What a request takes is the time to get there and its bytes at --rate:
  *   - it begins where the last one ended: no time to get there;
@@ -335,10 +336,12 @@ static double positive(const char *name, const char *text) {
 
 int main(int argc, char **argv) {
     const char *backing = NULL;
+    bool touch = false;
     if (argc < 2 || argv[1][0] == '-') die("usage: disk MOUNTPOINT --size BYTES [options]; see the head of disk.c");
     for (int i = 2; i < argc; i += 2) {
         const char *name = argv[i], *text = argv[i + 1];
         if (strcmp(name, "--backing") == 0) backing = text;
+        else if (strcmp(name, "--touch") == 0) touch = positive(name, text) > 0;
         else if (strcmp(name, "--size") == 0) model.size_bytes = (uint64_t)positive(name, text) / 4096 * 4096;
         else if (strcmp(name, "--rate") == 0) model.rate_bytes_per_s = positive(name, text);
         else if (strcmp(name, "--seek-ms") == 0) model.seek_s = positive(name, text) / 1e3;
@@ -355,6 +358,7 @@ int main(int argc, char **argv) {
                  backing ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, file, 0);
     if (bytes == MAP_FAILED) die("no memory for %" PRIu64 " bytes: %s", model.size_bytes, strerror(errno));
     madvise(bytes, model.size_bytes, MADV_HUGEPAGE); /* refused: slower to touch, nothing else */
+    if (touch && madvise(bytes, model.size_bytes, MADV_POPULATE_WRITE)) die("no memory to touch: %s", strerror(errno));
     prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0); /* not throttled by the dirty pages it writes; refused: likely never */
 
     char *words[] = {argv[0], "-o", "fsname=orcheck-disk,nodev,nosuid,noexec"};
