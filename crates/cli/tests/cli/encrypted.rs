@@ -54,6 +54,7 @@ fn write(site: &Site) -> std::path::PathBuf {
         server: 0,
         stripes: Vec::new(),
         direct: false,
+        ranks: 1,
     };
     let pool = Pool::create(PoolShape {
         chunk_bytes: 1 << 18,
