@@ -35,6 +35,7 @@ class Bed(Held):
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
         self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
         self.nodes, self.servers, self.pids, self.errors = [], {}, {}, tempfile.TemporaryFile()
+        self.small = {}  # what bursts of next to no bytes took, by whoever measures them
         self.limits = model.cannot_limit() is None
 
     def bring_up(self):
@@ -78,10 +79,11 @@ class Bed(Held):
             raise RuntimeError("the ranks ended: " + self.errors.read()[-4000:].decode(errors="replace"))
         return line
 
-    def burst(self, mode, order, nodes, per_node, size, disks=None, fresh=True):
+    def burst(self, mode, order, nodes, per_node, size, disks=None, fresh=True, like=None):
         """One burst of so many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
-        did meanwhile. fresh: with empty caches."""
-        chunk = chunk_of(size)
+        did meanwhile. fresh: with empty caches. like: chunks and dirty memory are those of a burst of so many bytes a rank."""
+        like = like or size
+        chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
         places = [f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}" for name in self.cluster.servers]
         options = os.path.join(self.cluster.work, "options")
@@ -89,7 +91,7 @@ class Bed(Held):
             file.write(f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n")
         if fresh:
             model.drop_caches()
-        dirty = max(size * nodes * per_node // 16 // len(self.where), 1 << 20)
+        dirty = max(like * nodes * per_node // 16 // len(self.where), 1 << 20)
         kept = disks.limit_dirty(dirty) if disks and self.limits else {}
         if disks:
             disks.reset()
