@@ -10,8 +10,9 @@
 //! 1. No more pieces are granted than were offered, and at most `window` of one stream are on the way.
 //! 2. Pieces in memory and pieces promised to streams that have a turn are together at most `pieces`; while another job
 //!    waits, one that has half of them gets no more.
-//! 3. While memory is free and fewer than `at_once` streams have a turn, nobody who offers waits: one slow stream delays
-//!    nobody else for longer than `stall`, and one that sends nothing for longer than `idle`.
+//! 3. While fewer than `at_once` streams have a turn, and memory is free, also for what it was granted in an earlier one, nobody
+//!    who offers waits: one slow stream delays nobody else for longer than `stall`, and one that sends nothing for longer
+//!    than `idle`.
 //! 4. No job waits while another one has two turns more than it, but for turns that have not ended yet.
 //!
 //! Survives: streams that stop, vanish, or send late what they were granted. Not here: threads, sockets and memory
@@ -279,21 +280,29 @@ impl Pull {
             let Some((&next, _)) = waiting.min_by_key(|(_, job)| (job.turns, job.last)) else {
                 break;
             };
-            self.turns += 1;
-            let Some(job) = self.jobs.get_mut(&next) else {
+            let Some(&id) = self.jobs.get(&next).and_then(|job| job.waiting.front()) else {
                 break;
             };
-            job.turns += 1;
-            job.last = self.turns;
-            if let Some(id) = job.waiting.pop_front() {
-                self.active.push(id);
-                if let Some(stream) = self.streams.get_mut(&id) {
-                    stream.turn = Turn::Has;
-                    stream.heard = now;
-                    stream.since = now;
-                    // What it was granted before may come now.
-                    grants.extend((stream.granted > 0).then_some((id, 0)));
-                }
+            let Some(granted) = self.streams.get(&id).map(|one| one.granted) else {
+                break;
+            };
+            // What it was granted before counts again with its turn: nobody gets more until there is memory for it.
+            if self.held + self.promised() + granted > self.bound() {
+                return grants;
+            }
+            self.turns += 1;
+            if let Some(job) = self.jobs.get_mut(&next) {
+                job.waiting.pop_front();
+                job.turns += 1;
+                job.last = self.turns;
+            }
+            self.active.push(id);
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.turn = Turn::Has;
+                stream.heard = now;
+                stream.since = now;
+                // It may come now.
+                grants.extend((granted > 0).then_some((id, 0)));
             }
         }
         self.grant(grants)
@@ -355,6 +364,15 @@ impl Pull {
         held + self.active.iter().map(promised).sum::<u32>()
     }
 
+    /// Pieces that may be held and promised together.
+    fn bound(&self) -> u32 {
+        // Breaks if: it is not kept; a server would want more than it has memory for.
+        match off(Switch::PullBound) {
+            true => u32::MAX,
+            false => self.limits.pieces,
+        }
+    }
+
     fn promised(&self) -> u32 {
         let of = |id| self.streams.get(id).map_or(0, |one: &Stream| one.granted);
         self.active.iter().map(of).sum()
@@ -363,12 +381,7 @@ impl Pull {
     /// One piece after the other, as long as there is memory and somebody who may have one: first those of the job that has
     /// the fewest.
     fn grant(&mut self, mut grants: Vec<Grant>) -> Vec<Grant> {
-        let bound = if off(Switch::PullBound) {
-            u32::MAX
-        } else {
-            self.limits.pieces
-        };
-        while self.held + self.promised() < bound {
+        while self.held + self.promised() < self.bound() {
             let may = |id: &u64| {
                 let stream = self.streams.get(id)?;
                 // What is coming counts: it is still on the way.

@@ -71,7 +71,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     // Breaks if: what is promised is not counted, or what is in memory.
     #[test]
@@ -213,6 +213,27 @@ fn a_stream_that_stops_delays_nobody_for_long() {
     assert_eq!(pull.tick(ms(1009)), []);
     assert_eq!(pull.due(), Some(ms(1010)));
     assert_eq!(pull.tick(ms(1010)), [(2, 1)]);
+}
+
+// Breaks if: a stream has a turn although memory for what it was granted before went to others meanwhile.
+#[test]
+fn what_was_granted_before_waits_for_memory_too() {
+    let mut pull = Pull::new(LIMITS);
+    assert_eq!(pull.offer(ms(0), 0, 0, 2 * PIECE), [(0, 2)]);
+    assert_eq!(pull.tick(ms(50)), []);
+    assert_eq!(pull.offer(ms(51), 1, 0, 6 * PIECE), [(1, 2)]);
+    for came in 1..=6 {
+        assert_eq!(pull.begins(ms(51 + came), 1, 0), Begins::Now);
+        pull.arrived(ms(51 + came), 1);
+    }
+    // All memory holds something.
+    for written in 0..2 {
+        assert_eq!(pull.begins(ms(60), 0, 0), Begins::Waits);
+        assert_eq!(pull.tick(ms(60)), []);
+        let grants = pull.freed(ms(61 + written), 0);
+        assert_eq!(grants, [(0, 0)][..written as usize]);
+    }
+    assert_eq!(pull.begins(ms(63), 0, 0), Begins::Now);
 }
 
 /// Lets whoever has a turn send; the pieces that came until the stream `id` may send one.
