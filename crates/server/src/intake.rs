@@ -154,6 +154,11 @@ impl Incoming {
         guard(&self.state).failed.get_or_insert(error);
     }
 
+    /// Tells what went wrong so far.
+    pub(crate) fn check(&self) -> Result<()> {
+        guard(&self.state).failed.clone().map_or(Ok(()), Err)
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         guard(&self.state).failed.is_some()
     }

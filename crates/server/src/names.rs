@@ -7,7 +7,7 @@
 //! 1. A sync is left out only when one that began after the last change of a name there has succeeded.
 //! 2. What is not known counts as changed. What is known is bounded by [`KNOWN_MAX`] directories.
 //!
-//! Survives: syncs that fail (the next caller syncs anew, and is told elsewhere that names may be lost). Not here: changes
+//! Survives: syncs that fail: the next caller syncs anew. That names may be lost is noted by what syncs, before that. Not here: changes
 //! by anybody who is not a caller of this server; they sync their own.
 
 use crate::intake::guard;
@@ -59,7 +59,7 @@ impl Names {
         }
     }
 
-    /// Makes durable what has changed till now, by `sync` if need be.
+    /// Makes durable what has changed till now, by `sync` if need be; others who want it wait until `sync` is over.
     pub(crate) fn sync(&self, place: &Place, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let known = self.known(place);
         let own = known.changes.load(Ordering::Acquire);

@@ -484,11 +484,13 @@ impl Session {
                 let place = (self.whose.tenant, dir);
                 let dir = self.dir(&place.1)?;
                 let shared = Arc::clone(&self.shared);
+                let sync = || {
+                    let synced = shared.at_disk(|| dir.sync());
+                    // Breaks if: only this caller is told, or those who wait for it sync first; the disk tells of its loss once.
+                    synced.inspect_err(|_| shared.names_lost())
+                };
                 // Others may be doing it: that is no disturbance of ours.
-                let synced =
-                    self.beside(|| shared.names.sync(&place, || shared.at_disk(|| dir.sync())));
-                // Breaks if: only this caller is told; the disk tells of its loss once.
-                synced.inspect_err(|_| self.shared.names_lost())?;
+                self.beside(|| shared.names.sync(&place, sync))?;
                 // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
                 Ok(vec![self.shared.instance()])
             }
@@ -580,7 +582,7 @@ impl Session {
         }
         let file = &incoming.file;
         if let Ask::Allocate(len) = *ask {
-            incoming.wait_for(usize::MAX)?;
+            incoming.check()?;
             // What came before is written meanwhile: this is about what will come.
             self.patiently(|| file.allocate(len))?;
             // The first pieces are wanted before they are offered.

@@ -11,7 +11,7 @@ use orcheck_io::{
 };
 use orcheck_server::{Config, Order, Server, Stopper, Tenant};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -94,6 +94,13 @@ impl Drop for Running {
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 255) as u8).collect()
+}
+
+/// Writes a file past the page cache and has it synced.
+fn write_whole(dir: &dyn Dir, name: &str, bytes: &[u8]) {
+    let file = dir.create(name, Create::Direct).unwrap();
+    file.write_at(bytes, 0).unwrap();
+    file.sync().unwrap();
 }
 
 fn ask(conn: &mut Conn, ask: Ask) -> Reply {
@@ -484,9 +491,7 @@ fn callers_that_stop_in_the_middle_keep_nobody_waiting() {
     }
     let dir = server.open(&scratch, 2);
     let bytes = pattern(8 * PIECE);
-    let file = dir.create("container", Create::Direct).unwrap();
-    file.write_at(&bytes, 0).unwrap();
-    file.sync().unwrap();
+    write_whole(&*dir, "container", &bytes);
     assert!(std::fs::read(scratch.path().join("two/container")).unwrap() == bytes);
 }
 
@@ -711,6 +716,31 @@ fn a_question_that_could_not_be_sent_is_asked_over_another_connection() {
     }
 }
 
+// Breaks if: who waits for the sync of another is told that names are durable, although the disk lost them: it says so once.
+#[test]
+fn names_that_a_disk_lost_are_lost_for_all_who_sync_at_once() {
+    for _ in 0..12 {
+        let scratch = Scratch::in_memory("names-lost");
+        let plan = FaultPlan::new().at_site("dir.sync", 1, Verdict::Fail(5));
+        let steps = plan.only_where("one").steps().1;
+        let server = Running::start(scratch.path(), steps, None);
+        let dirs = [server.open(&scratch, 1), server.open(&scratch, 1)];
+        let both = Barrier::new(2);
+        let synced = std::thread::scope(|scope| {
+            let one = |dir: &Arc<dyn Dir>, name: &str| {
+                let made = dir.create(name, Create::Buffered);
+                made.unwrap().close().unwrap();
+                both.wait();
+                dir.sync()
+            };
+            let [first, second] = &dirs;
+            let other = scope.spawn(move || one(second, "second"));
+            [one(first, "first"), other.join().unwrap()]
+        });
+        assert!(synced.iter().all(Result::is_err), "{synced:?}");
+    }
+}
+
 // Breaks if: a share that cannot be kept is promised.
 #[test]
 fn a_share_for_others_is_kept_or_refused() {
@@ -745,8 +775,6 @@ fn a_share_for_others_is_kept_or_refused() {
     };
     let dir = server.open(&scratch, 1);
     let bytes = pattern(10 * PIECE);
-    let file = dir.create("container", Create::Direct).unwrap();
-    file.write_at(&bytes, 0).unwrap();
-    file.sync().unwrap();
+    write_whole(&*dir, "container", &bytes);
     assert!(std::fs::read(scratch.path().join("one/container")).unwrap() == bytes);
 }
