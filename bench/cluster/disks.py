@@ -21,9 +21,8 @@ killed too, the next Disks on the same parent removes what was left. Only what l
 loop devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O
 errors).
 
-Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel limits no dirty memory
-(cannot_limit()); the comparison with the model's
-arithmetic (disktest.py).
+Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel limits no dirty
+memory (cannot_limit()); the comparison with the model's arithmetic (disktest.py).
 """
 import contextlib
 import glob

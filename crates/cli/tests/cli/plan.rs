@@ -137,78 +137,56 @@ fn what_is_wrong_with_a_result_file_is_named() {
     let good = model();
     // Breaks if: something is filled in, or the place of what is wrong is not told.
     for (at, value, says) in [
-        ("/server/window", None, "model.server.window: "),
-        ("/server", None, "model.server: "),
+        ("/server/window", "", "model.server.window: "),
+        ("/server", "", "model.server: "),
         (
             "/disk/rate_bytes_per_s",
-            Some(json!("fast")),
+            "\"fast\"",
             "model.disk.rate_bytes_per_s: ",
         ),
         (
             "/disk/rate_bytes_per_s",
-            Some(json!(0)),
+            "0",
             "disk.rate_bytes_per_s: expected 1 byte",
         ),
+        ("/client/in_flight", "1.5", "model.client.in_flight: "),
         (
             "/client/in_flight",
-            Some(json!(1.5)),
+            "1099511627776",
             "model.client.in_flight: ",
         ),
-        (
-            "/client/in_flight",
-            Some(json!(1u64 << 40)),
-            "model.client.in_flight: ",
-        ),
-        ("/network", Some(json!([])), "model.network"),
-        ("/network/speed", Some(json!(1)), "speed"),
+        ("/network", "[]", "model.network"),
+        ("/network/speed", "1", "speed"),
         (
             "/fixed",
-            Some(json!({"vertical_s": 1.0})),
+            r#"{"vertical_s": 1}"#,
             "model.fixed.orchestrated_s: ",
         ),
-        ("/cases", None, "model.cases: "),
+        ("/cases", "", "model.cases: "),
         (
             "/cases",
-            Some(json!([])),
+            "[]",
             "model.cases: expected a list of at least one burst",
         ),
-        (
-            "/cases/0",
-            Some(json!(7)),
-            "model.cases[0]: expected an object",
-        ),
-        ("/cases/0/nodes", None, "model.cases[0].nodes: "),
-        (
-            "/cases/0/nodes",
-            Some(json!("many")),
-            "model.cases[0].nodes: ",
-        ),
-        (
-            "/cases/0/nodes",
-            Some(json!(0)),
-            "cases[0]: nodes of a burst",
-        ),
-        (
-            "/cases/0/mode",
-            Some(json!("diagonal")),
-            "model.cases[0].mode: ",
-        ),
-        (
-            "/cases/0/measured_s",
-            Some(json!(-1)),
-            "cases[0]: measured_s: ",
-        ),
+        ("/cases/0", "7", "model.cases[0]: expected an object"),
+        ("/cases/0/nodes", "", "model.cases[0].nodes: "),
+        ("/cases/0/nodes", "\"many\"", "model.cases[0].nodes: "),
+        ("/cases/0/nodes", "0", "cases[0]: nodes of a burst"),
+        ("/cases/0/mode", "\"diagonal\"", "model.cases[0].mode: "),
+        ("/cases/0/measured_s", "-1", "cases[0]: measured_s: "),
         (
             "/cases/0/small",
-            Some(json!({"measured_s": 1})),
+            r#"{"measured_s": 1}"#,
             "model.cases[0].small: ",
         ),
         (
             "/cases/0/small",
-            Some(json!({"measured_s": 1, "bytes_per_rank": 1 << 30})),
+            r#"{"measured_s": 1, "bytes_per_rank": 1073741824}"#,
             "cases[0]: small.bytes_per_rank: ",
         ),
     ] {
+        // None: it is missing.
+        let value: Option<Value> = serde_json::from_str(value).ok();
         let mut model = good.clone();
         let (parent, name) = at.rsplit_once('/').unwrap();
         match (model.pointer_mut(parent).unwrap(), value) {

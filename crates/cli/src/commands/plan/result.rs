@@ -58,12 +58,7 @@ fn setup(model: Value, at: &str) -> std::result::Result<Calibration, String> {
                 false => return Err(format!("{at}.{table}: expected an object, found nothing")),
             }
         };
-        for field in fields
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name)
-        {
+        for field in names(fields) {
             let place = format!("{at}.{table}.{field}");
             let Some(value) = found.get(field) else {
                 return Err(format!("{place}: expected a number, found nothing"));
@@ -108,12 +103,7 @@ fn check_case(case: &Value, at: &str) -> std::result::Result<(), String> {
             measured_s: 1.0,
         }),
     });
-    for field in template
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name)
-    {
+    for field in names(&template) {
         let Some(value) = case.get(field) else {
             match field == "small" {
                 true => continue,
@@ -125,6 +115,11 @@ fn check_case(case: &Value, at: &str) -> std::result::Result<(), String> {
         serde_json::from_value::<Case>(tried).map_err(|error| format!("{at}.{field}: {error}"))?;
     }
     Ok(())
+}
+
+/// The names of an object's fields.
+fn names(object: &Value) -> impl Iterator<Item = &String> {
+    object.as_object().into_iter().flat_map(|map| map.keys())
 }
 
 fn kind(value: &Value) -> String {
