@@ -70,7 +70,7 @@ stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
     PROPTEST_CASES=$(some 20000) ORCHECK_TRIALS=$(some 20000)
-    "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-plan -p orcheck-engine || bad=1
+    "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-plan -p orcheck-engine -p orcheck-server || bad=1
     tests orcheck-client session || bad=1
     tests orcheck-dst fuzz || bad=1
     tools/schedules.sh || bad=1
