@@ -13,8 +13,8 @@
 //!   the one before is flushed; a server pulls from a bounded number of streams.
 //!
 //! Assumptions:
-//! 1. All ranks begin at the same time, in an order that has nothing to do with where their files lie, and have equally much to
-//!    write. The time is from then on to the moment at which the last node knows that everything is on a disk (the paper's
+//! 1. All ranks begin at the same time, or evenly spread over `begin_s`, in an order that has nothing to do with where their files
+//!    lie, and have equally much to write. The time is from then on to the moment at which the last node knows that everything is on a disk (the paper's
 //!    metric, II-A: first request issued to last one complete). Coordination is before it, the commit record after it.
 //! 2. Links of nodes and servers are shared max-min fairly by the requests on them, each of a stream's after the one before
 //!    (as TCP does it, without losses and their cost); what is between the links is never full (a fat tree: IV-A).
@@ -26,15 +26,15 @@
 //! 6. Without a cache, requests reach the disk as they come (II-A: "serviced in a round-robin manner for the sake of fairness").
 //!    The disk takes the nearest of the first few that wait, and goes on without a positioning where the last one ended, also if
 //!    it stood idle in between. A positioning waits for half a turn: the order does not look at the angle.
-//! 7. With a cache, requests are answered once they are in memory; it merges what is adjacent and writes files in turn; one fsync
-//!    ends the burst. Metadata, journals and lock traffic cost nothing but what `fixed` says. This favours the cached baseline.
+//! 7. With a cache, requests are answered once they are in memory; those who find it full go on together, as fast as the disk writes;
+//!    it merges what is adjacent and writes files in turn; one fsync ends the burst. Metadata, journals and lock traffic cost nothing but what `fixed` says. This favours the cached baseline.
 //! 8. Traditional and vertical write from the ranks' memory. Orchestrated pays for staging, as far as it is not hidden behind
 //!    the flush: a node copies one image at a time (III, Algorithm 1).
 //! 9. Requests have one size. That checkpointers write many small pieces (II-C: "the impact of small VFS writes") is not
 //!    modelled, and orchestrated gets no credit for sparing the servers that.
 //! 10. Processors are fast enough everywhere, and nothing fails.
 //! 11. What a checkpoint costs besides its bytes (making, naming and syncing files, the commit) is one number for each mode,
-//!     `fixed`: 0 unless it is given or was measured with small images ([`Case::fixed_s`]). It is added, as if nothing of it could
+//!     `fixed`: 0 unless it is given or was measured with small images ([`Case::parameters`]). It is added, as if nothing of it could
 //!     be hidden behind the bytes of others, and does not change with nodes and ranks.
 //!
 //! Not here: I/O, clocks and randomness; how the figures of the documents compare (`docs/contention.md`).
@@ -205,7 +205,7 @@ impl Burst {
         };
         let waiting = u64::from(parameters.disk.queue_depth).min(in_flight);
         let runs = match self.cached {
-            true => total_bytes.div_ceil(server.write_back_bytes),
+            true => total_bytes.div_ceil(server.write_back_bytes.min(cache::STEP_BYTES)),
             false => 0,
         };
         let each = REQUEST_STEPS + pairs + nodes + servers + waiting;

@@ -176,6 +176,31 @@ fn staging_costs_the_first_image_or_the_copies() {
     near(slow, 40.0 + flush_s / 8.0, 0.01, "the copy is the limit");
 }
 
+// Breaks if: ranks that begin late are not waited for, or keep the others.
+#[test]
+fn ranks_may_begin_one_after_the_other() {
+    let mut parameters = Parameters::default();
+    plain_seeks(&mut parameters.disk, 0.0);
+    parameters.client.copy_rate_bytes_per_s = 0.0;
+    for mode in Mode::ALL {
+        let burst = burst(mode, 1, 4, 16 << 20);
+        let alone = Burst {
+            ranks_per_node: 1,
+            ..burst
+        };
+        parameters.client.begin_s = 0.0;
+        let (together, one) = (run(&parameters, &burst), run(&parameters, &alone));
+        // Long after the one before: the last of four begins at three quarters of the time.
+        parameters.client.begin_s = 100.0;
+        let apart = run(&parameters, &burst);
+        near(apart.time_s, 75.0 + one.time_s, 0.01, mode.name());
+        // So close that they wait for each other: nothing is lost.
+        parameters.client.begin_s = together.time_s / 10.0;
+        let close = run(&parameters, &burst).time_s;
+        assert!(close <= 1.05 * together.time_s, "{mode:?}: {close} s");
+    }
+}
+
 // Breaks if: what is fixed is forgotten, counted twice, or taken from another mode.
 #[test]
 fn what_is_fixed_is_added_once() {

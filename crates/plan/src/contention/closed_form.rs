@@ -6,7 +6,7 @@
 //! is done: the copy of the first image, one request on each other part, the latency there and back.
 //!
 //! Not here: what depends on the order of requests: a command queue that finds something near, seeks that depend on the
-//! distance, a page cache, too few requests in flight to keep everything busy, nodes that lose their turn because they stage
+//! distance, commands shorter than requests, ranks that begin late, a page cache, too few requests in flight to keep everything busy, nodes that lose their turn because they stage
 //! slower than they could flush, turns that not all nodes have equally many of at a time. There is no formula then.
 
 use orcheck_format::Result;
@@ -28,7 +28,8 @@ pub fn closed_form(parameters: &Parameters, burst: &Burst) -> Result<Option<f64>
     let positioning_s = disk.seek_min_s + disk.rotation_s / 2.0;
     let as_they_come = disk.queue_depth == 1 && disk.seek_min_s == disk.seek_max_s;
     let sequential = positioning_s == 0.0 && disk.seek_max_s == 0.0;
-    if burst.cached || !(as_they_come || sequential) {
+    let begins_late = parameters.client.begin_s > 0.0;
+    if burst.cached || begins_late || !(as_they_come || sequential) {
         return Ok(None);
     }
     let plans = plan(parameters, burst);
@@ -56,6 +57,9 @@ pub fn closed_form(parameters: &Parameters, burst: &Burst) -> Result<Option<f64>
             let mut requests = 0;
             let mut longest = 0;
             for stream in group {
+                if stream.request_bytes > disk.command_bytes {
+                    return Ok(None);
+                }
                 node_bytes[stream.node] += stream.total_bytes;
                 bytes += stream.total_bytes;
                 longest = longest.max(stream.total_bytes);

@@ -1,12 +1,14 @@
 //! The disk of a server: what a request costs, and which one is next.
 //!
-//! How: a request that begins where the last one ended costs its transfer; every other one costs a positioning besides: a seek
-//! that grows with the square root of the distance, and half a turn. Of the first `queue_depth` requests that wait, the nearest
-//! is next; the others wait in line.
+//! How: requests wait in line and become commands of at most `command_bytes`, one of each request in turn, as the kernel's queue is
+//! shared by those who write. A command that begins where the last one ended costs its transfer; every other one costs a
+//! positioning besides: a seek that grows with the square root of the distance, and half a turn. Of the `queue_depth` commands
+//! that the drive knows, the nearest is next.
 //!
 //! Invariants:
-//! 1. The oldest request is passed over at most [`PASSED_OVER_MAX`] × `queue_depth` times: a drive lets nobody starve.
+//! 1. The oldest command is passed over at most [`PASSED_OVER_MAX`] × `queue_depth` times: a drive lets nobody starve.
 //! 2. Equal distances are served in the order of arrival.
+//! 3. A request ends with the last of its commands.
 //!
 //! Not here: what is on the disk (`simulation.rs` lays files out), the page cache (`cache.rs`).
 
@@ -27,20 +29,34 @@ pub(super) struct Request {
     pub stream: u32,
 }
 
+/// A part of a request, as the drive is told.
+#[derive(Debug, Clone, Copy)]
+struct Command {
+    at_bytes: u64,
+    len_bytes: u64,
+    /// Place of its request in [`Drive::open`].
+    of: usize,
+}
+
 /// A disk with its queue.
 #[derive(Debug)]
 pub(super) struct Drive {
     disk: Disk,
     /// Where the head is: behind the last byte that was written.
     head_bytes: u64,
-    waiting: VecDeque<Request>,
+    /// Requests, and how many bytes of each are not written yet; free places have none.
+    open: Vec<(Request, u64)>,
+    free: Vec<usize>,
+    /// What of them is no command yet.
+    line: VecDeque<Command>,
+    waiting: VecDeque<Command>,
     /// How often the oldest that waits was passed over.
     passed_over: u64,
     /// The one that is being written.
-    at_work: Option<Request>,
+    at_work: Option<Command>,
     /// How often the head had to be moved.
     pub positionings: u64,
-    /// Requests that were begun.
+    /// Commands that were begun.
     pub requests: u64,
     /// Seconds of work that was begun.
     pub busy_s: f64,
@@ -51,6 +67,9 @@ impl Drive {
         Self {
             disk: disk.clone(),
             head_bytes: 0,
+            open: Vec::new(),
+            free: Vec::new(),
+            line: VecDeque::new(),
             waiting: VecDeque::new(),
             passed_over: 0,
             at_work: None,
@@ -61,46 +80,78 @@ impl Drive {
     }
 
     pub(super) fn put(&mut self, request: Request) {
-        self.waiting.push_back(request);
+        let of = self.free.pop().unwrap_or(self.open.len());
+        if of == self.open.len() {
+            self.open.push((request, 0));
+        }
+        self.open[of] = (request, request.len_bytes);
+        self.line.push_back(Command {
+            at_bytes: request.at_bytes,
+            len_bytes: request.len_bytes,
+            of,
+        });
     }
 
+    /// Whether nothing waits and nothing is at work.
     pub(super) fn idle(&self) -> bool {
-        self.at_work.is_none()
+        self.at_work.is_none() && self.waiting.is_empty() && self.line.is_empty()
     }
 
-    /// Begins the next request, if one waits and none is at work; seconds that it takes.
+    /// Makes commands of what stands in line.
+    fn fill(&mut self) {
+        while self.waiting.len() < self.disk.queue_depth as usize
+            && let Some(mut left) = self.line.pop_front()
+        {
+            let len_bytes = left.len_bytes.min(self.disk.command_bytes);
+            self.waiting.push_back(Command { len_bytes, ..left });
+            left.at_bytes += len_bytes;
+            left.len_bytes -= len_bytes;
+            if left.len_bytes > 0 {
+                self.line.push_back(left);
+            }
+        }
+    }
+
+    /// Begins the next command, if one waits and none is at work; seconds that it takes.
     pub(super) fn begin(&mut self) -> Option<f64> {
         if self.at_work.is_some() {
             return None;
         }
-        let depth = self.disk.queue_depth as usize;
-        let next = if self.passed_over >= PASSED_OVER_MAX * depth as u64 {
+        self.fill();
+        let next = if self.passed_over >= PASSED_OVER_MAX * u64::from(self.disk.queue_depth) {
             0
         } else {
-            let distance = |request: &Request| request.at_bytes.abs_diff(self.head_bytes);
-            let among = self.waiting.iter().take(depth).enumerate();
+            let distance = |command: &Command| command.at_bytes.abs_diff(self.head_bytes);
+            let all = self.waiting.iter().enumerate();
             // Of equals the first is the least.
-            let nearest = among.min_by_key(|(_, request)| distance(request));
+            let nearest = all.min_by_key(|(_, command)| distance(command));
             nearest.map_or(0, |(place, _)| place)
         };
-        let request = self.waiting.remove(next)?;
+        let command = self.waiting.remove(next)?;
         self.passed_over = if next == 0 { 0 } else { self.passed_over + 1 };
         self.requests += 1;
         let mut takes_s =
-            self.disk.request_s + request.len_bytes as f64 / self.disk.rate_bytes_per_s;
-        if request.at_bytes != self.head_bytes || self.requests == 1 {
+            self.disk.request_s + command.len_bytes as f64 / self.disk.rate_bytes_per_s;
+        if command.at_bytes != self.head_bytes || self.requests == 1 {
             self.positionings += 1;
-            takes_s += self.positioning_s(request.at_bytes.abs_diff(self.head_bytes));
+            takes_s += self.positioning_s(command.at_bytes.abs_diff(self.head_bytes));
         }
-        self.head_bytes = request.at_bytes + request.len_bytes;
+        self.head_bytes = command.at_bytes + command.len_bytes;
         self.busy_s += takes_s;
-        self.at_work = Some(request);
+        self.at_work = Some(command);
         Some(takes_s)
     }
 
-    /// Ends the request at work.
+    /// Ends the command at work; the request that is written with it.
     pub(super) fn end(&mut self) -> Option<Request> {
-        self.at_work.take()
+        let command = self.at_work.take()?;
+        let (request, left_bytes) = &mut self.open[command.of];
+        *left_bytes -= command.len_bytes;
+        if *left_bytes > 0 {
+            return None;
+        }
+        self.free.push(command.of);
+        Some(*request)
     }
 
     fn positioning_s(&self, distance_bytes: u64) -> f64 {
@@ -129,6 +180,7 @@ mod tests {
             span_bytes: 10_000,
             rotation_s: 2.0,
             queue_depth,
+            command_bytes: 100,
         })
     }
 
@@ -166,6 +218,30 @@ mod tests {
         assert_eq!(order(1, at), [0, 1, 2, 3, 4]);
         assert_eq!(order(2, at), [1, 2, 0, 3, 4]);
         assert_eq!(order(5, at), [4, 1, 3, 2, 0]);
+    }
+
+    // Breaks if: a request is written whole before the next, or answered before its end.
+    #[test]
+    fn requests_are_written_in_commands_and_in_turn() {
+        let mut drive = drive(1);
+        for (stream, len_bytes) in [(0, 250), (1, 100)] {
+            let at_bytes = 1000 * u64::from(stream);
+            drive.put(Request {
+                at_bytes,
+                len_bytes,
+                stream,
+            });
+        }
+        let mut ends = Vec::new();
+        while drive.begin().is_some() {
+            ends.push((drive.head_bytes, drive.end().map(|request| request.stream)));
+        }
+        assert_eq!(
+            ends,
+            [(100, None), (1100, Some(1)), (200, None), (250, Some(0))]
+        );
+        assert!(drive.idle());
+        assert_eq!((drive.requests, drive.positionings), (4, 3));
     }
 
     // Breaks if: `passed_over` is not counted.

@@ -12,6 +12,8 @@ use super::{Burst, Mode, Parameters};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamPlan {
     pub node: usize,
+    /// The first rank of which it has images; the others follow.
+    pub rank: usize,
     pub server: usize,
     /// Where its file begins on the disk.
     pub at_bytes: u64,
@@ -31,10 +33,11 @@ pub(super) fn plan(parameters: &Parameters, burst: &Burst) -> Vec<StreamPlan> {
     let mut plans = Vec::new();
     for server in 0..servers {
         let mut end_bytes = 0;
-        let mut add = |node, total_bytes, image_bytes, request_bytes, window| {
+        let mut add = |node, rank, total_bytes, image_bytes, request_bytes, window| {
             if total_bytes > 0 {
                 plans.push(StreamPlan {
                     node,
+                    rank,
                     server,
                     at_bytes: end_bytes,
                     total_bytes,
@@ -55,17 +58,35 @@ pub(super) fn plan(parameters: &Parameters, burst: &Burst) -> Vec<StreamPlan> {
                         // Ranks begin at different servers, so that short files are spread too.
                         let place = (server + servers - (node * ranks + rank) % servers) % servers;
                         let part = stripes(bytes, client.request_bytes, servers, place);
-                        add(node, part, part, client.request_bytes, client.in_flight);
+                        let rank = node * ranks + rank;
+                        add(
+                            node,
+                            rank,
+                            part,
+                            part,
+                            client.request_bytes,
+                            client.in_flight,
+                        );
                     }
                 }
                 Mode::Vertical if own => {
                     let request = client.vertical_request_bytes;
-                    (0..ranks).for_each(|_| add(node, bytes, bytes, request, client.in_flight));
+                    for rank in node * ranks..(node + 1) * ranks {
+                        add(node, rank, bytes, bytes, request, client.in_flight);
+                    }
                 }
                 Mode::Orchestrated if own => {
                     let total = bytes * u64::from(burst.ranks_per_node);
                     let server = &parameters.server;
-                    add(node, total, bytes, server.request_bytes, server.window);
+                    let first = node * ranks;
+                    add(
+                        node,
+                        first,
+                        total,
+                        bytes,
+                        server.request_bytes,
+                        server.window,
+                    );
                 }
                 Mode::Vertical | Mode::Orchestrated => {}
             }

@@ -98,6 +98,8 @@ pub struct Client {
     pub copy_rate_bytes_per_s: f64,
     /// Orchestrated: images that staging memory holds.
     pub stage_slots: u32,
+    /// Seconds over which the ranks begin, evenly; 0: all at the same time. Not where images are copied one after the other.
+    pub begin_s: f64,
 }
 
 /// An I/O server.
@@ -136,6 +138,8 @@ pub struct Disk {
     pub rotation_s: f64,
     /// Commands among which the disk chooses the nearest; 1: as they come.
     pub queue_depth: u32,
+    /// Bytes of a command at most: longer requests are several.
+    pub command_bytes: u64,
 }
 
 impl Default for Network {
@@ -159,6 +163,7 @@ impl Default for Client {
             in_flight: 2,
             copy_rate_bytes_per_s: 1e9,
             stage_slots: 2,
+            begin_s: 0.0,
         }
     }
 }
@@ -182,7 +187,7 @@ impl Default for Server {
 impl Default for Disk {
     /// 55 MB/s (Ouyang et al., the disk of a storage node), 250 GB (Jin et al., IV-A). Assumed, as usual for SATA disks of that
     /// size: 7,200 turns a minute, seeks of 0.8 ms to the next track and 8.5 ms on average, which makes 15.2 ms over all of it,
-    /// command queueing of depth 32, 0.1 ms a command.
+    /// command queueing of depth 32, 0.1 ms a command; and that the kernel does not split requests.
     fn default() -> Self {
         Self {
             rate_bytes_per_s: 55e6,
@@ -192,6 +197,7 @@ impl Default for Disk {
             span_bytes: 250_000_000_000,
             rotation_s: 60.0 / 7200.0,
             queue_depth: 32,
+            command_bytes: 1 << 40,
         }
     }
 }
@@ -231,6 +237,7 @@ impl Parameters {
         }
         for (name, value) in [
             ("network.latency_s", network.latency_s),
+            ("client.begin_s", client.begin_s),
             ("disk.request_s", disk.request_s),
             ("disk.seek_min_s", disk.seek_min_s),
             ("disk.seek_max_s", disk.seek_max_s),
@@ -251,6 +258,7 @@ impl Parameters {
             ),
             ("server.request_bytes", server.request_bytes),
             ("server.write_back_bytes", server.write_back_bytes),
+            ("disk.command_bytes", disk.command_bytes),
         ] {
             if value < REQUEST_MIN_BYTES || value as f64 > NUMBER_MAX {
                 return Err(refused(name, "512 bytes (a sector) or more", value));
@@ -351,6 +359,9 @@ pub struct Case {
     pub cached: bool,
     /// Seconds from the first request to the end of the last, with the fsync.
     pub measured_s: f64,
+    /// Seconds from the first rank that began to the last, if that was measured: `client.begin_s` of this burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin_s: Option<f64>,
     /// The same burst with images of next to no bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub small: Option<Small>,
@@ -364,6 +375,9 @@ pub struct Small {
     pub bytes_per_rank: u64,
     /// Seconds that it took.
     pub measured_s: f64,
+    /// As in [`Case`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin_s: Option<f64>,
 }
 
 impl Case {
@@ -379,31 +393,31 @@ impl Case {
         }
     }
 
-    /// Seconds that the burst takes besides its bytes: those of the small one that its bytes do not explain. None where it has
-    /// no small one.
+    /// The parameters of this burst: what it says itself in the place of what the set-up says. What is fixed are the seconds of
+    /// the small one that its bytes do not explain.
     ///
     /// # Errors
     /// Invalid: a small burst that is not smaller, or that cannot be simulated.
-    pub fn fixed_s(&self, parameters: &Parameters) -> Result<Option<f64>> {
-        let Some(small) = &self.small else {
-            return Ok(None);
-        };
-        if small.bytes_per_rank >= self.bytes_per_rank {
-            let expected = format!("fewer than bytes_per_rank ({})", self.bytes_per_rank);
-            let found = small.bytes_per_rank;
-            return Err(refused("small.bytes_per_rank", &expected, found));
+    pub fn parameters(&self, setup: &Parameters) -> Result<Parameters> {
+        let mut parameters = setup.clone();
+        if let Some(small) = &self.small {
+            if small.bytes_per_rank >= self.bytes_per_rank {
+                let expected = format!("fewer than bytes_per_rank ({})", self.bytes_per_rank);
+                let found = small.bytes_per_rank;
+                return Err(refused("small.bytes_per_rank", &expected, found));
+            }
+            check_measured("small.measured_s", small.measured_s)?;
+            parameters.fixed = Fixed::default();
+            parameters.client.begin_s = small.begin_s.unwrap_or(setup.client.begin_s);
+            let burst = Burst {
+                bytes_per_rank: small.bytes_per_rank,
+                ..self.burst()
+            };
+            let bytes_s = simulate(&parameters, &burst)?.time_s;
+            parameters.fixed = Fixed::all((small.measured_s - bytes_s).max(0.0));
         }
-        check_measured("small.measured_s", small.measured_s)?;
-        let parameters = Parameters {
-            fixed: Fixed::default(),
-            ..parameters.clone()
-        };
-        let burst = Burst {
-            bytes_per_rank: small.bytes_per_rank,
-            ..self.burst()
-        };
-        let bytes_s = simulate(&parameters, &burst)?.time_s;
-        Ok(Some((small.measured_s - bytes_s).max(0.0)))
+        parameters.client.begin_s = self.begin_s.unwrap_or(setup.client.begin_s);
+        Ok(parameters)
     }
 
     /// Whether a burst can have taken what it says.

@@ -32,6 +32,8 @@ enum Happening {
     Answered(u32, u64),
     /// Another image of a stream is in staging memory.
     Staged(u32),
+    /// Another rank of a stream begins, with so many bytes.
+    Begun(u32, u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -180,12 +182,26 @@ fn shuffled(streams: usize) -> Vec<u32> {
 
 impl Simulation<'_> {
     fn run(&mut self) {
+        let ranks = self.burst.nodes as usize * self.burst.ranks_per_node as usize;
+        // The place of each rank among those that begin.
+        let mut begins = vec![0; ranks];
+        for (place, rank) in (0..).zip(shuffled(ranks)) {
+            begins[rank as usize] = place;
+        }
         for stream in shuffled(self.streams.len()) {
             let staged = self.burst.mode == Mode::Orchestrated
                 && self.parameters.client.copy_rate_bytes_per_s > 0.0;
+            let begin_s = self.parameters.client.begin_s;
             let own = &mut self.streams[stream as usize];
             if staged {
                 self.stage(stream);
+            } else if begin_s > 0.0 {
+                let (first, image_bytes) = (own.plan.rank, own.plan.image_bytes);
+                let images = own.plan.total_bytes / image_bytes;
+                for &place in &begins[first..first + images as usize] {
+                    let in_s = begin_s * f64::from(place) / ranks as f64;
+                    self.later(in_s, Happening::Begun(stream, image_bytes));
+                }
             } else {
                 own.ready_bytes = own.plan.total_bytes;
                 self.send(stream);
@@ -232,6 +248,10 @@ impl Simulation<'_> {
             Happening::Arrived(request) => self.arrive(request),
             Happening::Written(server) => self.written(server),
             Happening::Answered(stream, len_bytes) => self.answered(stream, len_bytes),
+            Happening::Begun(stream, len_bytes) => {
+                self.streams[stream as usize].ready_bytes += len_bytes;
+                self.send(stream);
+            }
             Happening::Staged(stream) => {
                 let own = &mut self.streams[stream as usize];
                 own.staging = false;
@@ -330,12 +350,20 @@ impl Simulation<'_> {
         match &mut station.cache {
             None => station.drive.put(request),
             Some(cache) => {
-                if cache.take(request) {
-                    self.answer(request);
-                }
+                let mut taken = std::mem::take(&mut self.taken);
+                cache.take(request, &mut taken);
+                self.answer_all(taken);
             }
         }
         self.work(server);
+    }
+
+    /// Answers what is in the cache; the list is kept for the next time.
+    fn answer_all(&mut self, mut taken: Vec<Request>) {
+        for request in taken.drain(..) {
+            self.answer(request);
+        }
+        self.taken = taken;
     }
 
     fn answer(&mut self, request: Request) {
@@ -349,13 +377,13 @@ impl Simulation<'_> {
     /// Keeps the disk of a server at work.
     fn work(&mut self, server: usize) {
         let station = &mut self.stations[server];
-        if !station.drive.idle() {
-            return;
-        }
-        if let Some(cache) = &mut station.cache
-            && let Some(run) = cache.next(station.missing_bytes == 0)
-        {
-            station.drive.put(run);
+        if let Some(cache) = &mut station.cache {
+            // One run at a time: the order is the cache's.
+            if station.drive.idle()
+                && let Some(run) = cache.next(station.missing_bytes == 0)
+            {
+                station.drive.put(run);
+            }
         }
         if let Some(takes_s) = station.drive.begin() {
             self.later(takes_s, Happening::Written(server));
@@ -365,7 +393,7 @@ impl Simulation<'_> {
     fn written(&mut self, server: usize) {
         let station = &mut self.stations[server];
         let Some(request) = station.drive.end() else {
-            return;
+            return self.work(server);
         };
         self.last_answer_s = self.now_s + self.parameters.network.latency_s;
         match &mut station.cache {
@@ -373,10 +401,7 @@ impl Simulation<'_> {
             Some(cache) => {
                 let mut taken = std::mem::take(&mut self.taken);
                 cache.written(request, &mut taken);
-                for request in taken.drain(..) {
-                    self.answer(request);
-                }
-                self.taken = taken;
+                self.answer_all(taken);
             }
         }
         self.work(server);
@@ -386,7 +411,7 @@ impl Simulation<'_> {
         let own = &mut self.streams[stream as usize];
         own.in_flight -= 1;
         own.answered_bytes += len_bytes;
-        if own.ready_bytes < own.plan.total_bytes {
+        if own.staging || own.images_begun > 0 {
             self.stage(stream);
         }
         self.send(stream);

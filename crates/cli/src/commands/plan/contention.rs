@@ -9,7 +9,7 @@ use std::path::Path;
 
 use orcheck_format::{Error, Result};
 use orcheck_plan::contention::{
-    Burst, Case, Fixed, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
+    Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
 };
 use serde_json::{Value, json};
 
@@ -120,7 +120,8 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
             let at = |error: Error| error.at(format!("{setup}, cases[{number}]"));
             case.check().map_err(at)?;
             let burst = case.burst();
-            let parameters = with_fixed(&parameters, case, set).map_err(at)?;
+            let parameters = case.parameters(&parameters).map_err(at)?;
+            let parameters = changed(&parameters, set).map_err(at)?;
             let outcome = simulate(&parameters, &burst).map_err(at)?;
             let fixed_s = parameters.fixed.of(burst.mode);
             let deviation = outcome.time_s / case.measured_s - 1.0;
@@ -154,18 +155,6 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
         }));
     }
     Ok((text, json!({ "setups": setups })))
-}
-
-/// Parameters with what is fixed in a case, where that was measured and `--set` does not say otherwise.
-fn with_fixed(parameters: &Parameters, case: &Case, set: &[String]) -> Result<Parameters> {
-    let Some(fixed_s) = case.fixed_s(parameters)? else {
-        return Ok(parameters.clone());
-    };
-    let parameters = Parameters {
-        fixed: Fixed::all(fixed_s),
-        ..parameters.clone()
-    };
-    changed(&parameters, set)
 }
 
 /// Parameters with what `--set` says in their place.

@@ -98,16 +98,18 @@ fn check_case(case: &Value, at: &str) -> std::result::Result<(), String> {
         bytes_per_rank: 1,
         cached: false,
         measured_s: 1.0,
+        begin_s: Some(1.0),
         small: Some(Small {
             bytes_per_rank: 1,
             measured_s: 1.0,
+            begin_s: None,
         }),
     });
     for field in names(&template) {
         let Some(value) = case.get(field) else {
-            match field == "small" {
-                true => continue,
-                false => return Err(format!("{at}.{field}: expected a value, found nothing")),
+            match field.as_str() {
+                "small" | "begin_s" => continue,
+                _ => return Err(format!("{at}.{field}: expected a value, found nothing")),
             }
         };
         let mut tried = template.clone();
