@@ -205,7 +205,7 @@ impl Burst {
         };
         let waiting = u64::from(parameters.disk.queue_depth).min(in_flight);
         let runs = match self.cached {
-            true => total_bytes.div_ceil(server.write_back_bytes.min(cache::STEP_BYTES)),
+            true => total_bytes.div_ceil(server.write_back_bytes.min(cache::LEAST_BYTES)),
             false => 0,
         };
         let each = REQUEST_STEPS + pairs + nodes + servers + waiting;

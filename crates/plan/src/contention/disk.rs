@@ -92,9 +92,9 @@ impl Drive {
         });
     }
 
-    /// Whether nothing waits and nothing is at work.
-    pub(super) fn idle(&self) -> bool {
-        self.at_work.is_none() && self.waiting.is_empty() && self.line.is_empty()
+    /// Requests that are not written yet.
+    pub(super) fn open_requests(&self) -> usize {
+        self.open.len() - self.free.len()
     }
 
     /// Makes commands of what stands in line.
@@ -240,7 +240,7 @@ mod tests {
             ends,
             [(100, None), (1100, Some(1)), (200, None), (250, Some(0))]
         );
-        assert!(drive.idle());
+        assert_eq!(drive.open_requests(), 0);
         assert_eq!((drive.requests, drive.positionings), (4, 3));
     }
 

@@ -16,7 +16,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::cache::Cache;
+use super::cache::{self, Cache};
 use super::disk::{Drive, Request};
 use super::layout::{StreamPlan, plan};
 use super::network::Wire;
@@ -377,10 +377,9 @@ impl Simulation<'_> {
     /// Keeps the disk of a server at work.
     fn work(&mut self, server: usize) {
         let station = &mut self.stations[server];
-        if let Some(cache) = &mut station.cache {
-            // One run at a time: the order is the cache's.
-            if station.drive.idle()
-                && let Some(run) = cache.next(station.missing_bytes == 0)
+        if let Some(pages) = &mut station.cache {
+            while station.drive.open_requests() < cache::RUNS_AT_ONCE
+                && let Some(run) = pages.next(station.missing_bytes == 0)
             {
                 station.drive.put(run);
             }
