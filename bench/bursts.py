@@ -79,9 +79,10 @@ class Bed(Held):
             raise RuntimeError("the ranks ended: " + self.errors.read()[-4000:].decode(errors="replace"))
         return line
 
-    def burst(self, mode, order, nodes, per_node, size, disks=None, fresh=True, like=None):
+    def burst(self, mode, order, nodes, per_node, size, disks=None, count=1, like=None):
         """One burst of so many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
-        did meanwhile. fresh: with empty caches. like: chunks and dirty memory are those of a burst of so many bytes a rank."""
+        did meanwhile: with empty caches, and of ranks that have computed for a while. count: so many checkpoints instead, one after
+        the other, on a machine that is as it is. like: chunks and dirty memory are those of a burst of so many bytes a rank."""
         like = like or size
         chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
@@ -89,14 +90,14 @@ class Bed(Held):
         options = os.path.join(self.cluster.work, "options")
         with open(options, "w") as file:
             file.write(f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n")
-        if fresh:
+        if count == 1:
             model.drop_caches()
         dirty = max(like * nodes * per_node // 16 // len(self.where), 1 << 20)
         kept = disks.limit_dirty(dirty) if disks and self.limits else {}
         if disks:
             disks.reset()
         counted, begin = Streams(self.pids_of(order)), time.monotonic()
-        self.nodes[0].stdin.write(f"{nodes} {per_node} {size} {options}\n")
+        self.nodes[0].stdin.write(f"{nodes} {per_node} {size} {count} {options}\n")
         self.nodes[0].stdin.flush()
         found = json.loads(self.said())
         found["streams_per_server"] = counted.most()

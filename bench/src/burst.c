@@ -2,11 +2,12 @@
  *
  *   burst BOARD NODE NODES PER_NODE       once on each node, NODE from 0
  *
- * BOARD is a file that all nodes see. Each node forks its ranks. Node 0 reads lines: "NODES RANKS BYTES OPTIONS" has the
- * first RANKS ranks of each of the first NODES nodes open a job with the options in the file OPTIONS, take a checkpoint of
- * BYTES a rank, and close it; all others sleep. A line is answered by the seconds from the first rank that enters orc_checkpoint
- * to the last that knows that the checkpoint is committed, and those until the last has its program back,
- * and the share of the machine's processors that was taken meanwhile: without opening and closing the job.
+ * BOARD is a file that all nodes see. Each node forks its ranks. Node 0 reads lines: "NODES RANKS BYTES COUNT OPTIONS" has the
+ * first RANKS ranks of each of the first NODES nodes open a job with the options in the file OPTIONS, take COUNT checkpoints of
+ * BYTES a rank, each when the one before is committed, and close it; all others sleep. With a COUNT of 1 the ranks compute
+ * before, until the machine is quiet. A line is answered by the seconds from the first rank that enters orc_checkpoint to the
+ * last that knows that the last checkpoint is committed, and those until the last has its program back from the first one, and
+ * the share of the machine's processors that was taken meanwhile: without opening and closing the job.
  *
  * The ranks talk through the board, with barriers that sleep: MPI's spin, and 256 ranks that spin on the few cores of one
  * machine leave nothing to its servers. A clock of the machine serves all. */
@@ -123,7 +124,7 @@ static const char *text_of(const char *path) {
     return text;
 }
 
-static void burst(Member *me, const char *options, size_t size) {
+static void burst(Member *me, const char *options, size_t size, int count) {
     const orc_collective collective = {.struct_size = sizeof collective, .ctx = me, .rank = me->rank, .size = me->size,
                                        .bcast = bcast, .gather = gather, .allreduce_min = allreduce_min};
     orc_session *session;
@@ -133,14 +134,16 @@ static void burst(Member *me, const char *options, size_t size) {
     TRY(orc_open(&session, "burst", &collective, options));
     TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
     members_meet();
-    if (me->rank == 0) compute_a_while();
+    if (me->rank == 0 && count == 1) compute_a_while();
     members_meet();
     const Processors before = me->rank ? (Processors){0} : processors();
     members_meet();
     board->begin_s[rank] = now_s();
-    TRY(orc_checkpoint(session, 1));
-    board->back_s[rank] = now_s();
-    TRY(orc_wait(session, 1, ORC_GLOBAL, 900));
+    for (int step = 1; step <= count; step++) {
+        TRY(orc_checkpoint(session, (uint64_t)step));
+        if (step == 1) board->back_s[rank] = now_s();
+        TRY(orc_wait(session, (uint64_t)step, ORC_GLOBAL, 900));
+    }
     board->safe_s[rank] = now_s();
     members_meet(); /* the last is safe; then jobs are closed, which is not of the burst */
     if (me->rank == 0) board->busy = busy(before, processors());
@@ -167,10 +170,10 @@ static void serve(int per_node) {
         pthread_barrier_wait(&board->all);
         /* Behind this barrier, which rank 0 reaches when it has answered: before it, an answer could miss this rank. */
         board->begin_s[rank] = 0;
-        int nodes, of_node;
+        int nodes, of_node, count;
         size_t size;
         char options[PATH_MAX];
-        if (sscanf(board->line, "%d %d %zu %4095s", &nodes, &of_node, &size, options) != 4) return;
+        if (sscanf(board->line, "%d %d %zu %d %4095s", &nodes, &of_node, &size, &count, options) != 5) return;
         const int node = rank / per_node, local = rank % per_node;
         if (rank == 0) {
             pthread_barrierattr_t attributes;
@@ -180,9 +183,9 @@ static void serve(int per_node) {
         }
         pthread_barrier_wait(&board->all);
         if (node < nodes && local < of_node)
-            burst(&(Member){node * of_node + local, nodes * of_node}, text_of(options), size);
+            burst(&(Member){node * of_node + local, nodes * of_node}, text_of(options), size, count);
         pthread_barrier_wait(&board->all);
-        if (rank == 0) answer(size * (size_t)(nodes * of_node));
+        if (rank == 0) answer(size * (size_t)(nodes * of_node) * (size_t)count);
     }
 }
 
