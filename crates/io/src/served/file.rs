@@ -1,8 +1,8 @@
 //! One file on a server.
 //!
 //! How: what is written one piece after the other travels in pieces of [`PIECE_BYTES`], however small the writes are: each
-//! piece that comes takes a turn, memory and a write of its own at the server. What is left of a write is copied where that
-//! is little, and goes in front of the next one.
+//! piece that comes takes a turn, memory and a write of its own at the server. What is left of a write, less than a piece, is
+//! copied, and goes in front of the next one.
 //!
 //! Invariants
 //! 1. At most what the server wants is on the way, beyond the first bytes of a file.
@@ -25,8 +25,6 @@ use std::sync::{Arc, Mutex};
 
 /// Pieces of one read that are asked for before the first of them is answered, at most.
 const AHEAD: usize = 2;
-/// What is left of a write waits for the next one, in a copy, if it is shorter than this.
-const COPIED_BYTES: usize = 1 << 20;
 
 /// The connection of an open file, and what waits to be sent on it.
 struct Held {
@@ -50,7 +48,7 @@ impl Held {
         }
         while !buf.is_empty() {
             let room = PIECE_BYTES as usize - self.rest.len();
-            if self.gathers && buf.len() < room.min(COPIED_BYTES) {
+            if self.gathers && buf.len() < room {
                 self.rest.extend_from_slice(buf);
                 break;
             }
