@@ -391,8 +391,13 @@ impl Session {
             Err(error) => (None, Some(error)),
         };
         let parts = (prepared.records, prepared.sources);
-        if turn == 0 && !pipelined {
-            self.map_own_part(&prepared.plan);
+        if turn == 0 {
+            let ahead = if pipelined {
+                0
+            } else {
+                prepared.plan.foreground as u64 + 1
+            };
+            self.mapper.finish(ahead);
         }
         let mut staging = Staging::new(
             context,
@@ -454,21 +459,6 @@ impl Session {
         self.stats.pool_used_bytes =
             u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
         Ok(())
-    }
-
-    /// Before the first checkpoint: has the chunks that this rank takes first put into its page tables in one
-    /// go, which is faster than a page at a time, and once: a later checkpoint would otherwise touch
-    /// some for the first time whenever the flush gives fewer back meanwhile than ever before.
-    fn map_own_part(&self, plan: &Plan) {
-        let chunk_count = self.pool.shape().chunk_count;
-        let first = self.index().first_chunk(self.local, chunk_count);
-        let chunks = u32::try_from(plan.foreground)
-            .unwrap_or(u32::MAX)
-            .saturating_add(1);
-        // Memory that is not there now is asked for again, with its error, when it is needed.
-        let _ = self
-            .pool
-            .populate(first, chunks.min(chunk_count.saturating_sub(first)));
     }
 
     /// The rank's own CP-thread, if this snapshot needs it.

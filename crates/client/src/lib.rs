@@ -25,6 +25,7 @@ mod doors;
 mod drain;
 mod facts;
 mod lend;
+mod mapper;
 mod members;
 mod open;
 pub mod options;

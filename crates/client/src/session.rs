@@ -14,6 +14,7 @@ use crate::array::ArrayLayout;
 use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
 use crate::lend::Lent;
+use crate::mapper::Mapper;
 use crate::open::{Opened, open};
 use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
@@ -122,6 +123,7 @@ pub struct Session {
     pub(crate) epoch: Epoch,
     pub(crate) places: Places,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) mapper: Mapper,
     pub(crate) shape: IndexShape,
     pub(crate) shared: Arc<ControlShared>,
     pub(crate) threads: Option<Threads>,
@@ -214,9 +216,12 @@ impl Session {
             gates: Arc::clone(&gates),
             stop: Arc::clone(&threads.flush_stop),
         };
+        let local = layout.local_index(rank);
+        let first_chunk = Index::new(&pool, shape).first_chunk(local, pool.shape().chunk_count);
         Ok(Self {
             patience,
-            local: layout.local_index(rank),
+            local,
+            mapper: Mapper::new(Arc::clone(&pool), first_chunk),
             writer: layout.writer_of(rank),
             collective,
             environment,
@@ -383,6 +388,7 @@ impl Session {
         let outside = |span: Span| self.pool.offset_of(span).is_none();
         let chunks = self.regions.memory_bytes(outside).div_ceil(chunk_bytes) + 1;
         self.index().want_chunks(self.local, self.writer, chunks);
+        self.mapper.want(chunks);
         Ok(())
     }
 

@@ -1,0 +1,159 @@
+//! Maps the part of the pool that a rank stages into, while the program computes.
+//!
+//! Memory that a process touches for the first time costs it several times a copy of as many bytes, and a node's ranks would
+//! all pay for that within their first checkpoint. So a thread of the rank does it as soon as the rank has said what it
+//! protects, and takes no processor away from the program to do so.
+//!
+//! Invariants:
+//! 1. It ends by itself when all is mapped, and before the first checkpoint goes on; what it has not come to is mapped there.
+//! 2. Whatever it meets is left: memory that cannot be had is asked for again, with its error, when it is needed.
+//!
+//! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`io::pool`).
+
+use orcheck_io::pool::Pool;
+use orcheck_io::thread::{never_preempt, spawn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+/// The thread, and what is mapped.
+pub(crate) struct Mapper {
+    pool: Arc<Pool>,
+    first: u32,
+    /// Chunks mapped by threads that have ended.
+    mapped: u32,
+    wanted: Arc<AtomicU32>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u32>>,
+}
+
+impl Mapper {
+    /// Of the chunks from `first` on; maps nothing yet.
+    pub(crate) fn new(pool: Arc<Pool>, first: u32) -> Self {
+        Self {
+            pool,
+            first,
+            mapped: 0,
+            wanted: Arc::default(),
+            ended: Arc::default(),
+            thread: None,
+        }
+    }
+
+    /// Has so many chunks mapped, in the background.
+    pub(crate) fn want(&mut self, chunks: u64) {
+        let most = self.pool.shape().chunk_count.saturating_sub(self.first);
+        let wanted = chunks.min(u64::from(most)) as u32;
+        self.wanted.store(wanted, Ordering::Relaxed);
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.join();
+        }
+        if self.thread.is_some() || wanted <= self.mapped || self.ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let (pool, first, mut mapped) = (Arc::clone(&self.pool), self.first, self.mapped);
+        let (wanted, ended) = (Arc::clone(&self.wanted), Arc::clone(&self.ended));
+        let thread = spawn("orcheck-map", move || {
+            never_preempt();
+            while mapped < wanted.load(Ordering::Relaxed)
+                && !ended.load(Ordering::Relaxed)
+                && pool.populate(first + mapped, 1).is_ok()
+            {
+                mapped += 1;
+            }
+            mapped
+        });
+        self.thread = thread.ok();
+    }
+
+    /// Ends it for good, and maps what is left of `chunks` in the foreground.
+    pub(crate) fn finish(&mut self, chunks: u64) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.join();
+        let most = self.pool.shape().chunk_count.saturating_sub(self.first);
+        let left = (chunks.min(u64::from(most)) as u32).saturating_sub(self.mapped);
+        let _ = self.pool.populate(self.first + self.mapped, left);
+        self.mapped += left;
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported; the rest is mapped anew.
+            self.mapped = thread.join().unwrap_or(self.mapped);
+        }
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_io::pool::PoolShape;
+
+    const CHUNK_BYTES: u32 = 1 << 20;
+
+    fn pool() -> Arc<Pool> {
+        let shape = PoolShape {
+            chunk_bytes: CHUNK_BYTES,
+            chunk_count: 8,
+            words: 0,
+            rings: 0,
+            ring_entries: 0,
+        };
+        Arc::new(Pool::create(shape).unwrap())
+    }
+
+    /// Pages that the calling thread had to have mapped since it began: the tenth field, behind the name in brackets.
+    #[allow(clippy::disallowed_methods)]
+    fn page_faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields = stat.rsplit(')').next().unwrap();
+        fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+    }
+
+    fn faults_of(work: impl FnOnce()) -> u64 {
+        let before = page_faults();
+        work();
+        page_faults() - before
+    }
+
+    // Breaks if: nothing is mapped ahead, other chunks are, or what was asked for later is forgotten.
+    #[test]
+    fn what_is_wanted_is_mapped_ahead() {
+        let pages = u64::from(CHUNK_BYTES / 4096);
+        let pool = pool();
+        let mut mapper = Mapper::new(Arc::clone(&pool), 3);
+        mapper.want(1);
+        mapper.join();
+        mapper.want(2);
+        mapper.join();
+        let bytes = vec![1; CHUNK_BYTES as usize];
+        let faults = faults_of(|| {
+            mapper.finish(2);
+            for chunk in [pool.try_take(3), pool.try_take(3)].map(Option::unwrap) {
+                assert!([3, 4].contains(&chunk.index()));
+                pool.put(&chunk, 0, &bytes);
+                let _ = chunk.into_index();
+            }
+        });
+        assert_eq!(mapper.mapped, 2);
+        assert!(faults < pages / 4, "{faults} faults");
+    }
+
+    // Breaks if: a checkpoint right after what it protects finds memory that nobody mapped; more is asked for than there is.
+    #[test]
+    fn the_rest_is_mapped_before_the_first_checkpoint_goes_on() {
+        let mut mapper = Mapper::new(pool(), 3);
+        mapper.want(100);
+        mapper.finish(100);
+        assert_eq!(mapper.mapped, 5);
+        mapper.want(100);
+        assert!(mapper.thread.is_none(), "it ended for good");
+    }
+}
