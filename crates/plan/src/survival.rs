@@ -1,35 +1,230 @@
-//! Survival: how likely a job can be restarted after nodes were lost.
+//! Survival: how likely a job can be restarted after nodes were lost at the same time.
 //!
-//! What it does: gives the probability that after the loss of nodes chosen at random no node's part is gone, when every
-//! node keeps its own part and k others, drawn independently, keep replicas.
-//! How: a part is gone when its owner and all its holders are lost. Of f lost nodes each has lost its replicas with
-//! probability C(f−1, k) / C(n−1, k), which is what Table 1 of Walters and Chaudhary (HiPC 2007) counts.
+//! What it does: gives the probability that every node's part of a checkpoint is still there, or can be computed from what is
+//! there, after so many failures chosen at random; exactly where there is a formula or a count, and otherwise by trials.
+//! How: exact counts of losses in groups and rings are coefficients of powers of small polynomials (`count.rs`); trials draw
+//! what fails, and then whatever the redundancy draws (`trials.rs`).
+//!
+//! | redundancy | a node's part is gone when it is lost and | exact |
+//! | --- | --- | --- |
+//! | random | all its k holders are, drawn for each node by itself | (1 − C(f−1, k)/C(n−1, k))^f, which is Table 1 of Walters and Chaudhary (HiPC 2007) |
+//! | partner | the next k nodes of a ring are | circular arrangements without k+1 lost nodes in a row |
+//! | group | more than m of its group of g nodes are (XOR: m = 1; Reed-Solomon) | products of what the groups may lose |
+//!
+//! Nodes that hang on one switch fail together: node i is at switch ⌊i / `together`⌋. Redundancy that keeps `apart` draws
+//! holders at other switches, takes as partners the nodes that are whole switches further, and deals nodes to groups in turn.
 //!
 //! Invariants:
-//! 1. The result is a probability; it is 1 for at most k lost nodes and does not grow with the number lost.
+//! 1. A result is a probability; it is 1 where nothing can be gone, and does not grow with what is lost.
+//! 2. Exact means exact for this description: sums of positive terms, never a difference of large ones.
+//! 3. The same seed gives the same trials, whoever runs which of them.
 //!
-//! Not here: who holds what (`orcheck-redundancy`), nodes that fail together, how often nodes fail.
+//! Not here: who holds what in a job (`orcheck-redundancy`), how often nodes fail, losses one after the other with repair
+//! between them.
+
+mod count;
+mod trials;
 
 use orcheck_format::{Error, Result};
 
-/// Probability that nothing is lost with `lost` of `nodes` nodes when each part has `replicas` replicas.
-///
-/// The lost nodes are taken as independent of each other, as the source does: their replicas may be the same nodes, so
-/// that this is an approximation, exact for one node and close otherwise.
-///
-/// # Errors
-/// Invalid for no node, more replicas than other nodes, or more lost nodes than there are.
-pub fn survival(nodes: u32, replicas: u32, lost: u32) -> Result<f64> {
-    if nodes == 0 || replicas >= nodes || lost > nodes {
-        return Err(Error::invalid(format!(
-            "survival of {lost} lost nodes of {nodes} with {replicas} replicas: expected at least one node, fewer replicas than nodes, and at most all nodes lost"
-        )));
+pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
+
+/// Most nodes; what is asked for beyond is a mistake.
+pub const NODES_MAX: u32 = 1 << 24;
+
+/// How others protect a node's part of a checkpoint; beside it, every node keeps its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redundancy {
+    /// So many other nodes have it, drawn at random for each node.
+    Random {
+        /// Copies besides the node's own.
+        replicas: u32,
+    },
+    /// The next so many nodes of a ring have it.
+    Partner {
+        /// Copies besides the node's own.
+        replicas: u32,
+    },
+    /// Nodes are in groups, and any `parity` nodes of a group may be lost.
+    Group {
+        /// Nodes of a group, at least; what is left over is dealt to the groups.
+        size: u32,
+        /// Nodes that it may lose: 1 for XOR.
+        parity: u32,
+    },
+}
+
+/// Nodes, what fails together, and how it is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Nodes.
+    pub nodes: u32,
+    /// Nodes that fail together, such as those at a switch; 1: each alone.
+    pub together: u32,
+    /// Whether the redundancy of a node keeps away from those that fail together with it.
+    pub apart: bool,
+    /// Who has what.
+    pub redundancy: Redundancy,
+}
+
+impl Setup {
+    /// Nodes that fail one by one.
+    #[must_use]
+    pub fn alone(nodes: u32, redundancy: Redundancy) -> Self {
+        Self {
+            nodes,
+            together: 1,
+            apart: true,
+            redundancy,
+        }
     }
-    let Some(others) = lost.checked_sub(1) else {
-        return Ok(1.0);
-    };
-    let gone: f64 = (0..replicas)
-        .map(|i| f64::from(others.saturating_sub(i)) / f64::from(nodes - 1 - i))
-        .product();
-    Ok((1.0 - gone).powf(f64::from(lost)))
+
+    /// What fails as one: switches, or nodes.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.nodes.div_ceil(self.together.max(1))
+    }
+
+    /// Groups of the redundancy.
+    fn groups(&self, size: u32) -> u32 {
+        (self.nodes / size.max(1)).max(1)
+    }
+
+    /// # Errors
+    /// Invalid: no nodes, or fewer than the redundancy needs.
+    pub fn check(&self) -> Result<()> {
+        let refused = |found: String, expected: String| {
+            Err(Error::invalid(format!("{found}: expected {expected}")))
+        };
+        if self.nodes == 0 || self.nodes > NODES_MAX {
+            return refused(format!("{} nodes", self.nodes), format!("1 to {NODES_MAX}"));
+        }
+        if self.together == 0 || self.together > self.nodes {
+            return refused(
+                format!("{} nodes that fail together", self.together),
+                format!("1 to {}, which is all nodes", self.nodes),
+            );
+        }
+        let apart = if self.apart { self.together } else { 1 };
+        match self.redundancy {
+            Redundancy::Random { replicas } | Redundancy::Partner { replicas } => {
+                // As many as there are others: for those that keep apart, one at each whole switch.
+                let most = (self.nodes / apart).saturating_sub(1);
+                if replicas > most {
+                    let others = if apart > 1 {
+                        "whole switches besides the own"
+                    } else {
+                        "other nodes"
+                    };
+                    return refused(
+                        format!("{replicas} replicas"),
+                        format!("at most {most}, as many as there are {others}"),
+                    );
+                }
+            }
+            Redundancy::Group { size, parity } => {
+                if size < 2 || size > self.nodes {
+                    return refused(
+                        format!("groups of {size}"),
+                        format!("2 to {} nodes", self.nodes),
+                    );
+                }
+                if parity == 0 || parity >= size {
+                    return refused(
+                        format!("{parity} lost nodes of a group of {size}"),
+                        format!("1 to {}", size - 1),
+                    );
+                }
+                let most = self.nodes / apart;
+                if size > most {
+                    return refused(
+                        format!("groups of {size} at as many switches"),
+                        format!("at most {most}, as many as there are whole switches"),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Probability that nothing is gone when so many units are lost; `None` where only trials tell.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; Invalid for more lost units than there are.
+    pub fn exact(&self, lost: u32) -> Result<Option<f64>> {
+        self.check()?;
+        let units = self.units();
+        if lost > units {
+            return Err(Error::invalid(format!(
+                "{lost} lost: expected 0 to {units}, which is all"
+            )));
+        }
+        if lost == 0 {
+            return Ok(Some(1.0));
+        }
+        let (nodes, together) = (self.nodes, self.together);
+        if !nodes.is_multiple_of(together) {
+            return Ok(None);
+        }
+        Ok(match self.redundancy {
+            Redundancy::Random { replicas } => {
+                // Holders that keep apart are at a random set of other switches, which are then what is counted.
+                let (gone, all) = match self.apart {
+                    true => (lost - 1, units - 1),
+                    false => (lost * together - 1, nodes - 1),
+                };
+                let held: f64 = (0..replicas)
+                    .map(|i| f64::from(gone.saturating_sub(i)) / f64::from(all - i))
+                    .product();
+                Some((f64::from(lost) * f64::from(together) * (-held).ln_1p()).exp())
+            }
+            Redundancy::Partner { replicas } => {
+                // Of neighbours that fail together, those count whose holders are at the fewest switches.
+                let row = match self.apart {
+                    true => replicas + 1,
+                    false => (replicas + 1).div_ceil(together),
+                };
+                Some(count::ring(units, row, lost))
+            }
+            Redundancy::Group { size, parity } => {
+                let groups = self.groups(size);
+                match self.apart {
+                    true if groups.is_multiple_of(together) => {
+                        Some(count::groups(units, groups / together, parity, lost))
+                    }
+                    false if together == 1 => Some(count::groups(units, groups, parity, lost)),
+                    false if nodes.is_multiple_of(size) && together.is_multiple_of(size) => {
+                        Some(0.0)
+                    }
+                    false if nodes.is_multiple_of(size) && size.is_multiple_of(together) => {
+                        Some(count::groups(units, groups, parity / together, lost))
+                    }
+                    _ => None,
+                }
+            }
+        })
+    }
+
+    /// Most lost units at which nothing is gone with at least this probability, by the exact one; `None` where only trials tell.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; Invalid for what is no probability above 0.
+    pub fn allowed(&self, probability: f64) -> Result<Option<u32>> {
+        self.check()?;
+        if !(probability > 0.0 && probability <= 1.0) {
+            return Err(Error::invalid(format!(
+                "a probability of {probability}: expected more than 0 and at most 1"
+            )));
+        }
+        let (mut enough, mut too_many) = (0, self.units() + 1);
+        while too_many - enough > 1 {
+            let lost = enough + (too_many - enough) / 2;
+            match self.exact(lost)? {
+                None => return Ok(None),
+                Some(found) if found >= probability => enough = lost,
+                Some(_) => too_many = lost,
+            }
+        }
+        Ok(Some(enough))
+    }
 }

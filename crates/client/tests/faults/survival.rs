@@ -12,7 +12,7 @@ use crate::trial::{
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_io::testing::{Child, Ended, Scratch};
-use orcheck_plan::survival;
+use orcheck_plan::survival::{Redundancy, Setup};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -172,7 +172,8 @@ pub fn as_often_as_the_formula_says() {
             .filter(|outcome| outcome.verdict == Verdict::Pass)
             .count();
         let share = survived as f64 / count as f64;
-        let expected = survival(workload.nodes, replicas, lost).unwrap();
+        let setup = Setup::alone(workload.nodes, Redundancy::Random { replicas });
+        let expected = setup.exact(lost).unwrap().unwrap();
         let deviation = (expected * (1.0 - expected) / count as f64).sqrt();
         println!(
             "  {row}: {share:.3} survived of {count}, expected {expected:.3} +- {deviation:.3}"

@@ -1,0 +1,134 @@
+//! Exact counts of what may be lost: groups that may lose so many each, and rings without so many in a row.
+//!
+//! How: of all ways to lose f of n, those that leave everything are a coefficient of a product of polynomials. Such numbers have
+//! thousands of digits; so every loss is weighted by f/n, as if each unit failed by itself with that probability, which makes
+//! the coefficients probabilities near their largest, and the weight is taken out again at the end.
+//!
+//! Invariants:
+//! 1. All terms are positive, so that rounding costs some units in the last place for each multiplication and no more.
+//! 2. What is left out of a polynomial is less than [`NOTHING`] of its largest coefficient.
+//!
+//! Not here: which redundancy is counted how (`survival.rs`).
+
+use statrs::function::factorial::ln_binomial;
+
+/// A share of the largest coefficient that is nothing: far below what a probability of one loss in the age of the universe needs.
+const NOTHING: f64 = 1e-80;
+
+/// Coefficients from a power of x on.
+#[derive(Clone)]
+struct Polynomial {
+    first: usize,
+    coefficients: Vec<f64>,
+}
+
+impl Polynomial {
+    fn new(coefficients: Vec<f64>) -> Self {
+        Self {
+            first: 0,
+            coefficients,
+        }
+    }
+
+    fn times(&self, other: &Self, degree: usize) -> Self {
+        let first = self.first + other.first;
+        let len = (self.coefficients.len() + other.coefficients.len()).saturating_sub(1);
+        let mut coefficients = vec![0.0; len.min((degree + 1).saturating_sub(first))];
+        for (i, a) in self.coefficients.iter().enumerate() {
+            for (sum, b) in coefficients.iter_mut().skip(i).zip(&other.coefficients) {
+                *sum += a * b;
+            }
+        }
+        Self {
+            first,
+            coefficients,
+        }
+        .trimmed()
+    }
+
+    fn trimmed(mut self) -> Self {
+        let least = self.coefficients.iter().copied().fold(0.0, f64::max) * NOTHING;
+        while self.coefficients.last().is_some_and(|&c| c <= least) {
+            self.coefficients.pop();
+        }
+        let zeros = self
+            .coefficients
+            .iter()
+            .take_while(|&&c| c <= least)
+            .count();
+        self.coefficients.drain(..zeros);
+        self.first += zeros;
+        self
+    }
+
+    /// Itself so many times, up to x to the `degree`.
+    fn power(&self, mut times: u32, degree: usize) -> Self {
+        let (mut result, mut square) = (Self::new(vec![1.0]), self.clone());
+        while times > 0 {
+            if times % 2 == 1 {
+                result = result.times(&square, degree);
+            }
+            times /= 2;
+            if times > 0 {
+                square = square.times(&square, degree);
+            }
+        }
+        result
+    }
+
+    fn coefficient(&self, power: usize) -> f64 {
+        let at = power.checked_sub(self.first);
+        at.and_then(|at| self.coefficients.get(at))
+            .copied()
+            .unwrap_or(0.0)
+    }
+}
+
+/// Logarithm of q^a (1 − q)^b for a share q of losses, where 0 times anything is nothing.
+fn ln_weight(q: f64, a: u32, b: u32) -> f64 {
+    let part = |count: u32, ln: f64| {
+        if count == 0 {
+            0.0
+        } else {
+            f64::from(count) * ln
+        }
+    };
+    part(a, q.ln()) + part(b, (-q).ln_1p())
+}
+
+/// Share of the ways to lose `lost` of `units` in which none of `groups` groups, as equal as possible, loses more than `most`.
+pub(super) fn groups(units: u32, groups: u32, most: u32, lost: u32) -> f64 {
+    if lost <= most {
+        return 1.0;
+    }
+    let q = f64::from(lost) / f64::from(units);
+    let degree = lost as usize;
+    let group = |size: u32| {
+        let term = |j: u32| (ln_binomial(size.into(), j.into()) + ln_weight(q, j, size - j)).exp();
+        Polynomial::new((0..=most.min(size)).map(term).collect())
+    };
+    let (size, larger) = (units / groups, units % groups);
+    let of_size = group(size).power(groups - larger, degree);
+    let of_larger = group(size + 1).power(larger, degree);
+    let all = ln_binomial(units.into(), lost.into()) + ln_weight(q, lost, units - lost);
+    (of_size.times(&of_larger, degree).coefficient(degree) / all.exp()).min(1.0)
+}
+
+/// Share of the ways to lose `lost` of `units` in a ring in which no `row` neighbours are lost.
+///
+/// Between two units that are left lie 0 to `row` − 1 lost ones. Of the arrangements that begin with one that is left there
+/// are (units − lost) / units of all, whatever is asked of the gaps.
+pub(super) fn ring(units: u32, row: u32, lost: u32) -> f64 {
+    if lost < row {
+        return 1.0;
+    }
+    if lost >= units {
+        return 0.0;
+    }
+    let q = f64::from(lost) / f64::from(units);
+    let gap = |j: u32| ln_weight(q, j, 1).exp();
+    let gaps = Polynomial::new((0..row.min(lost + 1)).map(gap).collect());
+    let left = units - lost;
+    let all = ln_binomial((units - 1).into(), lost.into()) + ln_weight(q, lost, left);
+    (gaps.power(left, lost as usize).coefficient(lost as usize) / all.exp()).min(1.0)
+}

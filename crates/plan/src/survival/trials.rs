@@ -1,0 +1,265 @@
+//! Trials: what fails and who holds what is drawn, and it is looked whether anything is gone.
+//!
+//! How: a block of trials has random numbers of its own, from the seed and its number, so that blocks can be shared among
+//! threads and give the same. What was lost in a trial is marked with the trial's number, so that nothing has to be cleared
+//! for the next one. Holders are drawn only of nodes that are lost, one after the other until one is left.
+//!
+//! Invariants:
+//! 1. A trial asks nothing of the exact counts: it is a second opinion on them.
+//! 2. What fails is a uniformly random set of units; holders are drawn uniformly, again if they may not be.
+//!
+//! Not here: threads (whoever runs the blocks has them).
+
+use super::{Redundancy, Setup};
+use orcheck_format::{Error, Result};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
+
+/// Trials of a block, at most; the last one of a run may have fewer.
+pub const BLOCK_TRIALS: u32 = 4096;
+
+/// A set-up of which so many units are lost, again and again.
+#[derive(Debug, Clone)]
+pub struct Trials {
+    setup: Setup,
+    lost: u32,
+    seed: u64,
+}
+
+/// What trials found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Trials.
+    pub trials: u64,
+    /// Those in which nothing was gone.
+    pub survived: u64,
+}
+
+impl Trials {
+    /// # Errors
+    /// As [`Setup::check`]; Invalid for more lost units than there are.
+    pub fn new(setup: Setup, lost: u32, seed: u64) -> Result<Self> {
+        setup.check()?;
+        if lost > setup.units() {
+            return Err(Error::invalid(format!(
+                "{lost} lost: expected 0 to {}, which is all",
+                setup.units()
+            )));
+        }
+        Ok(Self { setup, lost, seed })
+    }
+
+    /// Runs block number `block` of so many trials.
+    #[must_use]
+    pub fn block(&self, block: u64, trials: u32) -> Found {
+        let trials = trials.min(BLOCK_TRIALS);
+        let mut bench = Bench::new(self, block);
+        let survived = (1..=trials)
+            .filter(|&number| bench.survives(number))
+            .count();
+        Found {
+            trials: trials.into(),
+            survived: survived as u64,
+        }
+    }
+}
+
+impl Found {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            trials: self.trials + other.trials,
+            survived: self.survived + other.survived,
+        }
+    }
+
+    /// The share that survived.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.survived as f64 / self.trials.max(1) as f64
+    }
+
+    /// Between which probabilities the true one lies, with this confidence (Clopper and Pearson, Biometrika 26, 1934): too
+    /// wide rather than too narrow, also where none or all survived.
+    #[must_use]
+    pub fn interval(&self, confidence: f64) -> (f64, f64) {
+        let (survived, gone) = (self.survived as f64, (self.trials - self.survived) as f64);
+        let tail = (1.0 - confidence) / 2.0;
+        let at = |a: f64, b: f64, p: f64| Beta::new(a, b).map(|beta| beta.inverse_cdf(p));
+        // A Beta distribution needs both numbers positive; where one is not, the bound is the end.
+        let low = at(survived, gone + 1.0, tail).unwrap_or(0.0);
+        let high = at(survived + 1.0, gone, 1.0 - tail).unwrap_or(1.0);
+        (low, high)
+    }
+}
+
+/// How likely trials differ from an exact probability at least as much as these, in their direction, were it right; twice the
+/// smaller tail.
+#[must_use]
+pub fn agreement(found: Found, exact: f64) -> f64 {
+    match Binomial::new(exact.clamp(0.0, 1.0), found.trials) {
+        Ok(binomial) => {
+            let up_to = binomial.cdf(found.survived);
+            let from = match found.survived.checked_sub(1) {
+                Some(fewer) => binomial.sf(fewer),
+                None => 1.0,
+            };
+            (2.0 * up_to.min(from)).min(1.0)
+        }
+        Err(_) => 0.0,
+    }
+}
+
+/// What a block works with.
+struct Bench<'a> {
+    setup: &'a Setup,
+    lost: u32,
+    random: Random,
+    /// All units; the first ones are those that are lost.
+    units: Vec<u32>,
+    /// For each unit the last trial in which it was lost.
+    lost_in: Vec<u32>,
+    /// For each group the last trial in which it lost anything, and how much.
+    of_groups: Vec<(u32, u32)>,
+    holders: Vec<u32>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(of: &'a Trials, block: u64) -> Self {
+        let setup = &of.setup;
+        let groups = match setup.redundancy {
+            Redundancy::Group { size, .. } => setup.groups(size) as usize,
+            _ => 0,
+        };
+        Self {
+            setup,
+            lost: of.lost,
+            random: Random::new(of.seed, block),
+            units: (0..setup.units()).collect(),
+            lost_in: vec![0; setup.units() as usize],
+            of_groups: vec![(0, 0); groups],
+            holders: Vec::new(),
+        }
+    }
+
+    fn survives(&mut self, trial: u32) -> bool {
+        for at in 0..self.lost {
+            let other = at + self.random.below(self.units.len() as u32 - at);
+            self.units.swap(at as usize, other as usize);
+            self.lost_in[self.units[at as usize] as usize] = trial;
+        }
+        let together = self.setup.together;
+        for at in 0..self.lost {
+            let unit = self.units[at as usize];
+            let end = self.setup.nodes.min((unit + 1) * together);
+            for node in unit * together..end {
+                if self.is_gone(node, trial) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn is_lost(&self, node: u32, trial: u32) -> bool {
+        self.lost_in[(node / self.setup.together) as usize] == trial
+    }
+
+    /// Whether nobody has the part of a lost node any more.
+    fn is_gone(&mut self, node: u32, trial: u32) -> bool {
+        let Setup {
+            nodes,
+            together,
+            apart,
+            redundancy,
+        } = *self.setup;
+        match redundancy {
+            Redundancy::Random { replicas } => {
+                self.holders.clear();
+                for _ in 0..replicas {
+                    let holder = self.another(node);
+                    if !self.is_lost(holder, trial) {
+                        return false;
+                    }
+                    self.holders.push(holder);
+                }
+                true
+            }
+            Redundancy::Partner { replicas } => {
+                let step = if apart { together } else { 1 };
+                let next = |i: u32| {
+                    ((u64::from(node) + u64::from(i) * u64::from(step)) % u64::from(nodes)) as u32
+                };
+                (1..=replicas).all(|i| self.is_lost(next(i), trial))
+            }
+            Redundancy::Group { size, parity } => {
+                let group = group_of(node, nodes, self.setup.groups(size), apart);
+                let (last, count) = self.of_groups[group as usize];
+                let count = if last == trial { count + 1 } else { 1 };
+                self.of_groups[group as usize] = (trial, count);
+                count > parity
+            }
+        }
+    }
+
+    /// A holder for a node's part that it may have and none of the earlier ones is.
+    fn another(&mut self, node: u32) -> u32 {
+        let Setup {
+            nodes,
+            together,
+            apart,
+            ..
+        } = *self.setup;
+        let alike = |a: u32, b: u32| {
+            if apart {
+                a / together == b / together
+            } else {
+                a == b
+            }
+        };
+        loop {
+            let holder = self.random.below(nodes);
+            if !alike(holder, node) && !self.holders.iter().any(|&other| alike(holder, other)) {
+                return holder;
+            }
+        }
+    }
+}
+
+/// The group of a node: apart, they are dealt in turn; otherwise neighbours are together, in groups as equal as possible.
+fn group_of(node: u32, nodes: u32, groups: u32, apart: bool) -> u32 {
+    let (size, larger) = (nodes / groups, nodes % groups);
+    if apart {
+        node % groups
+    } else if node < larger * (size + 1) {
+        node / (size + 1)
+    } else {
+        larger + (node - larger * (size + 1)) / size
+    }
+}
+
+struct Random(Xoshiro256PlusPlus);
+
+impl Random {
+    fn new(seed: u64, block: u64) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("orcheck 1 trials of survival");
+        hasher
+            .update(&seed.to_le_bytes())
+            .update(&block.to_le_bytes());
+        Self(Xoshiro256PlusPlus::from_seed(hasher.finalize().into()))
+    }
+
+    /// Uniform below `limit`, which is not 0 (Lemire, Fast Random Integer Generation in an Interval, 2019).
+    fn below(&mut self, limit: u32) -> u32 {
+        let mut product = u64::from(self.0.next_u32()) * u64::from(limit);
+        if (product as u32) < limit {
+            let least = limit.wrapping_neg() % limit;
+            while (product as u32) < least {
+                product = u64::from(self.0.next_u32()) * u64::from(limit);
+            }
+        }
+        (product >> 32) as u32
+    }
+}
