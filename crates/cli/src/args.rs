@@ -7,12 +7,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use orcheck_format::Level;
-use orcheck_plan::contention::Mode;
 
 use crate::exit;
+
+mod plan;
+
+pub use plan::{ContentionArgs, How, IntervalArgs, OverheadArgs, Plan, PlanArgs, SurvivalArgs};
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
 #[derive(Debug, Parser)]
@@ -75,9 +77,7 @@ impl Command {
             Command::Halt(_) => "halt",
             Command::Drain(_) => "drain",
             Command::Status(_) => "status",
-            Command::Plan(PlanArgs {
-                what: Plan::Contention(_),
-            }) => "plan contention",
+            Command::Plan(args) => args.what.name(),
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
@@ -393,65 +393,6 @@ pub struct StatusArgs {
     /// Only agents of this job
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-}
-
-/// What is to be computed.
-#[derive(Debug, Args)]
-pub struct PlanArgs {
-    #[command(subcommand)]
-    pub what: Plan,
-}
-
-/// Computations, one each.
-#[derive(Debug, Subcommand)]
-pub enum Plan {
-    /// How long a burst of checkpoints takes on a few I/O servers, in each mode
-    Contention(ContentionArgs),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Every rank writes its part at once; the time ends when all is on the disks. Each request is simulated, from the node over \
-its link and the server's to the server's disk. The defaults are the cluster of the document about orchestration: 32 nodes, \
-4 servers, 1 Gbit/s, disks of 2012; docs/contention.md has all parameters, what is assumed, and the form of a result file. \
-'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
-pub struct ContentionArgs {
-    /// Compute nodes
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
-    pub nodes: u32,
-    /// Ranks on each
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    pub ranks_per_node: u32,
-    /// I/O servers
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub servers: u32,
-    /// Size of the whole checkpoint, in GB (10^9 bytes)
-    #[arg(long, value_name = "GB", default_value_t = 16.0)]
-    pub total_gb: f64,
-    /// Only this mode; repeatable
-    #[arg(long = "mode", value_name = "MODE", value_parser = burst_mode())]
-    pub modes: Vec<Mode>,
-    /// A parameter, such as disk.rate_bytes_per_s=90e6; repeatable
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    pub set: Vec<String>,
-    /// Take parameters and bursts from a result file of bench-contention, and compare with what was measured
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "ranks_per_node", "servers", "total_gb", "modes"])]
-    pub from: Option<PathBuf>,
-}
-
-/// The modes of the model, by their names.
-fn burst_mode() -> impl TypedValueParser<Value = Mode> {
-    let value = |mode: Mode| {
-        PossibleValue::new(mode.name()).help(match mode {
-            Mode::Traditional => "Every rank in stripes over all servers",
-            Mode::Vertical => "Every rank whole on the server of its node",
-            Mode::Orchestrated => "One stream a node, pulled by its server",
-        })
-    };
-    PossibleValuesParser::new(Mode::ALL.map(value)).try_map(|name| {
-        let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
-        found.ok_or_else(|| format!("expected a mode, found '{name}'"))
-    })
 }
 
 #[derive(Debug, Args)]

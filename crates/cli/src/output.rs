@@ -190,6 +190,35 @@ pub fn age(ms: u64) -> String {
     }
 }
 
+/// A computed span of time for people, from seconds: three digits, or two units where it is long.
+pub fn span(seconds: f64) -> String {
+    let two = |large: f64, large_name: &str, small: f64, small_name: &str| {
+        let count = (seconds / small).round();
+        let of_large = (large / small).round();
+        format!(
+            "{:.0} {large_name} {:.0} {small_name}",
+            (count / of_large).floor(),
+            count % of_large
+        )
+    };
+    match seconds {
+        0.0 => "0 s".to_owned(),
+        s if s < 1e-3 => format!("{:.3} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.2} s"),
+        s if s < 600.0 => two(60.0, "min", 1.0, "s"),
+        s if s < 3600.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => two(3600.0, "h", 60.0, "min"),
+        s if s < 63_115_200.0 => two(86_400.0, "d", 3600.0, "h"),
+        s => format!("{:.1} y", s / 31_557_600.0),
+    }
+}
+
+/// A share for people.
+pub fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
 /// `1 rank`, `2 ranks`.
 pub fn count(number: u64, one: &str) -> String {
     if number == 1 {

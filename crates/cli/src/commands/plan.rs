@@ -3,7 +3,10 @@
 //! Not here: the computations (`orcheck_plan`).
 
 mod contention;
+mod interval;
+mod overhead;
 mod result;
+mod survival;
 
 use crate::args::{Plan, PlanArgs};
 use crate::output::{Failure, Outcome};
@@ -12,5 +15,8 @@ use crate::output::{Failure, Outcome};
 pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
     match &args.what {
         Plan::Contention(args) => contention::run(args),
+        Plan::Survival(args) => survival::run(args),
+        Plan::Interval(args) => interval::run(args),
+        Plan::Overhead(args) => overhead::run(args),
     }
 }

@@ -15,6 +15,7 @@ mod machine;
 mod nodes;
 mod place;
 mod plan;
+mod planning;
 mod program;
 mod restore;
 mod run;

@@ -1,0 +1,314 @@
+//! Flags of `orcheck plan`.
+//!
+//! Invariants:
+//! 1. A value out of its range is refused here, with the name of the flag and the range; what depends on several flags, where it
+//!    is computed.
+//!
+//! Not here: what is computed (`commands/plan`).
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use orcheck_plan::contention::Mode;
+use orcheck_plan::levels::Level;
+use orcheck_plan::survival::Redundancy;
+
+/// What is to be computed.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    pub what: Plan,
+}
+
+/// Computations, one each.
+#[derive(Debug, Subcommand)]
+pub enum Plan {
+    /// How long a burst of checkpoints takes on a few I/O servers, in each mode
+    Contention(ContentionArgs),
+    /// How many nodes may be lost at once, with copies on other nodes or parity, and how likely a loss is survived
+    Survival(SurvivalArgs),
+    /// How often to take checkpoints, and what share of the time is left for computing
+    Interval(IntervalArgs),
+    /// What checkpoints cost a run in which nothing fails, written by the program or by threads beside it
+    Overhead(OverheadArgs),
+}
+
+impl Plan {
+    /// The command's name as typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Plan::Contention(_) => "plan contention",
+            Plan::Survival(_) => "plan survival",
+            Plan::Interval(_) => "plan interval",
+            Plan::Overhead(_) => "plan overhead",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every rank writes its part at once; the time ends when all is on the disks. Each request is simulated, from the node over \
+its link and the server's to the server's disk. The defaults are the cluster of the document about orchestration: 32 nodes, \
+4 servers, 1 Gbit/s, disks of 2012; docs/contention.md has all parameters, what is assumed, and the form of a result file. \
+'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
+pub struct ContentionArgs {
+    /// Compute nodes
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: u32,
+    /// Ranks on each
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks_per_node: u32,
+    /// I/O servers
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub servers: u32,
+    /// Size of the whole checkpoint, in GB (10^9 bytes)
+    #[arg(long, value_name = "GB", default_value_t = 16.0)]
+    pub total_gb: f64,
+    /// Only this mode; repeatable
+    #[arg(long = "mode", value_name = "MODE", value_parser = burst_mode())]
+    pub modes: Vec<Mode>,
+    /// A parameter, such as disk.rate_bytes_per_s=90e6; repeatable
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Take parameters and bursts from a result file of bench-contention, and compare with what was measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "ranks_per_node", "servers", "total_gb", "modes"])]
+    pub from: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each node keeps its own part of a checkpoint, and others keep it too or can compute it; losses are of nodes that are lost at \
+the same time, chosen at random. HOW is random:K (K copies on nodes drawn at random, as level 'peers' does), partner:K (on the \
+next K nodes), xor:G (groups of G nodes of which one may be lost) or rs:K+M (groups of K+M of which M may be lost). Exact \
+where there is a formula or a count; otherwise, and with --trials, by drawing losses at random.")]
+pub struct SurvivalArgs {
+    /// Print Table 1 of Walters and Chaudhary (HiPC 2007) beside the exact numbers, and mark each difference
+    #[arg(long, conflicts_with_all = ["nodes", "with", "percent", "lost", "together", "apart"])]
+    pub table1: bool,
+    /// Nodes of the job; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128, 256, 512, 1024, 2048])]
+    pub nodes: Vec<u32>,
+    /// How others protect a node's part; several with commas
+    #[arg(long, value_name = "HOW", value_delimiter = ',', default_values = ["random:1", "random:2", "random:3", "random:4"], value_parser = how)]
+    pub with: Vec<How>,
+    /// Find the most losses that are survived with this probability; several with commas
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90.0, 99.0, 99.9], value_parser = percent, allow_negative_numbers = true)]
+    pub percent: Vec<f64>,
+    /// Find how likely so many losses are survived instead; several with commas
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        conflicts_with = "percent"
+    )]
+    pub lost: Vec<u32>,
+    /// Nodes that fail together, such as those at one switch: losses are of so many nodes each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub together: u32,
+    /// What protects a node's part keeps away from those that fail together with it
+    #[arg(long)]
+    pub apart: bool,
+    /// Draw losses so often too, beside each exact number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    pub trials: Option<u64>,
+    /// What the random numbers of the trials are from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// A way to protect a node's part, as it was written.
+#[derive(Debug, Clone)]
+pub struct How {
+    pub name: String,
+    pub redundancy: Redundancy,
+}
+
+fn how(text: &str) -> Result<How, String> {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let redundancy = match text.split_once(':') {
+        Some(("random", copies)) => number(copies).map(|replicas| Redundancy::Random { replicas }),
+        Some(("partner", copies)) => {
+            number(copies).map(|replicas| Redundancy::Partner { replicas })
+        }
+        Some(("xor", size)) => number(size).map(|size| Redundancy::Group { size, parity: 1 }),
+        Some(("rs", sizes)) => sizes.split_once('+').and_then(|(data, parity)| {
+            let (data, parity) = (number(data)?, number(parity)?);
+            let size = data.checked_add(parity)?;
+            Some(Redundancy::Group { size, parity })
+        }),
+        _ => None,
+    };
+    let redundancy =
+        redundancy.ok_or("expected random:K, partner:K, xor:G or rs:K+M, with whole numbers")?;
+    let name = text.to_owned();
+    Ok(How { name, redundancy })
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Failures come at random, independently of each other, and may strike in checkpoints and restarts too. The intervals are of \
+computing, from the end of one checkpoint to the begin of the next. TIME is a number and s, min, h, d or y. A LEVEL is \
+NAME:cost=TIME,mtbf=TIME,restart=TIME,after=TIME: what a checkpoint of it costs the program, with the lower levels; the mean \
+time between failures that need it and no higher one; from such a failure until the program computes again (default: the \
+cost); and from when the program goes on until the checkpoint has reached the level (default: at once).")]
+pub struct IntervalArgs {
+    /// What a checkpoint costs the program: how long it waits for it
+    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, required_unless_present = "levels")]
+    pub checkpoint: Option<f64>,
+    /// From a failure until the program computes again, without what was lost; default: as long as a checkpoint
+    #[arg(long, value_name = "TIME", value_parser = time_or_none, allow_negative_numbers = true)]
+    pub restart: Option<f64>,
+    /// Mean time between failures of the whole job
+    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, required_unless_present_any = ["node_mtbf", "levels"])]
+    pub mtbf: Option<f64>,
+    /// Mean time between failures of one node, of which the job has --nodes
+    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, conflicts_with = "mtbf", requires = "nodes")]
+    pub node_mtbf: Option<f64>,
+    /// Nodes of the job, any of which ends it by failing
+    #[arg(long, value_name = "N", requires = "node_mtbf", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: Option<u32>,
+    /// Computing that the job has to do
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time, allow_negative_numbers = true)]
+    pub work: f64,
+    /// Checkpoints of several levels instead; repeat from the weakest to the strongest
+    #[arg(long = "level", value_name = "LEVEL", value_parser = level, conflicts_with_all = ["checkpoint", "restart", "mtbf", "node_mtbf", "every"])]
+    pub levels: Vec<NamedLevel>,
+    /// Another interval to compare with; several with commas
+    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = time, allow_negative_numbers = true)]
+    pub every: Vec<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Synchronous: n S / B_IO, equation (1) of Shahzad et al. (IPDPS Workshops 2013). Asynchronous: m S_node n / B_M, their equation (2), \
+a lower bound: it counts what the writing threads take of the memory's bandwidth, and nothing that the program waits for \
+besides. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes.")]
+pub struct OverheadArgs {
+    /// Checkpoints
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub checkpoints: u64,
+    /// GB of one node's part of a checkpoint
+    #[arg(long, value_name = "GB", value_parser = size, allow_negative_numbers = true)]
+    pub node_gb: f64,
+    /// Nodes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: u32,
+    /// GB/s of a node's memory
+    #[arg(long, value_name = "GB/S", value_parser = size, allow_negative_numbers = true)]
+    pub memory_gb_s: f64,
+    /// Bytes that move between memory and processors for each byte written
+    #[arg(long, value_name = "M", default_value_t = 7.0, value_parser = size, allow_negative_numbers = true)]
+    pub memory_passes: f64,
+    /// GB/s of the file system, for all nodes together
+    #[arg(long, value_name = "GB/S", value_parser = size, allow_negative_numbers = true)]
+    pub io_gb_s: f64,
+    /// Time of the run without checkpoints: tells shares of it, and how many checkpoints fit
+    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true)]
+    pub run: Option<f64>,
+}
+
+/// A level of checkpoints, as it was named.
+#[derive(Debug, Clone)]
+pub struct NamedLevel {
+    pub name: String,
+    pub level: Level,
+}
+
+fn level(text: &str) -> Result<NamedLevel, String> {
+    let (name, rest) = text
+        .split_once(':')
+        .ok_or("expected NAME:cost=TIME,mtbf=TIME")?;
+    let (mut cost, mut mtbf, mut restart, mut after) = (None, None, None, None);
+    for part in rest.split(',') {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let at = |what: String| format!("{key}={value}: {what}");
+        let (into, found) = match key {
+            "cost" => (&mut cost, time(value)),
+            "mtbf" => (&mut mtbf, time(value)),
+            "restart" => (&mut restart, time_or_none(value)),
+            "after" => (&mut after, time_or_none(value)),
+            _ => return Err(format!("'{key}': expected cost, mtbf, restart or after")),
+        };
+        if into.replace(found.map_err(at)?).is_some() {
+            return Err(format!("'{key}' is there twice"));
+        }
+    }
+    let checkpoint_s = cost.ok_or("cost=TIME is missing")?;
+    Ok(NamedLevel {
+        name: name.to_owned(),
+        level: Level {
+            checkpoint_s,
+            safe_after_s: after.unwrap_or(0.0),
+            restart_s: restart.unwrap_or(checkpoint_s),
+            mtbf_s: mtbf.ok_or("mtbf=TIME is missing")?,
+        },
+    })
+}
+
+/// A number that is one, between these.
+fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(found) if (least..=most).contains(&found) => Ok(found),
+        _ => Err(format!("expected a number from {least} to {most:e}")),
+    }
+}
+
+fn size(text: &str) -> Result<f64, String> {
+    number(text, 1e-6, 1e12)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    number(text, 1e-6, 100.0).map_err(|_| "expected more than 0 and at most 100".to_owned())
+}
+
+/// Units of time, and their seconds; a year has 365.25 days.
+const UNITS_S: [(&str, f64); 8] = [
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("min", 60.0),
+    ("s", 1.0),
+    ("h", 3600.0),
+    ("d", 86_400.0),
+    ("y", 31_557_600.0),
+    ("", 1.0),
+];
+
+/// Seconds of a time such as 90s, 1.5h or 5 y.
+fn time_or_none(text: &str) -> Result<f64, String> {
+    let refused =
+        || "expected a time from 0 to 30000y, such as 90s, 5min, 1.5h, 30d or 5y".to_owned();
+    let with_unit = |(unit, seconds)| text.strip_suffix(unit).map(|count| (count, seconds));
+    let (count, seconds): (&str, f64) = UNITS_S
+        .into_iter()
+        .find_map(with_unit)
+        .ok_or_else(refused)?;
+    number(count, 0.0, 1e12 / seconds)
+        .map(|found| found * seconds)
+        .map_err(|_| refused())
+}
+
+/// The same, but not none.
+fn time(text: &str) -> Result<f64, String> {
+    match time_or_none(text) {
+        Ok(seconds) if seconds >= 1e-6 => Ok(seconds),
+        _ => {
+            Err("expected a time from 1us to 30000y, such as 90s, 5min, 1.5h, 30d or 5y".to_owned())
+        }
+    }
+}
+
+/// The modes of the model, by their names.
+fn burst_mode() -> impl TypedValueParser<Value = Mode> {
+    let value = |mode: Mode| {
+        PossibleValue::new(mode.name()).help(match mode {
+            Mode::Traditional => "Every rank in stripes over all servers",
+            Mode::Vertical => "Every rank whole on the server of its node",
+            Mode::Orchestrated => "One stream a node, pulled by its server",
+        })
+    };
+    PossibleValuesParser::new(Mode::ALL.map(value)).try_map(|name| {
+        let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or_else(|| format!("expected a mode, found '{name}'"))
+    })
+}

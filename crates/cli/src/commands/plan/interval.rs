@@ -1,0 +1,145 @@
+//! `orcheck plan interval`: how often to take checkpoints.
+//!
+//! Not here: the rules (`orcheck_plan::interval`).
+
+use orcheck_format::{Error, Result};
+use orcheck_plan::interval::Single;
+use orcheck_plan::levels::Levels;
+use serde_json::{Value, json};
+
+use crate::args::IntervalArgs;
+use crate::exit;
+use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
+
+/// Computes the intervals.
+pub fn run(args: &IntervalArgs) -> std::result::Result<Outcome, Failure> {
+    let (text, document) = match args.checkpoint {
+        Some(checkpoint_s) => single(args, checkpoint_s)?,
+        None => several(args)?,
+    };
+    Ok(Outcome {
+        code: exit::OK,
+        text,
+        document,
+        warnings: Vec::new(),
+    })
+}
+
+/// Checkpoints of one kind.
+fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
+    let mtbf_s = match (args.mtbf, args.node_mtbf, args.nodes) {
+        (Some(mtbf_s), ..) => mtbf_s,
+        (None, Some(node_s), Some(nodes)) => node_s / f64::from(nodes),
+        _ => {
+            return Err(Error::invalid(
+                "no time between failures: expected --mtbf, or --node-mtbf and --nodes",
+            ));
+        }
+    };
+    let single = Single {
+        checkpoint_s,
+        restart_s: args.restart.unwrap_or(checkpoint_s),
+        mtbf_s,
+    };
+    single
+        .check()
+        .map_err(|error| error.at("--mtbf, --checkpoint"))?;
+    let best_s = single.best_s();
+    let rules = [
+        ("best", best_s),
+        ("Daly 2006", single.daly_s()),
+        ("Young 1974", single.young_s()),
+    ];
+    let others = args.every.iter().map(|&interval_s| ("--every", interval_s));
+    let mut shown = table(&[
+        "rule",
+        "interval",
+        "computes",
+        "checkpoints",
+        "the work takes",
+        "failures",
+    ]);
+    let mut documents = Vec::new();
+    for (name, interval_s) in rules.into_iter().chain(others) {
+        let (efficiency, expected_s) = (
+            single.efficiency(interval_s),
+            single.expected_s(args.work, interval_s),
+        );
+        shown.add_row(vec![
+            plain(name),
+            right(span(interval_s)),
+            right(percent(efficiency)),
+            right(percent(efficiency * checkpoint_s / interval_s)),
+            right(span(expected_s)),
+            right(format!("{:.1}", expected_s / mtbf_s)),
+        ]);
+        documents.push(json!({ "rule": name, "interval_s": interval_s, "efficiency": efficiency, "expected_s": expected_s, "failures": expected_s / mtbf_s }));
+    }
+    let efficiency = single.efficiency(best_s);
+    let text = format!(
+        "Take a checkpoint after every {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n\
+         A failure every {}, a checkpoint costs {}, a restart {}.\n\n{}",
+        span(best_s),
+        percent(efficiency),
+        span(args.work),
+        span(single.expected_s(args.work, best_s)),
+        span(mtbf_s),
+        span(single.checkpoint_s),
+        span(single.restart_s),
+        table_text(&shown)
+    );
+    let document = json!({
+        "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.work,
+        "interval_s": best_s, "efficiency": efficiency, "rules": documents,
+    });
+    Ok((text, document))
+}
+
+/// Checkpoints of several levels.
+fn several(args: &IntervalArgs) -> Result<(String, Value)> {
+    let levels = Levels(args.levels.iter().map(|named| named.level).collect());
+    let at = |error: Error| error.at("--level");
+    let best = levels.recommend().map_err(at)?;
+    let interval_s = best.pattern.interval_s;
+    let mut shown = table(&[
+        "level",
+        "every",
+        "of computing",
+        "costs",
+        "reached after",
+        "a failure every",
+        "a restart",
+    ]);
+    let (mut words, mut documents) = (Vec::new(), Vec::new());
+    for (named, &every) in args.levels.iter().zip(&best.pattern.every) {
+        let (name, level) = (&named.name, named.level);
+        let apart_s = f64::from(every) * interval_s;
+        shown.add_row(vec![
+            plain(name),
+            right(every),
+            right(span(apart_s)),
+            right(span(level.checkpoint_s)),
+            right(span(level.safe_after_s)),
+            right(span(level.mtbf_s)),
+            right(span(level.restart_s)),
+        ]);
+        words.push(format!("{name} every {}", span(apart_s)));
+        documents.push(json!({
+            "level": name, "every": every, "interval_s": apart_s, "checkpoint_s": level.checkpoint_s, "safe_after_s": level.safe_after_s,
+            "mtbf_s": level.mtbf_s, "restart_s": level.restart_s,
+        }));
+    }
+    let expected_s = args.work / best.efficiency;
+    let text = format!(
+        "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}",
+        words.join(", "),
+        percent(best.efficiency),
+        span(args.work),
+        span(expected_s),
+        table_text(&shown)
+    );
+    let document = json!({
+        "interval_s": interval_s, "efficiency": best.efficiency, "work_s": args.work, "expected_s": expected_s, "levels": documents,
+    });
+    Ok((text, document))
+}

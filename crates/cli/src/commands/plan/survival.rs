@@ -1,0 +1,315 @@
+//! `orcheck plan survival`: how many losses a job outlives, and how likely.
+//!
+//! Invariants:
+//! 1. What is exact and what is from trials is told apart, trials with their interval.
+//! 2. The same seed gives the same figures, on any number of processors.
+//!
+//! Not here: the computations (`orcheck_plan`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orcheck_format::{Error, Result};
+use orcheck_io::machine::cpuset;
+use orcheck_io::thread::spawn_scoped;
+use orcheck_plan::survival::{BLOCK_TRIALS, Found, Redundancy, Setup, Trials, agreement};
+use serde_json::{Value, json};
+
+use crate::args::{How, SurvivalArgs};
+use crate::exit;
+use crate::output::{Failure, Outcome, plain, right, table, table_text};
+
+/// Table 1 of Walters and Chaudhary (HiPC 2007): nodes, and the losses that are survived with 90, 99 and 99.9 %, with one
+/// replica, two, three and four.
+const TABLE_1: [(u32, [u32; 12]); 9] = [
+    (8, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
+    (16, [1, 1, 1, 2, 2, 2, 5, 4, 3, 7, 5, 4]),
+    (32, [2, 1, 1, 5, 3, 2, 8, 5, 4, 11, 8, 6]),
+    (64, [3, 1, 1, 8, 4, 2, 14, 8, 4, 19, 12, 8]),
+    (128, [4, 1, 1, 12, 6, 3, 22, 13, 8, 32, 21, 14]),
+    (256, [5, 2, 1, 19, 9, 5, 37, 21, 13, 55, 35, 23]),
+    (512, [7, 2, 1, 31, 14, 7, 62, 35, 20, 95, 60, 38]),
+    (1024, [10, 3, 1, 48, 22, 11, 104, 58, 33, 165, 103, 67]),
+    (2048, [15, 5, 2, 76, 35, 17, 174, 97, 55, 285, 178, 111]),
+];
+const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
+
+/// Confidence that all comparisons of trials with exact probabilities together give no false alarm.
+const FAMILY: f64 = 0.999;
+/// Confidence of an interval of trials that stand alone.
+const CONFIDENCE: f64 = 0.95;
+/// Trials where nothing else tells, unless said otherwise.
+const TRIALS: u64 = 100_000;
+
+/// Computes what was asked for.
+pub fn run(args: &SurvivalArgs) -> std::result::Result<Outcome, Failure> {
+    let (text, document) = match (args.table1, args.lost.is_empty()) {
+        (true, _) => table_1(args)?,
+        (false, true) => allowed(args)?,
+        (false, false) => likely(args)?,
+    };
+    Ok(Outcome {
+        code: exit::OK,
+        text,
+        document,
+        warnings: Vec::new(),
+    })
+}
+
+/// The document's table, entry by entry.
+fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
+    let mut heads = vec!["nodes".to_owned()];
+    for replicas in 1..=4 {
+        heads.extend(TABLE_1_PERCENT.map(|percent| format!("{replicas}: {percent} %")));
+    }
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut shown = table(&heads);
+    let (mut entries, mut alike, mut doubted) = (Vec::new(), 0, Vec::new());
+    let all = TABLE_1.len() * TABLE_1[0].1.len();
+    for (nodes, row) in TABLE_1 {
+        let mut cells = vec![right(nodes)];
+        for (at, expected) in row.into_iter().enumerate() {
+            let replicas = 1 + (at / TABLE_1_PERCENT.len()) as u32;
+            let percent = TABLE_1_PERCENT[at % TABLE_1_PERCENT.len()];
+            let setup = Setup::alone(nodes, Redundancy::Random { replicas });
+            let found = exactly(setup.allowed(percent / 100.0)?)?;
+            alike += usize::from(found == expected);
+            let mark = if found == expected { "=" } else { "!" };
+            cells.push(right(format!("{found} {mark} {expected}")));
+            let mut entry = json!({ "nodes": nodes, "replicas": replicas, "percent": percent, "allowed": found, "reported": expected });
+            if let Some(trials) = args.trials {
+                // Where nothing can be gone yet, trials tell nothing: one more is lost.
+                let lost = found.max(replicas + 1).min(nodes);
+                let exact = exactly(setup.exact(lost)?)?;
+                let found = try_out(setup, lost, args.seed, trials)?;
+                let agrees = agreement(found, exact) >= (1.0 - FAMILY) / all as f64;
+                if !agrees {
+                    doubted.push(format!(
+                        "{nodes} nodes, {replicas} replicas, {lost} lost: exact {exact:.6}, trials {:.6}",
+                        found.share()
+                    ));
+                }
+                entry["trials"] = trials_document(found);
+                entry["trials"]["lost"] = json!(lost);
+                entry["trials"]["exact"] = json!(exact);
+                entry["trials"]["agrees"] = json!(agrees);
+            }
+            entries.push(entry);
+        }
+        shown.add_row(cells);
+    }
+    let mut text = format!(
+        "Most nodes lost at once that a job survives with 90, 99 and 99.9 %, with 1 to 4 replicas on random nodes:\n\
+         exact, and behind it Table 1 of Walters and Chaudhary (HiPC 2007); '!' marks what differs.\n\n{}\n\
+         {alike} of {all} entries are the same.\n",
+        table_text(&shown)
+    );
+    let mut document = json!({ "entries": entries, "same": alike, "of": all });
+    if let Some(trials) = args.trials {
+        document["seed"] = json!(args.seed);
+        document["agree"] = json!(doubted.is_empty());
+        text += &format!(
+            "{trials} trials at each of them (seed {}), or with one node more lost than there are replicas, against the exact probability: {}\n",
+            args.seed,
+            match doubted.is_empty() {
+                true => format!(
+                    "all agree, with {} % confidence for all together.",
+                    FAMILY * 100.0
+                ),
+                false => format!(
+                    "{} of {all} do not agree, at {} % confidence for all together:\n{}",
+                    doubted.len(),
+                    FAMILY * 100.0,
+                    doubted.join("\n")
+                ),
+            }
+        );
+    }
+    Ok((text, document))
+}
+
+fn exactly<T>(found: Option<T>) -> Result<T> {
+    found.ok_or_else(|| Error::internal("no exact survival of random replicas"))
+}
+
+/// Most losses that are survived with so many percent.
+fn allowed(args: &SurvivalArgs) -> Result<(String, Value)> {
+    let mut heads = vec!["nodes".to_owned(), "with".to_owned()];
+    heads.extend(args.percent.iter().map(|percent| format!("{percent} %")));
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let (mut shown, mut documents, mut guessed) = (table(&heads), Vec::new(), false);
+    for (setup, how, at) in setups(args)? {
+        let mut cells = vec![right(setup.nodes), plain(&how.name)];
+        let mut of = Vec::new();
+        for &percent in &args.percent {
+            let probability = percent / 100.0;
+            let exact = setup.allowed(probability).map_err(|error| error.at(&at))?;
+            let lost = match exact {
+                Some(lost) => lost,
+                None => tried_out(setup, probability, args).map_err(|error| error.at(&at))?,
+            };
+            guessed |= exact.is_none();
+            let tilde = if exact.is_none() { "~" } else { "" };
+            cells.push(right(format!("{tilde}{lost}")));
+            let mut entry = json!({ "percent": percent, "lost": lost, "exact": exact.is_some(), "probability": setup.exact(lost)? });
+            if args.trials.is_some() || exact.is_none() {
+                let found = try_out(setup, lost, args.seed, args.trials.unwrap_or(TRIALS))?;
+                entry["trials"] = trials_document(found);
+            }
+            of.push(entry);
+        }
+        shown.add_row(cells);
+        documents.push(json!({ "nodes": setup.nodes, "with": how.name, "allowed": of }));
+    }
+    let what = what_is_lost(args);
+    let mut text = format!(
+        "Most {what} lost at once that a job survives with this probability:\n\n{}",
+        table_text(&shown)
+    );
+    if guessed {
+        text += &format!(
+            "\n~ from trials (seed {}): no exact count for this layout.\n",
+            args.seed
+        );
+    }
+    Ok((text, document_of(args, documents)))
+}
+
+/// How likely so many losses are survived.
+fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
+    let mut shown = table(&[
+        "nodes",
+        "with",
+        "lost",
+        "survived",
+        "trials",
+        "95 % interval of the trials",
+    ]);
+    let mut documents = Vec::new();
+    for (setup, how, at) in setups(args)? {
+        let mut of = Vec::new();
+        for &lost in &args.lost {
+            let at = |error: Error| error.at(format!("{at} --lost {lost}"));
+            let exact = setup.exact(lost).map_err(at)?;
+            let mut entry = json!({ "lost": lost, "probability": exact });
+            let mut cells = vec![right(setup.nodes), plain(&how.name), right(lost)];
+            cells.push(right(exact.map_or("-".to_owned(), shown_probability)));
+            if args.trials.is_some() || exact.is_none() {
+                let found =
+                    try_out(setup, lost, args.seed, args.trials.unwrap_or(TRIALS)).map_err(at)?;
+                let (low, high) = found.interval(CONFIDENCE);
+                cells.push(right(shown_probability(found.share())));
+                cells.push(right(format!(
+                    "{} to {}",
+                    shown_probability(low),
+                    shown_probability(high)
+                )));
+                entry["trials"] = trials_document(found);
+            } else {
+                cells.extend([right("-"), right("-")]);
+            }
+            shown.add_row(cells);
+            of.push(entry);
+        }
+        documents.push(json!({ "nodes": setup.nodes, "with": how.name, "likely": of }));
+    }
+    let text = format!(
+        "How likely a job survives so many {} lost at once:\n\n{}",
+        what_is_lost(args),
+        table_text(&shown)
+    );
+    Ok((text, document_of(args, documents)))
+}
+
+/// Six digits, and where these are all nines how much is missing, as far as the numbers of a machine tell.
+fn shown_probability(probability: f64) -> String {
+    match 1.0 - probability {
+        0.0 => "1".to_owned(),
+        gone if gone < 1e-12 => "> 1 - 1e-12".to_owned(),
+        gone if gone < 1e-6 => format!("1 - {gone:.1e}"),
+        _ => format!("{probability:.6}"),
+    }
+}
+
+fn what_is_lost(args: &SurvivalArgs) -> String {
+    match args.together {
+        1 => "nodes".to_owned(),
+        together => format!("units of {together} nodes"),
+    }
+}
+
+fn document_of(args: &SurvivalArgs, setups: Vec<Value>) -> Value {
+    json!({ "together": args.together, "apart": args.apart, "seed": args.seed, "setups": setups })
+}
+
+fn trials_document(found: Found) -> Value {
+    let (low, high) = found.interval(CONFIDENCE);
+    json!({ "trials": found.trials, "survived": found.survived, "low": low, "high": high })
+}
+
+/// All that was asked for, each with the flags that it is from.
+fn setups(args: &SurvivalArgs) -> Result<Vec<(Setup, &How, String)>> {
+    let mut setups = Vec::new();
+    for &nodes in &args.nodes {
+        for how in &args.with {
+            let setup = Setup {
+                nodes,
+                together: args.together,
+                apart: args.apart,
+                redundancy: how.redundancy,
+            };
+            let mut at = format!("--nodes {nodes} --with {}", how.name);
+            if args.together != 1 {
+                at += &format!(" --together {}", args.together);
+            }
+            setup.check().map_err(|error| error.at(&at))?;
+            setups.push((setup, how, at));
+        }
+    }
+    Ok(setups)
+}
+
+/// Most losses that trials survive with this share.
+fn tried_out(setup: Setup, probability: f64, args: &SurvivalArgs) -> Result<u32> {
+    let (mut enough, mut too_many) = (0, setup.units() + 1);
+    while too_many - enough > 1 {
+        let lost = enough + (too_many - enough) / 2;
+        let found = try_out(setup, lost, args.seed, args.trials.unwrap_or(TRIALS))?;
+        match found.share() >= probability {
+            true => enough = lost,
+            false => too_many = lost,
+        }
+    }
+    Ok(enough)
+}
+
+/// So many trials, on all processors.
+fn try_out(setup: Setup, lost: u32, seed: u64, trials: u64) -> Result<Found> {
+    let run = Trials::new(setup, lost, seed)?;
+    let (next, blocks) = (AtomicU64::new(0), trials.div_ceil(BLOCK_TRIALS.into()));
+    let work = || {
+        let mut found = Found::default();
+        loop {
+            let block = next.fetch_add(1, Ordering::Relaxed);
+            if block >= blocks {
+                return found;
+            }
+            let left = trials - block * u64::from(BLOCK_TRIALS);
+            found = found.and(run.block(block, left.min(BLOCK_TRIALS.into()) as u32));
+        }
+    };
+    let helpers = (cpuset().len() as u64).min(blocks).saturating_sub(1);
+    std::thread::scope(|scope| {
+        // Fewer threads than asked for are slower, and nothing else.
+        let threads: Vec<_> = (0..helpers)
+            .map_while(|_| spawn_scoped(scope, "orcheck-trials", work).ok())
+            .collect();
+        let mut found = work();
+        for thread in threads {
+            let part = thread
+                .join()
+                .map_err(|_| Error::internal("a thread of the trials ended"))?;
+            found = found.and(part);
+        }
+        Ok(found)
+    })
+}

@@ -1,0 +1,321 @@
+//! `plan survival`, `interval` and `overhead`: tables, documents, and what is refused.
+
+use serde_json::Value;
+
+use crate::answer;
+
+fn document(arguments: &[&str]) -> Value {
+    let answer = answer(&[&["plan"], arguments, &["--json"]].concat());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    answer.json()
+}
+
+fn text(arguments: &[&str]) -> String {
+    let answer = answer(&[&["plan"], arguments].concat());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    answer.stdout
+}
+
+/// Exit code 2, and a message with the flag, what was found and what was expected.
+fn refused(arguments: &[&str], parts: &[&str]) {
+    let answer = answer(&[&["plan"], arguments].concat());
+    assert_eq!(
+        answer.code, 2,
+        "{arguments:?}: {}{}",
+        answer.stdout, answer.stderr
+    );
+    for part in parts {
+        assert!(
+            answer.stderr.contains(part),
+            "{arguments:?}: {part} is not in {}",
+            answer.stderr
+        );
+    }
+}
+
+#[test]
+fn table_1_stands_beside_the_exact_numbers() {
+    let text = text(&["survival", "--table1"]);
+    assert!(text.contains("100 of 108 entries are the same."), "{text}");
+    let differing = text
+        .lines()
+        .map(|line| line.matches(" ! ").count())
+        .sum::<usize>();
+    assert_eq!(differing, 8, "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("2048 "))
+        .unwrap();
+    assert!(row.ends_with("113 ! 111"), "{row}");
+    let document = document(&["survival", "--table1", "--trials", "2000", "--seed", "7"]);
+    let entries = document["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 108);
+    assert!(
+        entries
+            .iter()
+            .all(|entry| entry["trials"]["trials"] == 2000)
+    );
+    assert_eq!(document["agree"], true);
+}
+
+// Breaks if: the same seed gives other trials, or one without an exact count is given out for exact.
+#[test]
+fn what_is_exact_and_what_is_from_trials_is_told_apart() {
+    let exact = document(&[
+        "survival",
+        "--nodes",
+        "64",
+        "--with",
+        "partner:1,xor:8,rs:6+2",
+        "--percent",
+        "90,50",
+    ]);
+    for setup in exact["setups"].as_array().unwrap() {
+        assert!(
+            setup["allowed"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|entry| entry["exact"] == true && entry["trials"].is_null())
+        );
+    }
+    // Groups of neighbours across switches of 3 nodes: nothing but trials.
+    let arguments = [
+        "survival",
+        "--nodes",
+        "64",
+        "--with",
+        "rs:6+2",
+        "--together",
+        "3",
+        "--lost",
+        "2",
+        "--trials",
+        "5000",
+    ];
+    let (once, again) = (document(&arguments), document(&arguments));
+    assert_eq!(once, again);
+    let found = &once["setups"][0]["likely"][0];
+    assert_eq!(found["probability"], Value::Null);
+    let (low, high) = (
+        found["trials"]["low"].as_f64().unwrap(),
+        found["trials"]["high"].as_f64().unwrap(),
+    );
+    assert!(0.0 < low && low < high && high < 1.0, "{found}");
+    let text = text(&[
+        "survival",
+        "--nodes",
+        "63",
+        "--with",
+        "rs:5+2",
+        "--together",
+        "2",
+        "--trials",
+        "1000",
+        "--percent",
+        "50",
+    ]);
+    assert!(text.contains("~ from trials (seed 1)"), "{text}");
+}
+
+#[test]
+fn an_interval_is_recommended_and_compared() {
+    let of = [
+        "interval",
+        "--checkpoint",
+        "5min",
+        "--restart",
+        "10min",
+        "--mtbf",
+        "24h",
+        "--work",
+        "500h",
+    ];
+    let found = document(&[&of[..], &["--every", "30min"]].concat());
+    let rules = found["rules"].as_array().unwrap();
+    let names: Vec<&str> = rules
+        .iter()
+        .map(|rule| rule["rule"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["best", "Daly 2006", "Young 1974", "--every"]);
+    let daly_min = rules[1]["interval_s"].as_f64().unwrap() / 60.0;
+    assert!((daly_min - 117.0).abs() < 0.5, "{daly_min}");
+    assert!(rules[3]["efficiency"].as_f64() < rules[0]["efficiency"].as_f64());
+    let text = text(&of);
+    assert!(
+        text.starts_with("Take a checkpoint after every 1 h 57 min of computing:"),
+        "{text}"
+    );
+    let nodes = document(&[
+        "interval",
+        "--checkpoint",
+        "2min",
+        "--node-mtbf",
+        "1y",
+        "--nodes",
+        "64",
+    ]);
+    assert_eq!(nodes["mtbf_s"], 31_557_600.0 / 64.0);
+    assert_eq!(nodes["restart_s"], 120.0);
+}
+
+#[test]
+fn each_level_gets_an_interval_of_its_own() {
+    let of = [
+        "interval",
+        "--level",
+        "node:cost=1s,mtbf=6h,restart=30s",
+        "--level",
+        "global:cost=2s,after=5min,mtbf=10d,restart=5min",
+    ];
+    let found = document(&of);
+    let levels = found["levels"].as_array().unwrap();
+    let interval = |level: usize| levels[level]["interval_s"].as_f64().unwrap();
+    assert_eq!(levels[0]["every"], 1);
+    assert!(
+        levels[1]["every"].as_u64().unwrap() > 1 && interval(1) >= 300.0,
+        "{found}"
+    );
+    assert_eq!(
+        (
+            levels[0]["restart_s"].as_f64(),
+            levels[1]["safe_after_s"].as_f64()
+        ),
+        (Some(30.0), Some(300.0))
+    );
+    // Everything on the higher level costs more.
+    let one = document(&[
+        "interval",
+        "--checkpoint",
+        "2s",
+        "--restart",
+        "5min",
+        "--mtbf",
+        "21000s",
+    ]);
+    assert!(found["efficiency"].as_f64() > one["efficiency"].as_f64());
+    let text = text(&of);
+    assert!(
+        text.starts_with("Take checkpoints of level node every "),
+        "{text}"
+    );
+    for (wrong, message) in [
+        ("node:cost=1s", "mtbf=TIME is missing"),
+        ("node:mtbf=1s", "cost=TIME is missing"),
+        ("node", "expected NAME:cost=TIME,mtbf=TIME"),
+        ("node:cost=-1,mtbf=1h", "cost=-1: expected a time"),
+        ("node:cost=1,cost=2", "'cost' is there twice"),
+        (
+            "node:price=1",
+            "'price': expected cost, mtbf, restart or after",
+        ),
+    ] {
+        refused(&["interval", "--level", wrong], &["--level", message]);
+    }
+    refused(
+        &["interval", "--level", "node:cost=2h,mtbf=1h"],
+        &["--level", "expected more than the 7200 s"],
+    );
+}
+
+/// The worked example of the document.
+#[test]
+fn the_overhead_of_two_checkpoints_of_6_25_gb() {
+    let of = [
+        "overhead",
+        "--checkpoints",
+        "2",
+        "--node-gb",
+        "6.25",
+        "--memory-gb-s",
+        "40",
+        "--io-gb-s",
+        "0.25",
+    ];
+    let found = document(&of);
+    assert_eq!(found["asynchronous_s"], 2.1875);
+    assert_eq!(found["synchronous_s"], 50.0);
+    let shown = text(&of);
+    assert!(
+        shown.contains("2.19 s") && shown.contains("50.00 s"),
+        "{shown}"
+    );
+    let shown = text(&[&of[..], &["--run", "40s"]].concat());
+    assert!(shown.contains("At most 1 fit into the run without one waiting for the other: that many are too many for threads."), "{shown}");
+}
+
+// Breaks if: nonsense is computed with, or the message does not tell flag, value and range.
+#[test]
+fn nonsense_is_refused_with_the_flag_and_the_range() {
+    let interval = |checkpoint, mtbf| ["interval", "--checkpoint", checkpoint, "--mtbf", mtbf];
+    for nonsense in ["NaN", "-3", "0", "inf", "5 parsecs", "", "1e20y"] {
+        refused(
+            &interval(nonsense, "1h"),
+            &[
+                "--checkpoint",
+                nonsense,
+                "expected a time from 1us to 30000y",
+            ],
+        );
+    }
+    refused(
+        &interval("2h", "1h"),
+        &[
+            "--mtbf, --checkpoint",
+            "3600",
+            "expected more than the 7200 s of a checkpoint",
+        ],
+    );
+    refused(
+        &["survival", "--nodes", "4", "--with", "random:4"],
+        &[
+            "--nodes 4 --with random:4",
+            "4 replicas: expected at most 3",
+        ],
+    );
+    refused(
+        &["survival", "--nodes", "0"],
+        &["--nodes 0", "expected 1 to"],
+    );
+    refused(
+        &["survival", "--nodes", "8", "--lost", "9"],
+        &["--lost 9", "expected 0 to 8"],
+    );
+    refused(
+        &["survival", "--percent", "101"],
+        &["--percent", "101", "expected more than 0 and at most 100"],
+    );
+    refused(&["survival", "--percent", "NaN"], &["--percent", "NaN"]);
+    refused(
+        &["survival", "--with", "raid:5"],
+        &[
+            "--with",
+            "raid:5",
+            "expected random:K, partner:K, xor:G or rs:K+M",
+        ],
+    );
+    refused(&["survival", "--trials", "0"], &["--trials", "0"]);
+    let overhead = |flag, value| {
+        [
+            "overhead",
+            "--checkpoints",
+            "2",
+            "--node-gb",
+            "6.25",
+            "--memory-gb-s",
+            "40",
+            "--io-gb-s",
+            "0.25",
+            flag,
+            value,
+        ]
+    };
+    refused(
+        &overhead("--memory-passes", "-7"),
+        &["--memory-passes", "-7", "expected a number from"],
+    );
+    refused(
+        &overhead("--run", "NaN"),
+        &["--run", "NaN", "expected a time"],
+    );
+}
