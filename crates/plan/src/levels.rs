@@ -120,7 +120,7 @@ impl Levels {
             .map(|total_s| f64::from(pattern.period()) * pattern.interval_s / total_s)
     }
 
-    fn check_pattern(&self, pattern: &Pattern) -> Result<()> {
+    pub(crate) fn check_pattern(&self, pattern: &Pattern) -> Result<()> {
         within(
             "interval, seconds",
             pattern.interval_s,

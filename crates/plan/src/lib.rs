@@ -17,6 +17,7 @@
 pub mod contention;
 pub mod interval;
 pub mod levels;
+pub mod life;
 pub mod overhead;
 mod placement;
 pub mod survival;

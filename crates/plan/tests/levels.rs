@@ -1,11 +1,9 @@
-//! The multilevel model, held against one level, against first-order theory, and against runs with drawn failures.
+//! The multilevel model, held against one level and against first-order theory (against drawn failures: `life.rs`).
 #![allow(clippy::unwrap_used)]
 
 use orcheck_plan::interval::Single;
 use orcheck_plan::levels::{Level, Levels, Pattern};
 use proptest::prelude::*;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 fn level(checkpoint_s: f64, safe_after_s: f64, restart_s: f64, mtbf_s: f64) -> Level {
     Level {
@@ -75,112 +73,6 @@ fn the_overhead_is_that_of_the_first_order() {
         (found / expected - 1.0).abs() < 0.02,
         "{found} {expected} {best:?}"
     );
-}
-
-/// A run with drawn failures, by the description of the model alone: time until so much is computed, as a share of it.
-fn run(levels: &[Level], pattern: &Pattern, segments: u64, random: &mut Xoshiro256PlusPlus) -> f64 {
-    let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-    let rate: f64 = levels.iter().map(|level| 1.0 / level.mtbf_s).sum();
-    let until_failure =
-        |uniform: &mut dyn FnMut() -> f64| (-(1.0 - uniform()).ln() / rate, uniform());
-    let which = |drawn: f64| {
-        let mut left = drawn * rate;
-        levels
-            .iter()
-            .position(|level| {
-                left -= 1.0 / level.mtbf_s;
-                left < 0.0
-            })
-            .unwrap_or(levels.len() - 1)
-    };
-    let cost_s = |place: u64| {
-        levels[pattern.level_of((place % u64::from(pattern.period())) as u32)].checkpoint_s
-    };
-    // For each level: places of its checkpoints, and when each has reached it.
-    let mut there: Vec<Vec<(u64, f64)>> = vec![vec![(0, f64::NEG_INFINITY)]; levels.len()];
-    let (mut now_s, mut place) = (0.0, 0u64);
-    let (mut left_s, mut drawn) = until_failure(&mut uniform);
-    while place < segments {
-        let length_s = pattern.interval_s + cost_s(place + 1);
-        if left_s >= length_s {
-            (now_s, left_s, place) = (now_s + length_s, left_s - length_s, place + 1);
-            for (number, level) in levels.iter().enumerate() {
-                if place.is_multiple_of(pattern.every[number].into()) {
-                    there[number].push((place, now_s + level.safe_after_s));
-                }
-            }
-            continue;
-        }
-        now_s += left_s;
-        let mut needs = which(drawn);
-        let failed_s = now_s;
-        loop {
-            (left_s, drawn) = until_failure(&mut uniform);
-            if left_s >= levels[needs].restart_s {
-                left_s -= levels[needs].restart_s;
-                now_s += levels[needs].restart_s;
-                break;
-            }
-            now_s += left_s;
-            needs = needs.max(which(drawn));
-        }
-        let back = there[needs]
-            .iter()
-            .rev()
-            .find(|(_, at_s)| *at_s <= failed_s)
-            .unwrap()
-            .0;
-        place = back;
-        for of_level in &mut there {
-            of_level.retain(|(at, _)| *at <= back);
-        }
-    }
-    now_s / (segments as f64 * pattern.interval_s)
-}
-
-// Breaks if: a level counts before it is reached, a failure in a restart is forgotten, or work is counted that has to be done again.
-#[test]
-fn the_model_agrees_with_drawn_failures() {
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(6);
-    for (levels, every) in [
-        (
-            vec![level(1.0, 0.0, 2.0, 300.0), level(10.0, 0.0, 20.0, 3000.0)],
-            vec![1, 6],
-        ),
-        (
-            vec![level(1.0, 0.0, 2.0, 300.0), level(1.5, 60.0, 20.0, 3000.0)],
-            vec![1, 4],
-        ),
-        (
-            vec![
-                level(0.5, 0.0, 1.0, 200.0),
-                level(0.6, 5.0, 5.0, 1000.0),
-                level(1.0, 100.0, 60.0, 5000.0),
-            ],
-            vec![1, 2, 8],
-        ),
-        (vec![level(2.0, 15.0, 30.0, 150.0)], vec![1]),
-        (
-            vec![level(1.0, 0.0, 50.0, 100.0), level(4.0, 0.0, 100.0, 700.0)],
-            vec![1, 3],
-        ),
-    ] {
-        for interval_s in [18.0, 40.0] {
-            let pattern = Pattern {
-                interval_s,
-                every: every.clone(),
-            };
-            let expected = 1.0 / Levels(levels.clone()).efficiency(&pattern).unwrap();
-            let runs: Vec<f64> = (0..40)
-                .map(|_| run(&levels, &pattern, 4000, &mut random))
-                .collect();
-            let found = runs.iter().sum::<f64>() / runs.len() as f64;
-            assert!(
-                (found / expected - 1.0).abs() < 0.02,
-                "{pattern:?}: model {expected}, runs {found}"
-            );
-        }
-    }
 }
 
 #[test]

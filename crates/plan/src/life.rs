@@ -1,0 +1,363 @@
+//! Lives of a job: runs with failures that are drawn or were recorded, event by event, until the work is done.
+//!
+//! What it does: says of one run what its time went into, and what happened when; and of many runs the mean and the spread.
+//! How: time goes from event to event: the end of a segment with its checkpoint, a checkpoint that reaches its level, a failure, the
+//! end of a restart. A failure needs some level; the job goes on from the newest checkpoint that had reached it.
+//!
+//! Invariants:
+//! 1. The parts of a run's time add up to it: work, checkpoints that counted, restarts, and what was lost.
+//! 2. The same seed and number give the same run.
+//! 3. A run that does not get on ends too, and says so.
+//!
+//! Assumed, as in `levels.rs`: the beginning is safe at every level, the end is a checkpoint; what is under way to a higher level
+//! arrives unless the job goes back behind it.
+//!
+//! Not here: the expected time by formula (`levels.rs`), which interval is best.
+
+use crate::levels::{Levels, Pattern};
+use crate::within;
+use orcheck_format::{Error, Result};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use statrs::function::gamma::gamma;
+
+/// A run that takes so many times its work is given up.
+const GIVEN_UP: f64 = 1e4;
+/// Most failures that are remembered one by one.
+const EVENTS_MAX: usize = 100_000;
+
+/// When failures come.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failures {
+    /// At random, for each level with its mean time between failures.
+    Exponential,
+    /// For each level with its mean, and this shape; below 1, as is usual, failures come in bursts.
+    Weibull {
+        /// The shape.
+        shape: f64,
+    },
+    /// As they came somewhere: times in seconds, ascending, each with the level that it needs, from 0. A run begins at a random
+    /// time of the trace, which begins again at its end.
+    Trace(Vec<(f64, usize)>),
+}
+
+/// A job, and how it takes checkpoints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Computing until it is done, seconds.
+    pub work_s: f64,
+    /// Levels of its checkpoints.
+    pub levels: Levels,
+    /// How often which.
+    pub pattern: Pattern,
+    /// What befalls it.
+    pub failures: Failures,
+}
+
+/// What became of one run. All times in seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Life {
+    /// From the begin to the end.
+    pub total_s: f64,
+    /// Of that: checkpoints that counted.
+    pub checkpoints_s: f64,
+    /// Restarts.
+    pub restarts_s: f64,
+    /// Computing and checkpoints that had to be done again.
+    pub lost_s: f64,
+    /// Failures, by the level that they needed.
+    pub failures: Vec<u32>,
+    /// Whether the work was done.
+    pub done: bool,
+    /// The first failures, in order.
+    pub events: Vec<Event>,
+}
+
+/// A failure, and what it cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event {
+    /// When it struck.
+    pub at_s: f64,
+    /// The level that it needed, from 0.
+    pub level: usize,
+    /// Computing that was done when it struck, seconds from the begin of the work.
+    pub reached_s: f64,
+    /// Computing that the job went on from.
+    pub back_to_s: f64,
+    /// When it computed again.
+    pub again_s: f64,
+}
+
+impl Job {
+    /// # Errors
+    /// As those of the levels and the pattern; Invalid for work, a shape or a trace that are none.
+    pub fn check(&self) -> Result<()> {
+        within("work, seconds", self.work_s, 1e-6, 1e12)?;
+        self.levels.check()?;
+        self.levels.check_pattern(&self.pattern)?;
+        match &self.failures {
+            Failures::Exponential => Ok(()),
+            Failures::Weibull { shape } => {
+                within("shape of the Weibull distribution", *shape, 0.1, 10.0)
+            }
+            Failures::Trace(trace) => check_trace(trace, self.levels.0.len()),
+        }
+    }
+
+    /// Run number `number`.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn live(&self, seed: u64, number: u64) -> Result<Life> {
+        self.check()?;
+        let mut fate = Fate::new(self, seed, number);
+        let levels = &self.levels.0;
+        let mut life = Life {
+            total_s: 0.0,
+            checkpoints_s: 0.0,
+            restarts_s: 0.0,
+            lost_s: 0.0,
+            failures: vec![0; levels.len()],
+            done: false,
+            events: Vec::new(),
+        };
+        // For each level its checkpoints that still count: how many segments were done, and when each has reached the level.
+        let mut safe: Vec<Vec<(u64, f64)>> = vec![vec![(0, f64::NEG_INFINITY)]; levels.len()];
+        let (mut now_s, mut segments) = (0.0, 0u64);
+        let all = (self.work_s / self.pattern.interval_s).ceil().max(1.0) as u64;
+        while segments < all && now_s < self.work_s * GIVEN_UP {
+            let end_s = now_s + self.segment_s(segments, all);
+            let (failed_s, level) = fate.next();
+            if failed_s >= end_s {
+                (now_s, segments) = (end_s, segments + 1);
+                let place = (segments % u64::from(self.pattern.period())) as u32;
+                for (of_level, (level, every)) in
+                    safe.iter_mut().zip(levels.iter().zip(&self.pattern.every))
+                {
+                    if place.is_multiple_of(*every) {
+                        of_level.push((segments, now_s + level.safe_after_s));
+                    }
+                }
+                continue;
+            }
+            fate.strikes();
+            let reached_s =
+                self.computed_s(segments) + (failed_s - now_s).min(self.pattern.interval_s);
+            life.failures[level] += 1;
+            life.lost_s += failed_s - now_s;
+            let (needs, again_s) = self.restart(&mut fate, &mut life, failed_s, level);
+            let back = newest(&safe[needs], failed_s);
+            life.lost_s += (back..segments)
+                .map(|segment| self.segment_s(segment, all))
+                .sum::<f64>();
+            life.restarts_s += again_s - failed_s;
+            for of_level in &mut safe {
+                of_level.retain(|&(done, _)| done <= back);
+            }
+            (now_s, segments) = (again_s, back);
+            if life.events.len() < EVENTS_MAX {
+                let back_to_s = self.computed_s(back);
+                life.events.push(Event {
+                    at_s: failed_s,
+                    level: needs,
+                    reached_s,
+                    back_to_s,
+                    again_s,
+                });
+            }
+        }
+        life.done = segments == all;
+        life.total_s = now_s;
+        life.checkpoints_s = (1..=segments).map(|place| self.cost_s(place)).sum();
+        Ok(life)
+    }
+
+    /// From a failure until the job computes again; another one may strike meanwhile, and need a higher level.
+    fn restart(
+        &self,
+        fate: &mut Fate,
+        life: &mut Life,
+        failed_s: f64,
+        level: usize,
+    ) -> (usize, f64) {
+        let (mut needs, mut begun_s) = (level, failed_s);
+        loop {
+            let end_s = begun_s + self.levels.0[needs].restart_s;
+            let (next_s, level) = fate.next();
+            if next_s >= end_s || begun_s > self.work_s * GIVEN_UP {
+                return (needs, end_s);
+            }
+            fate.strikes();
+            life.failures[level] += 1;
+            (needs, begun_s) = (needs.max(level), next_s);
+        }
+    }
+
+    /// Computing that is done with so many segments.
+    fn computed_s(&self, segments: u64) -> f64 {
+        (segments as f64 * self.pattern.interval_s).min(self.work_s)
+    }
+
+    /// What the checkpoint behind so many segments costs.
+    fn cost_s(&self, segments: u64) -> f64 {
+        let place = (segments % u64::from(self.pattern.period())) as u32;
+        self.levels.0[self.pattern.level_of(place)].checkpoint_s
+    }
+
+    /// A segment and its checkpoint; the last one is what is left.
+    fn segment_s(&self, segment: u64, all: u64) -> f64 {
+        let computing_s = match segment + 1 == all {
+            true => self.work_s - segment as f64 * self.pattern.interval_s,
+            false => self.pattern.interval_s,
+        };
+        computing_s + self.cost_s(segment + 1)
+    }
+}
+
+/// The newest checkpoint that had reached its level.
+fn newest(of_level: &[(u64, f64)], at_s: f64) -> u64 {
+    let reached = of_level.iter().rev().find(|(_, safe_s)| *safe_s <= at_s);
+    reached.map_or(0, |&(segments, _)| segments)
+}
+
+fn check_trace(trace: &[(f64, usize)], levels: usize) -> Result<()> {
+    if trace.is_empty() {
+        return Err(Error::invalid(
+            "the trace of failures is empty: expected at least one failure",
+        ));
+    }
+    let mut before_s = 0.0;
+    for (number, &(at_s, level)) in trace.iter().enumerate() {
+        let of = |text: String| {
+            Err(Error::invalid(format!(
+                "failure {} of the trace: {text}",
+                number + 1
+            )))
+        };
+        if !(at_s > 0.0 && at_s <= 1e12 && at_s >= before_s) {
+            return of(format!(
+                "expected a time above 0 and not before {before_s} s, found {at_s} s"
+            ));
+        }
+        if level >= levels {
+            return of(format!(
+                "expected one of {levels} levels, found number {}",
+                level + 1
+            ));
+        }
+        before_s = at_s;
+    }
+    Ok(())
+}
+
+/// What befalls a run.
+enum Fate<'a> {
+    /// For each level the next failure; how the one after it is drawn.
+    Drawn {
+        random: Xoshiro256PlusPlus,
+        next_s: Vec<f64>,
+        /// Scale for each level, and the shape.
+        scales_s: Vec<f64>,
+        shape: f64,
+    },
+    Recorded {
+        trace: &'a [(f64, usize)],
+        /// The next one, and what has to be added to its time.
+        at: usize,
+        shift_s: f64,
+    },
+}
+
+impl<'a> Fate<'a> {
+    fn new(job: &'a Job, seed: u64, number: u64) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("orcheck 1 lives of a job");
+        hasher
+            .update(&seed.to_le_bytes())
+            .update(&number.to_le_bytes());
+        let mut random = Xoshiro256PlusPlus::from_seed(hasher.finalize().into());
+        let shape = match &job.failures {
+            Failures::Exponential => 1.0,
+            Failures::Weibull { shape } => *shape,
+            Failures::Trace(trace) => {
+                let span_s = trace.last().map_or(0.0, |&(at_s, _)| at_s);
+                let begin_s = uniform(&mut random) * span_s;
+                let at = trace.partition_point(|&(at_s, _)| at_s <= begin_s);
+                let mut fate = Fate::Recorded {
+                    trace,
+                    at,
+                    shift_s: -begin_s,
+                };
+                fate.turn();
+                return fate;
+            }
+        };
+        let scale_s = |level: &crate::levels::Level| level.mtbf_s / gamma(1.0 + 1.0 / shape);
+        let scales_s: Vec<f64> = job.levels.0.iter().map(scale_s).collect();
+        let next_s = scales_s
+            .iter()
+            .map(|&scale_s| draw(&mut random, scale_s, shape))
+            .collect();
+        Fate::Drawn {
+            random,
+            next_s,
+            scales_s,
+            shape,
+        }
+    }
+
+    /// When the next failure strikes, and the level that it needs.
+    fn next(&self) -> (f64, usize) {
+        match self {
+            Fate::Drawn { next_s, .. } => {
+                let numbered = next_s
+                    .iter()
+                    .enumerate()
+                    .map(|(level, &at_s)| (at_s, level));
+                numbered
+                    .min_by(|a, b| a.0.total_cmp(&b.0))
+                    .unwrap_or((f64::INFINITY, 0))
+            }
+            Fate::Recorded { trace, at, shift_s } => {
+                let (at_s, level) = trace[*at];
+                (at_s + shift_s, level)
+            }
+        }
+    }
+
+    /// The next failure has struck.
+    fn strikes(&mut self) {
+        let (at_s, level) = self.next();
+        match self {
+            Fate::Drawn {
+                random,
+                next_s,
+                scales_s,
+                shape,
+            } => {
+                next_s[level] = at_s + draw(random, scales_s[level], *shape);
+            }
+            Fate::Recorded { at, .. } => *at += 1,
+        }
+        self.turn();
+    }
+
+    /// Begins a trace again at its end.
+    fn turn(&mut self) {
+        if let Fate::Recorded { trace, at, shift_s } = self
+            && *at == trace.len()
+        {
+            *at = 0;
+            *shift_s += trace[trace.len() - 1].0;
+        }
+    }
+}
+
+/// Above 0 and at most 1.
+fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
+    ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
+}
+
+/// Time until a failure, with a Weibull distribution.
+fn draw(random: &mut Xoshiro256PlusPlus, scale_s: f64, shape: f64) -> f64 {
+    scale_s * (-uniform(random).ln()).powf(1.0 / shape)
+}
