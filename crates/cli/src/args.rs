@@ -14,7 +14,10 @@ use crate::exit;
 
 mod plan;
 
-pub use plan::{ContentionArgs, How, IntervalArgs, OverheadArgs, Plan, PlanArgs, SurvivalArgs};
+pub use plan::{
+    ContentionArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs, SimulateArgs,
+    SurvivalArgs, time_or_none,
+};
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
 #[derive(Debug, Parser)]

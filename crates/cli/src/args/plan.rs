@@ -30,6 +30,8 @@ pub enum Plan {
     Survival(SurvivalArgs),
     /// How often to take checkpoints, and what share of the time is left for computing
     Interval(IntervalArgs),
+    /// How long a job takes with failures, run by run, and what the time goes into
+    Simulate(SimulateArgs),
     /// What checkpoints cost a run in which nothing fails, written by the program or by threads beside it
     Overhead(OverheadArgs),
 }
@@ -41,6 +43,7 @@ impl Plan {
             Plan::Contention(_) => "plan contention",
             Plan::Survival(_) => "plan survival",
             Plan::Interval(_) => "plan interval",
+            Plan::Simulate(_) => "plan simulate",
             Plan::Overhead(_) => "plan overhead",
         }
     }
@@ -153,6 +156,16 @@ NAME:cost=TIME,mtbf=TIME,restart=TIME,after=TIME: what a checkpoint of it costs 
 time between failures that need it and no higher one; from such a failure until the program computes again (default: the \
 cost); and from when the program goes on until the checkpoint has reached the level (default: at once).")]
 pub struct IntervalArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Another interval to compare with; several with commas
+    #[arg(long, value_name = "TIME", value_delimiter = ',', conflicts_with = "levels", value_parser = time, allow_negative_numbers = true)]
+    pub every: Vec<f64>,
+}
+
+/// What a job does, and what befalls it.
+#[derive(Debug, Args)]
+pub struct JobArgs {
     /// What a checkpoint costs the program: how long it waits for it
     #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, required_unless_present = "levels")]
     pub checkpoint: Option<f64>,
@@ -172,11 +185,43 @@ pub struct IntervalArgs {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time, allow_negative_numbers = true)]
     pub work: f64,
     /// Checkpoints of several levels instead; repeat from the weakest to the strongest
-    #[arg(long = "level", value_name = "LEVEL", value_parser = level, conflicts_with_all = ["checkpoint", "restart", "mtbf", "node_mtbf", "every"])]
+    #[arg(long = "level", value_name = "LEVEL", value_parser = level, conflicts_with_all = ["checkpoint", "restart", "mtbf", "node_mtbf"])]
     pub levels: Vec<NamedLevel>,
-    /// Another interval to compare with; several with commas
-    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = time, allow_negative_numbers = true)]
-    pub every: Vec<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each run is followed failure by failure until its work is done. TIME and LEVEL are those of `orcheck plan interval`, whose \
+recommendation is taken where no interval is given. A trace has a line for each failure: the time from its begin, and the name of \
+the level that it needs (or nothing, where there is one), such as 36.5h global; each run begins at a random time of it, and at its \
+end it begins again.")]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Computing between two checkpoints
+    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true)]
+    pub interval: Option<f64>,
+    /// For each level: every so many checkpoints one is of it; 1 for the first, with commas
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        requires = "interval",
+        requires = "levels"
+    )]
+    pub pattern: Vec<u32>,
+    /// Failures with a Weibull distribution of this shape; below 1 they come in bursts
+    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_negative_numbers = true)]
+    pub weibull: Option<f64>,
+    /// Failures as they came somewhere
+    #[arg(long, value_name = "FILE", conflicts_with = "weibull")]
+    pub trace: Option<PathBuf>,
+    /// Runs
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub runs: u64,
+    /// What the random numbers are from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 #[derive(Debug, Args)]
@@ -258,6 +303,10 @@ fn size(text: &str) -> Result<f64, String> {
     number(text, 1e-6, 1e12)
 }
 
+fn shape(text: &str) -> Result<f64, String> {
+    number(text, 0.1, 10.0)
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     number(text, 1e-6, 100.0).map_err(|_| "expected more than 0 and at most 100".to_owned())
 }
@@ -275,7 +324,7 @@ const UNITS_S: [(&str, f64); 8] = [
 ];
 
 /// Seconds of a time such as 90s, 1.5h or 5 y.
-fn time_or_none(text: &str) -> Result<f64, String> {
+pub fn time_or_none(text: &str) -> Result<f64, String> {
     let refused =
         || "expected a time from 0 to 30000y, such as 90s, 5min, 1.5h, 30d or 5y".to_owned();
     let with_unit = |(unit, seconds)| text.strip_suffix(unit).map(|count| (count, seconds));

@@ -6,7 +6,9 @@ mod contention;
 mod interval;
 mod overhead;
 mod result;
+mod simulate;
 mod survival;
+mod threads;
 
 use crate::args::{Plan, PlanArgs};
 use crate::output::{Failure, Outcome};
@@ -17,6 +19,7 @@ pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
         Plan::Contention(args) => contention::run(args),
         Plan::Survival(args) => survival::run(args),
         Plan::Interval(args) => interval::run(args),
+        Plan::Simulate(args) => simulate::run(args),
         Plan::Overhead(args) => overhead::run(args),
     }
 }

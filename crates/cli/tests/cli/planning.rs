@@ -1,8 +1,9 @@
-//! `plan survival`, `interval` and `overhead`: tables, documents, and what is refused.
+//! `plan survival`, `interval`, `simulate` and `overhead`: tables, documents, and what is refused.
 
 use serde_json::Value;
 
 use crate::answer;
+use crate::fixture::Scratch;
 
 fn document(arguments: &[&str]) -> Value {
     let answer = answer(&[&["plan"], arguments, &["--json"]].concat());
@@ -215,6 +216,167 @@ fn each_level_gets_an_interval_of_its_own() {
     refused(
         &["interval", "--level", "node:cost=2h,mtbf=1h"],
         &["--level", "expected more than the 7200 s"],
+    );
+}
+
+#[test]
+fn runs_are_simulated_and_agree_with_the_formula() {
+    let of = [
+        "simulate",
+        "--level",
+        "node:cost=1s,mtbf=20min,restart=30s",
+        "--level",
+        "global:cost=2s,after=1min,mtbf=5h,restart=5min",
+        "--work",
+        "20h",
+        "--runs",
+        "400",
+    ];
+    let found = document(&of);
+    assert_eq!(found, document(&of), "the same seed");
+    assert_ne!(
+        found["total_s"],
+        document(&[&of[..], &["--seed", "2"]].concat())["total_s"]
+    );
+    let of_key = |key: &str| found[key].as_f64().unwrap();
+    assert!(
+        (of_key("total_s") / of_key("expected_s") - 1.0).abs() < 0.02,
+        "{found}"
+    );
+    let parts_s =
+        of_key("work_s") + of_key("checkpoints_s") + of_key("lost_s") + of_key("restarts_s");
+    assert!((of_key("total_s") / parts_s - 1.0).abs() < 1e-9, "{found}");
+    assert_eq!(found["given_up"], 0);
+    let shown = text(
+        &[
+            &of[..],
+            &[
+                "--interval",
+                "2min",
+                "--pattern",
+                "1,10",
+                "--weibull",
+                "0.8",
+            ],
+        ]
+        .concat(),
+    );
+    assert!(
+        shown.starts_with("20 h 0 min of work take ") && !shown.contains("The formula says"),
+        "{shown}"
+    );
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.split_whitespace().take(2).eq(["global", "10"])),
+        "{shown}"
+    );
+}
+
+// Breaks if: a trace is read past what is wrong in it, or a run that never gets on passes for one that does.
+#[test]
+fn failures_come_from_a_trace_too() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("failures");
+    let of = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        [
+            "simulate",
+            "--checkpoint",
+            "1min",
+            "--mtbf",
+            "2h",
+            "--work",
+            "100h",
+            "--runs",
+            "50",
+            "--trace",
+            path.to_str().unwrap(),
+        ]
+        .map(str::to_owned)
+    };
+    let arguments = of("# four in 10 h\n1h\n1.5h checkpoints\n\n7h # at noon\n10h\n");
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let found = document(&arguments);
+    let failures = found["levels"][0]["failures"].as_f64().unwrap();
+    let expected = found["total_s"].as_f64().unwrap() / 9000.0;
+    assert!(
+        (failures / expected - 1.0).abs() < 0.05,
+        "{failures} {expected}"
+    );
+    assert_eq!(found["expected_s"], Value::Null);
+    for (text, parts) in [
+        ("", &["--trace", "expected a line for each failure"][..]),
+        ("1h\nnoon\n", &["line 2", "'noon': expected a time"]),
+        (
+            "1h global\n",
+            &["line 1", "'global': expected one of the levels checkpoints"],
+        ),
+        (
+            "2h\n1h\n",
+            &["failure 2 of the trace", "not before 7200 s, found 3600 s"],
+        ),
+    ] {
+        let arguments = of(text);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        refused(&arguments, parts);
+    }
+    let hopeless = answer(&[
+        "plan",
+        "simulate",
+        "--checkpoint",
+        "5min",
+        "--mtbf",
+        "6min",
+        "--work",
+        "1h",
+        "--interval",
+        "3h",
+        "--runs",
+        "2",
+    ]);
+    assert!(
+        hopeless.stderr.contains("of 2 runs never got on"),
+        "{}",
+        hopeless.stderr
+    );
+    refused(
+        &[
+            "simulate",
+            "--checkpoint",
+            "1",
+            "--mtbf",
+            "1h",
+            "--interval",
+            "1min",
+            "--pattern",
+            "2",
+        ],
+        &["--pattern", "[2]"],
+    );
+    refused(
+        &[
+            "simulate",
+            "--checkpoint",
+            "1",
+            "--mtbf",
+            "1h",
+            "--weibull",
+            "0",
+        ],
+        &["--weibull", "expected a number from 0.1"],
+    );
+    refused(
+        &[
+            "simulate",
+            "--checkpoint",
+            "1",
+            "--mtbf",
+            "1h",
+            "--runs",
+            "0",
+        ],
+        &["--runs"],
     );
 }
 

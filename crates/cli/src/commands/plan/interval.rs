@@ -7,13 +7,13 @@ use orcheck_plan::interval::Single;
 use orcheck_plan::levels::Levels;
 use serde_json::{Value, json};
 
-use crate::args::IntervalArgs;
+use crate::args::{IntervalArgs, JobArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
 
 /// Computes the intervals.
 pub fn run(args: &IntervalArgs) -> std::result::Result<Outcome, Failure> {
-    let (text, document) = match args.checkpoint {
+    let (text, document) = match args.job.checkpoint {
         Some(checkpoint_s) => single(args, checkpoint_s)?,
         None => several(args)?,
     };
@@ -25,22 +25,25 @@ pub fn run(args: &IntervalArgs) -> std::result::Result<Outcome, Failure> {
     })
 }
 
+/// Mean time between failures of the whole job, seconds.
+pub fn mtbf_s(job: &JobArgs) -> Result<f64> {
+    match (job.mtbf, job.node_mtbf, job.nodes) {
+        (Some(mtbf_s), ..) => Ok(mtbf_s),
+        (None, Some(node_s), Some(nodes)) => Ok(node_s / f64::from(nodes)),
+        _ => Err(Error::invalid(
+            "no time between failures: expected --mtbf, or --node-mtbf and --nodes",
+        )),
+    }
+}
+
 /// Checkpoints of one kind.
 fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
-    let mtbf_s = match (args.mtbf, args.node_mtbf, args.nodes) {
-        (Some(mtbf_s), ..) => mtbf_s,
-        (None, Some(node_s), Some(nodes)) => node_s / f64::from(nodes),
-        _ => {
-            return Err(Error::invalid(
-                "no time between failures: expected --mtbf, or --node-mtbf and --nodes",
-            ));
-        }
-    };
     let single = Single {
         checkpoint_s,
-        restart_s: args.restart.unwrap_or(checkpoint_s),
-        mtbf_s,
+        restart_s: args.job.restart.unwrap_or(checkpoint_s),
+        mtbf_s: mtbf_s(&args.job)?,
     };
+    let mtbf_s = single.mtbf_s;
     single
         .check()
         .map_err(|error| error.at("--mtbf, --checkpoint"))?;
@@ -63,7 +66,7 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
     for (name, interval_s) in rules.into_iter().chain(others) {
         let (efficiency, expected_s) = (
             single.efficiency(interval_s),
-            single.expected_s(args.work, interval_s),
+            single.expected_s(args.job.work, interval_s),
         );
         shown.add_row(vec![
             plain(name),
@@ -81,15 +84,15 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
          A failure every {}, a checkpoint costs {}, a restart {}.\n\n{}",
         span(best_s),
         percent(efficiency),
-        span(args.work),
-        span(single.expected_s(args.work, best_s)),
+        span(args.job.work),
+        span(single.expected_s(args.job.work, best_s)),
         span(mtbf_s),
         span(single.checkpoint_s),
         span(single.restart_s),
         table_text(&shown)
     );
     let document = json!({
-        "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.work,
+        "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.job.work,
         "interval_s": best_s, "efficiency": efficiency, "rules": documents,
     });
     Ok((text, document))
@@ -97,7 +100,7 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
 
 /// Checkpoints of several levels.
 fn several(args: &IntervalArgs) -> Result<(String, Value)> {
-    let levels = Levels(args.levels.iter().map(|named| named.level).collect());
+    let levels = Levels(args.job.levels.iter().map(|named| named.level).collect());
     let at = |error: Error| error.at("--level");
     let best = levels.recommend().map_err(at)?;
     let interval_s = best.pattern.interval_s;
@@ -111,7 +114,7 @@ fn several(args: &IntervalArgs) -> Result<(String, Value)> {
         "a restart",
     ]);
     let (mut words, mut documents) = (Vec::new(), Vec::new());
-    for (named, &every) in args.levels.iter().zip(&best.pattern.every) {
+    for (named, &every) in args.job.levels.iter().zip(&best.pattern.every) {
         let (name, level) = (&named.name, named.level);
         let apart_s = f64::from(every) * interval_s;
         shown.add_row(vec![
@@ -129,17 +132,17 @@ fn several(args: &IntervalArgs) -> Result<(String, Value)> {
             "mtbf_s": level.mtbf_s, "restart_s": level.restart_s,
         }));
     }
-    let expected_s = args.work / best.efficiency;
+    let expected_s = args.job.work / best.efficiency;
     let text = format!(
         "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}",
         words.join(", "),
         percent(best.efficiency),
-        span(args.work),
+        span(args.job.work),
         span(expected_s),
         table_text(&shown)
     );
     let document = json!({
-        "interval_s": interval_s, "efficiency": best.efficiency, "work_s": args.work, "expected_s": expected_s, "levels": documents,
+        "interval_s": interval_s, "efficiency": best.efficiency, "work_s": args.job.work, "expected_s": expected_s, "levels": documents,
     });
     Ok((text, document))
 }

@@ -6,14 +6,11 @@
 //!
 //! Not here: the computations (`orcheck_plan`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use orcheck_format::{Error, Result};
-use orcheck_io::machine::cpuset;
-use orcheck_io::thread::spawn_scoped;
 use orcheck_plan::survival::{BLOCK_TRIALS, Found, Redundancy, Setup, Trials, agreement};
 use serde_json::{Value, json};
 
+use super::threads::spread;
 use crate::args::{How, SurvivalArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
@@ -285,31 +282,10 @@ fn tried_out(setup: Setup, probability: f64, args: &SurvivalArgs) -> Result<u32>
 /// So many trials, on all processors.
 fn try_out(setup: Setup, lost: u32, seed: u64, trials: u64) -> Result<Found> {
     let run = Trials::new(setup, lost, seed)?;
-    let (next, blocks) = (AtomicU64::new(0), trials.div_ceil(BLOCK_TRIALS.into()));
-    let work = || {
-        let mut found = Found::default();
-        loop {
-            let block = next.fetch_add(1, Ordering::Relaxed);
-            if block >= blocks {
-                return found;
-            }
-            let left = trials - block * u64::from(BLOCK_TRIALS);
-            found = found.and(run.block(block, left.min(BLOCK_TRIALS.into()) as u32));
-        }
-    };
-    let helpers = (cpuset().len() as u64).min(blocks).saturating_sub(1);
-    std::thread::scope(|scope| {
-        // Fewer threads than asked for are slower, and nothing else.
-        let threads: Vec<_> = (0..helpers)
-            .map_while(|_| spawn_scoped(scope, "orcheck-trials", work).ok())
-            .collect();
-        let mut found = work();
-        for thread in threads {
-            let part = thread
-                .join()
-                .map_err(|_| Error::internal("a thread of the trials ended"))?;
-            found = found.and(part);
-        }
-        Ok(found)
-    })
+    let of_block = u64::from(BLOCK_TRIALS);
+    let found = spread(trials.div_ceil(of_block), |block| {
+        let left = trials - block * of_block;
+        run.block(block, left.min(of_block) as u32)
+    })?;
+    Ok(found.into_iter().fold(Found::default(), Found::and))
 }
