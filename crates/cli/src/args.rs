@@ -15,7 +15,7 @@ use crate::exit;
 mod plan;
 
 pub use plan::{
-    ContentionArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs, SimulateArgs,
+    BurstArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs, SimulateArgs,
     SurvivalArgs, time_or_none,
 };
 

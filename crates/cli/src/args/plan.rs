@@ -25,7 +25,7 @@ pub struct PlanArgs {
 #[derive(Debug, Subcommand)]
 pub enum Plan {
     /// How long a burst of checkpoints takes on a few I/O servers, in each mode
-    Contention(ContentionArgs),
+    Burst(BurstArgs),
     /// How many nodes may be lost at once, with copies on other nodes or parity, and how likely a loss is survived
     Survival(SurvivalArgs),
     /// How often to take checkpoints, and what share of the time is left for computing
@@ -40,7 +40,7 @@ impl Plan {
     /// The command's name as typed.
     pub fn name(&self) -> &'static str {
         match self {
-            Plan::Contention(_) => "plan contention",
+            Plan::Burst(_) => "plan burst",
             Plan::Survival(_) => "plan survival",
             Plan::Interval(_) => "plan interval",
             Plan::Simulate(_) => "plan simulate",
@@ -55,7 +55,7 @@ Every rank writes its part at once; the time ends when all is on the disks. Each
 its link and the server's to the server's disk. The defaults are the cluster of the document about orchestration: 32 nodes, \
 4 servers, 1 Gbit/s, disks of 2012; docs/contention.md has all parameters, what is assumed, and the form of a result file. \
 'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
-pub struct ContentionArgs {
+pub struct BurstArgs {
     /// Compute nodes
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: u32,

@@ -2,7 +2,7 @@
 //!
 //! Not here: the computations (`orcheck_plan`).
 
-mod contention;
+mod burst;
 mod interval;
 mod overhead;
 mod result;
@@ -16,7 +16,7 @@ use crate::output::{Failure, Outcome};
 /// Computes what was asked for.
 pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
     match &args.what {
-        Plan::Contention(args) => contention::run(args),
+        Plan::Burst(args) => burst::run(args),
         Plan::Survival(args) => survival::run(args),
         Plan::Interval(args) => interval::run(args),
         Plan::Simulate(args) => simulate::run(args),

@@ -87,7 +87,8 @@ fn manual_pages() {
         "orcheck-run.1",
         "orcheck-doctor.1",
         "orcheck-plan.1",
-        "orcheck-plan-contention.1",
+        "orcheck-plan-burst.1",
+        "orcheck-plan-survival.1",
     ] {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(

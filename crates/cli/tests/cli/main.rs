@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod agent;
+mod burst;
 mod copies;
 mod drain;
 mod encrypted;
@@ -14,7 +15,6 @@ mod inspect;
 mod machine;
 mod nodes;
 mod place;
-mod plan;
 mod planning;
 mod program;
 mod restore;

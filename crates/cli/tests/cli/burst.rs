@@ -1,4 +1,4 @@
-//! `plan contention`: the table, the document, parameters, and result files.
+//! `plan burst`: the table, the document, parameters, and result files.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::fixture::Scratch;
 fn a_burst_is_computed_in_every_mode_with_and_without_page_caches() {
     let arguments = [
         "plan",
-        "contention",
+        "burst",
         "--nodes",
         "8",
         "--ranks-per-node",
@@ -23,7 +23,7 @@ fn a_burst_is_computed_in_every_mode_with_and_without_page_caches() {
     assert_eq!(text.code, 0, "{}", text.stderr);
     assert_eq!(text.stdout.lines().count(), 7, "{}", text.stdout);
     let document = answer(&[&arguments[..], &["--json"]].concat()).json();
-    assert_eq!(document["command"], "plan contention");
+    assert_eq!(document["command"], "plan burst");
     assert_eq!(document["parameters"]["disk"]["rate_bytes_per_s"], 55e6);
     let bursts = document["bursts"].as_array().unwrap();
     let time = |mode: &str, cached: bool| {
@@ -40,7 +40,7 @@ fn a_burst_is_computed_in_every_mode_with_and_without_page_caches() {
 fn parameters_can_be_set_and_unknown_ones_are_named() {
     let fast = answer(&[
         "plan",
-        "contention",
+        "burst",
         "--json",
         "--total-gb",
         "0.5",
@@ -72,7 +72,7 @@ fn parameters_can_be_set_and_unknown_ones_are_named() {
         ("server.at_once=-1", "0 or more"),
         ("server.at_once", "NAME=VALUE"),
     ] {
-        let refused = answer(&["plan", "contention", "--set", set]);
+        let refused = answer(&["plan", "burst", "--set", set]);
         assert_eq!(refused.code, 2, "{set}");
         assert!(refused.stderr.contains(says), "{set}: {}", refused.stderr);
     }
@@ -86,7 +86,7 @@ fn parameters_can_be_set_and_unknown_ones_are_named() {
         ("--total-gb", "1e10", "bytes of a burst"),
         ("--nodes", "200000", "share of the nodes"),
     ] {
-        let refused = answer(&["plan", "contention", option, value]);
+        let refused = answer(&["plan", "burst", option, value]);
         assert_eq!(refused.code, 2, "{option} {value}: {}", refused.stdout);
         assert!(
             refused.stderr.contains(says),
@@ -101,7 +101,7 @@ fn a_result_file_is_compared_case_by_case() {
     let scratch = Scratch::new();
     let path = scratch.path().join("contention.json");
     let shown = path.display().to_string();
-    let predicted = answer(&["plan", "contention", "--json", "--total-gb", "1"]).json();
+    let predicted = answer(&["plan", "burst", "--json", "--total-gb", "1"]).json();
     let burst = &predicted["bursts"][0];
     let mut model = predicted["parameters"].clone();
     model["name"] = json!("as computed");
@@ -112,20 +112,20 @@ fn a_result_file_is_compared_case_by_case() {
     let write = |document: &Value| std::fs::write(&path, document.to_string()).unwrap();
     for form in [json!(model), json!([model, model])] {
         write(&json!({ "commit": "x", "model": form }));
-        let found = answer(&["plan", "contention", "--json", "--from", &shown]).json();
+        let found = answer(&["plan", "burst", "--json", "--from", &shown]).json();
         let setup = &found["setups"][0];
         assert_eq!(setup["name"], "as computed");
         let deviation = setup["cases"][0]["deviation"].as_f64().unwrap();
         assert!((deviation + 0.2).abs() < 1e-9, "{deviation}");
         assert_eq!(setup["largest_deviation"], setup["cases"][0]["deviation"]);
-        let text = answer(&["plan", "contention", "--from", &shown]);
+        let text = answer(&["plan", "burst", "--from", &shown]);
         assert!(
             text.stdout.contains("largest deviation: -20.0 %"),
             "{}",
             text.stdout
         );
     }
-    let missing = answer(&["plan", "contention", "--from", "/nonexistent/file.json"]);
+    let missing = answer(&["plan", "burst", "--from", "/nonexistent/file.json"]);
     assert_eq!(missing.code, 10);
 }
 
@@ -215,7 +215,7 @@ fn what_is_wrong_with_a_result_file_is_named() {
         refused(&path, &document, &[&shown, says]);
     }
     std::fs::write(&path, "{").unwrap();
-    let found = answer(&["plan", "contention", "--from", &shown]);
+    let found = answer(&["plan", "burst", "--from", &shown]);
     assert!(
         found.code == 2 && found.stderr.contains("JSON"),
         "{}",
@@ -225,7 +225,7 @@ fn what_is_wrong_with_a_result_file_is_named() {
 
 fn refused(path: &Path, document: &Value, says: &[&str]) {
     std::fs::write(path, document.to_string()).unwrap();
-    let found = answer(&["plan", "contention", "--from", path.to_str().unwrap()]);
+    let found = answer(&["plan", "burst", "--from", path.to_str().unwrap()]);
     assert_eq!(found.code, 2, "{document}: {}", found.stderr);
     for says in says {
         assert!(found.stderr.contains(says), "{says}: {}", found.stderr);
@@ -236,7 +236,7 @@ fn refused(path: &Path, document: &Value, says: &[&str]) {
 fn model() -> Value {
     let predicted = answer(&[
         "plan",
-        "contention",
+        "burst",
         "--json",
         "--nodes",
         "4",
@@ -264,7 +264,7 @@ fn what_is_fixed_is_taken_from_a_burst_of_small_images() {
     let mut model = model();
     let compared = |model: &Value, more: &[&str]| {
         std::fs::write(&path, json!({ "model": model }).to_string()).unwrap();
-        let asked = ["plan", "contention", "--json", "--from", &shown];
+        let asked = ["plan", "burst", "--json", "--from", &shown];
         let found = answer(&[&asked[..], more].concat());
         assert_eq!(found.code, 0, "{}", found.stderr);
         found.json()["setups"][0]["cases"][0].clone()
@@ -283,7 +283,7 @@ fn what_is_fixed_is_taken_from_a_burst_of_small_images() {
     assert!((more - 2.5).abs() < 1e-9, "{more}");
     let set = compared(&model, &["--set", "fixed.vertical_s=1"]);
     assert_eq!(number(&set, "fixed_s"), 1.0);
-    let text = answer(&["plan", "contention", "--from", &shown]).stdout;
+    let text = answer(&["plan", "burst", "--from", &shown]).stdout;
     assert!(text.contains("2.50 s"), "{text}");
     // Less than its bytes take by the model: nothing is fixed.
     model["cases"][0]["small"]["measured_s"] = json!(bytes_s / 2.0);

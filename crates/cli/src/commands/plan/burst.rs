@@ -1,4 +1,4 @@
-//! `orcheck plan contention`: how long a burst of checkpoints takes, and how that compares with what was measured.
+//! `orcheck plan burst`: how long a burst of checkpoints takes, and how that compares with what was measured.
 //!
 //! Invariants:
 //! 1. A parameter is what the file says, or the default, and then what `--set` says; the document has all of them.
@@ -14,12 +14,12 @@ use orcheck_plan::contention::{
 use serde_json::{Value, json};
 
 use super::result::read;
-use crate::args::ContentionArgs;
+use crate::args::BurstArgs;
 use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
 
 /// Simulates bursts.
-pub fn run(args: &ContentionArgs) -> std::result::Result<Outcome, Failure> {
+pub fn run(args: &BurstArgs) -> std::result::Result<Outcome, Failure> {
     let (text, document) = match &args.from {
         Some(path) => compare(path, &args.set)?,
         None => forecast(args)?,
@@ -33,7 +33,7 @@ pub fn run(args: &ContentionArgs) -> std::result::Result<Outcome, Failure> {
 }
 
 /// The modes of one burst, without and with page caches.
-fn forecast(args: &ContentionArgs) -> Result<(String, Value)> {
+fn forecast(args: &BurstArgs) -> Result<(String, Value)> {
     let parameters = changed(&Parameters::default(), &args.set)?;
     let ranks = f64::from(args.nodes) * f64::from(args.ranks_per_node);
     let bytes_per_rank = args.total_gb * 1e9 / ranks;
