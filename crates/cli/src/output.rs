@@ -203,14 +203,15 @@ pub fn span(seconds: f64) -> String {
     };
     match seconds {
         0.0 => "0 s".to_owned(),
-        s if s < 1e-3 => format!("{:.3} ms", s * 1e3),
+        s if s < 1e-3 => format!("{:.3} us", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
-        s if s < 60.0 => format!("{s:.2} s"),
+        s if s < 59.995 => format!("{s:.2} s"),
         s if s < 600.0 => two(60.0, "min", 1.0, "s"),
         s if s < 3600.0 => format!("{:.1} min", s / 60.0),
         s if s < 172_800.0 => two(3600.0, "h", 60.0, "min"),
         s if s < 63_115_200.0 => two(86_400.0, "d", 3600.0, "h"),
-        s => format!("{:.1} y", s / 31_557_600.0),
+        s if s.is_finite() => format!("{:.1} y", s / 31_557_600.0),
+        _ => "never".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Memory that a process touches for the first time costs it several times a copy of as many bytes, and a node's ranks would
 //! all pay for that within their first checkpoint. So a thread of the rank does it as soon as the rank has said what it
-//! protects, and takes no processor away from the program to do so.
+//! protects; it never preempts the program, and shares a processor with it where there is none to spare.
 //!
 //! Invariants:
 //! 1. It ends by itself when all is mapped, and before the first checkpoint goes on; what it has not come to is mapped there.

@@ -19,14 +19,19 @@
 use crate::interval::TIMES_S;
 use crate::within;
 use orcheck_format::{Error, Result};
+use std::collections::BTreeMap;
 
 /// Most levels.
 const LEVELS_MAX: usize = 8;
 /// Most checkpoints of a pattern.
-const PATTERN_MAX: u32 = 1 << 16;
+const PATTERN_MAX: u32 = 1 << 13;
 /// The iteration ends when no time moves by more than this share of itself.
-const SETTLED: f64 = 1e-12;
+const SETTLED: f64 = 1e-10;
 const ROUNDS_MAX: u32 = 10_000;
+/// Rounds in which it is asked anew when levels are reached; then times have nearly settled.
+const STRETCHED_ROUNDS: u32 = 30;
+/// How closely the logarithm of the interval is searched while climbing, and at the end.
+const SEARCHED: (f64, f64) = (1e-3, 1e-6);
 
 /// A level of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,6 +97,18 @@ impl Levels {
             )
             .map_err(at)?;
         }
+        if let Some(number) = self
+            .0
+            .windows(2)
+            .position(|pair| pair[1].safe_after_s < pair[0].safe_after_s)
+        {
+            return Err(Error::invalid(format!(
+                "level {}: expected it to be reached no sooner than the one below, found after {} s and {} s",
+                number + 2,
+                self.0[number + 1].safe_after_s,
+                self.0[number].safe_after_s
+            )));
+        }
         let mtbf_s = 1.0 / self.rate();
         let cost_s = self.0[0].checkpoint_s;
         if mtbf_s <= cost_s {
@@ -130,7 +147,7 @@ impl Levels {
         let multiples = pattern
             .every
             .windows(2)
-            .all(|pair| pair[0] > 0 && pair[1].is_multiple_of(pair[0]));
+            .all(|pair| pair[0] > 0 && pair[1] > 0 && pair[1].is_multiple_of(pair[0]));
         if pattern.every.len() != self.0.len()
             || pattern.every.first() != Some(&1)
             || !multiples
@@ -159,19 +176,47 @@ impl Levels {
     /// The pattern with the best efficiency, as far as climbing finds it.
     ///
     /// # Errors
-    /// As [`Self::check`].
+    /// As [`Self::check`]; Invalid where the job never gets on with any pattern that was tried.
     pub fn recommend(&self) -> Result<Recommended> {
         self.check()?;
-        let mut ratios = vec![1u32; self.0.len()];
-        let mut best = self.best_interval(&ratios)?;
+        let mut known = BTreeMap::new();
+        let mut best: Option<(Vec<u32>, f64)> = None;
+        for start in [vec![1; self.0.len()], self.first_order()] {
+            let found = self.climb(start, &mut known);
+            if best
+                .as_ref()
+                .is_none_or(|(_, efficiency)| found.1 > *efficiency)
+            {
+                best = Some(found);
+            }
+        }
+        let ratios = best.map_or_else(|| vec![1; self.0.len()], |(ratios, _)| ratios);
+        let best = self.best_interval(&ratios, SEARCHED.1);
+        if best.efficiency > 0.0 {
+            return Ok(best);
+        }
+        Err(never_gets_on())
+    }
+
+    /// From these ratios of levels to others as long as they are better, and their efficiency.
+    fn climb(&self, mut ratios: Vec<u32>, known: &mut BTreeMap<Vec<u32>, f64>) -> (Vec<u32>, f64) {
+        let mut efficiency_of = |ratios: &Vec<u32>| match known.get(ratios) {
+            Some(&efficiency) => efficiency,
+            None => {
+                let efficiency = self.best_interval(ratios, SEARCHED.0).efficiency;
+                known.insert(ratios.clone(), efficiency);
+                efficiency
+            }
+        };
+        let mut best = efficiency_of(&ratios);
         loop {
-            let mut better: Option<(Vec<u32>, Recommended)> = None;
+            let mut better: Option<(Vec<u32>, f64)> = None;
             for at in 1..ratios.len() {
                 let ratio = ratios[at];
                 for other in [
                     ratio + 1,
-                    ratio.saturating_sub(1),
-                    ratio.saturating_mul(2),
+                    ratio - 1,
+                    ratio * 2,
                     ratio / 2,
                     ratio + ratio / 4 + 1,
                     ratio - ratio / 4,
@@ -179,27 +224,55 @@ impl Levels {
                     let mut tried = ratios.clone();
                     tried[at] = other.max(1);
                     let period: u64 = tried.iter().map(|&r| u64::from(r)).product();
-                    if tried[at] == ratio || period > u64::from(PATTERN_MAX) {
+                    if period > u64::from(PATTERN_MAX) {
                         continue;
                     }
-                    let found = self.best_interval(&tried)?;
-                    let least = better
-                        .as_ref()
-                        .map_or(best.efficiency, |(_, found)| found.efficiency);
-                    if found.efficiency > least * (1.0 + 1e-9) {
+                    let found = efficiency_of(&tried);
+                    // Less is noise of the search.
+                    if found > better.as_ref().map_or(best, |(_, found)| *found) * (1.0 + 1e-6) {
                         better = Some((tried, found));
                     }
                 }
             }
             match better {
                 Some((tried, found)) => (ratios, best) = (tried, found),
-                None => return Ok(best),
+                None => return (ratios, best),
             }
         }
     }
 
-    /// The best interval for these ratios of levels: golden section search over its logarithm.
-    fn best_interval(&self, ratios: &[u32]) -> Result<Recommended> {
+    /// Ratios where each level is taken as often as Young's rule says for itself, and is reached before its next one.
+    fn first_order(&self) -> Vec<u32> {
+        let (mut below_s, mut every, mut interval_s) = (0.0, 1u32, 1.0);
+        let mut ratios = Vec::new();
+        for (number, level) in self.0.iter().enumerate() {
+            let rate: f64 = match number {
+                0 => self.rate(),
+                _ => self.0[number..]
+                    .iter()
+                    .map(|level| 1.0 / level.mtbf_s)
+                    .sum(),
+            };
+            let own_s = (level.checkpoint_s - below_s).max(level.checkpoint_s * 1e-3);
+            let young_s = (2.0 * own_s / rate)
+                .sqrt()
+                .min(TIMES_S.1)
+                .max(level.safe_after_s);
+            if number == 0 {
+                interval_s = young_s;
+            }
+            let ratio = (young_s / (interval_s * f64::from(every))).ceil();
+            let ratio = ratio.clamp(1.0, f64::from(PATTERN_MAX / every)) as u32;
+            ratios.push(ratio);
+            every *= ratio;
+            below_s = level.checkpoint_s;
+        }
+        ratios[0] = 1;
+        ratios
+    }
+
+    /// The best interval for these ratios of levels: golden section search over its logarithm, as closely as this.
+    fn best_interval(&self, ratios: &[u32], closely: f64) -> Recommended {
         let every: Vec<u32> = ratios
             .iter()
             .scan(1u32, |product, ratio| {
@@ -213,7 +286,7 @@ impl Levels {
             .zip(&every)
             .map(|(level, &every)| level.safe_after_s / f64::from(every))
             .fold(self.0[0].checkpoint_s * 1e-3, f64::max);
-        let most_s = (4.0 / self.rate()).clamp(least_s * 2.0, TIMES_S.1);
+        let most_s = (4.0 / self.rate()).min(TIMES_S.1).max(least_s * 2.0);
         let of = |ln_s: f64| {
             let pattern = Pattern {
                 interval_s: ln_s.exp(),
@@ -237,7 +310,8 @@ impl Levels {
             of(high - golden * (high - low)),
             of(low + golden * (high - low)),
         );
-        while high - low > 1e-5 {
+        while high - low > closely {
+            // Where both compute nothing, shorter intervals may.
             if a.efficiency >= b.efficiency {
                 high = low + golden * (high - low);
                 b = a;
@@ -248,8 +322,13 @@ impl Levels {
                 b = of(low + golden * (high - low));
             }
         }
-        Ok(if a.efficiency >= b.efficiency { a } else { b })
+        if a.efficiency >= b.efficiency { a } else { b }
     }
+}
+
+fn never_gets_on() -> Error {
+    Error::invalid("failures come so often that the job never gets on")
+        .next("take checkpoints that cost less or are reached sooner, or those of the higher levels more often")
 }
 
 impl Pattern {
@@ -272,10 +351,13 @@ impl Pattern {
 /// The states of a pattern.
 struct Chain<'a> {
     levels: &'a [Level],
+    pattern: &'a Pattern,
     /// Failures a second.
     rate: f64,
     /// For each level the share of failures that need it.
     shares: Vec<f64>,
+    /// Computing and checkpoint of each segment.
+    lengths_s: Vec<f64>,
     segments: Vec<Segment>,
 }
 
@@ -321,7 +403,7 @@ impl Times {
 }
 
 impl<'a> Chain<'a> {
-    fn new(levels: &'a [Level], pattern: &Pattern) -> Self {
+    fn new(levels: &'a [Level], pattern: &'a Pattern) -> Self {
         let rate: f64 = levels.iter().map(|level| 1.0 / level.mtbf_s).sum();
         let share = |level: &Level| {
             if rate > 0.0 {
@@ -330,53 +412,72 @@ impl<'a> Chain<'a> {
                 0.0
             }
         };
+        let length_s =
+            |place: u32| pattern.interval_s + levels[pattern.level_of(place)].checkpoint_s;
+        let mut chain = Self {
+            levels,
+            pattern,
+            rate,
+            shares: levels.iter().map(share).collect(),
+            lengths_s: (1..=pattern.period()).map(length_s).collect(),
+            segments: Vec::new(),
+        };
         let mut begins_s = vec![0.0];
-        for place in 1..=pattern.period() {
-            let cost_s = levels[pattern.level_of(place)].checkpoint_s;
-            begins_s.push(begins_s[place as usize - 1] + pattern.interval_s + cost_s);
+        for length_s in &chain.lengths_s {
+            begins_s.push(begins_s[begins_s.len() - 1] + length_s);
         }
-        let segment = |place: u32| {
-            let length_s = begins_s[place as usize + 1] - begins_s[place as usize];
-            let of_level = |(level, every): (&Level, &u32)| {
-                let since = place % every;
-                let since_s = begins_s[place as usize] - begins_s[(place - since) as usize];
+        chain.begin_at(&begins_s);
+        chain
+    }
+
+    /// Says when in each segment which level is reached, given when segments begin.
+    fn begin_at(&mut self, begins_s: &[f64]) {
+        let segment = |(place, &length_s): (usize, &f64)| {
+            let of_level = |(level, &every): (&Level, &u32)| {
+                let since = place as u32 % every;
+                let since_s = begins_s[place] - begins_s[place - since as usize];
                 Last {
                     since,
-                    every: *every,
+                    every,
                     safe_at_s: level.safe_after_s - since_s,
                 }
             };
-            let last: Vec<Last> = levels.iter().zip(&pattern.every).map(of_level).collect();
-            let begun = (0..=levels.len()).map(|read| {
+            let last: Vec<Last> = self
+                .levels
+                .iter()
+                .zip(&self.pattern.every)
+                .map(of_level)
+                .collect();
+            let begun = (0..=self.levels.len()).map(|read| {
                 let mut last = last.clone();
                 last.iter_mut()
                     .take(read)
                     .for_each(|last| last.safe_at_s = 0.0);
-                parts(&last, length_s, rate)
+                parts(&last, length_s, self.rate)
             });
             Segment {
                 length_s,
                 begun: begun.collect(),
             }
         };
-        Self {
-            levels,
-            rate,
-            shares: levels.iter().map(share).collect(),
-            segments: (0..pattern.period()).map(segment).collect(),
-        }
+        self.segments = self.lengths_s.iter().enumerate().map(segment).collect();
     }
 
     /// Expected time of a whole pattern, seconds.
-    fn solve(&self) -> Result<f64> {
+    fn solve(&mut self) -> Result<f64> {
         let mut before = Times::new();
-        for segment in &self.segments {
-            before.push(vec![segment.length_s; self.levels.len() + 1]);
+        for &length_s in &self.lengths_s {
+            before.push(vec![length_s; self.levels.len() + 1]);
         }
         if self.rate == 0.0 {
             return Ok(before.total_s());
         }
-        for _ in 0..ROUNDS_MAX {
+        let later = self.levels.iter().any(|level| level.safe_after_s > 0.0);
+        for round in 0..ROUNDS_MAX {
+            // Failures take time too, in which a level is reached: segments begin when they are expected to.
+            if later && round < STRETCHED_ROUNDS {
+                self.begin_at(&before.sums);
+            }
             let mut now = Times::new();
             for place in 0..self.segments.len() {
                 now.push(self.times_s(place, &now, &before));
@@ -384,20 +485,14 @@ impl<'a> Chain<'a> {
             if !now.total_s().is_finite() {
                 break;
             }
-            let moved = now
-                .sums
-                .iter()
-                .zip(&before.sums)
-                .any(|(a, b)| (a - b).abs() > SETTLED * a.abs());
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= SETTLED * a.abs();
+            let settled = now.sums.iter().zip(&before.sums).all(near);
             before = now;
-            if !moved {
+            if settled {
                 return Ok(before.total_s());
             }
         }
-        Err(
-            Error::invalid("failures come so often that the job never gets on with this pattern")
-                .next("take checkpoints of the higher levels more often, or cheaper ones"),
-        )
+        Err(never_gets_on())
     }
 
     /// Expected times until a segment is behind the job, by what it begins with: each follows from all of them, linearly.

@@ -17,12 +17,17 @@
 use crate::levels::{Levels, Pattern};
 use crate::within;
 use orcheck_format::{Error, Result};
+use rand_distr::{Distribution, Gamma};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::function::gamma::gamma;
 
 /// A run that takes so many times its work is given up.
 const GIVEN_UP: f64 = 1e4;
+/// Most failures of a run; beyond, it is given up too.
+const FAILURES_MAX: u64 = 1_000_000;
+/// Most checkpoints of a run.
+const CHECKPOINTS_MAX: f64 = 1e8;
 /// Most failures that are remembered one by one.
 const EVENTS_MAX: usize = 100_000;
 
@@ -31,7 +36,7 @@ const EVENTS_MAX: usize = 100_000;
 pub enum Failures {
     /// At random, for each level with its mean time between failures.
     Exponential,
-    /// For each level with its mean, and this shape; below 1, as is usual, failures come in bursts.
+    /// For each level with its mean, and this shape; below 1, as is usual, failures come in bursts. A run begins at a random time.
     Weibull {
         /// The shape.
         shape: f64,
@@ -66,7 +71,7 @@ pub struct Life {
     /// Computing and checkpoints that had to be done again.
     pub lost_s: f64,
     /// Failures, by the level that they needed.
-    pub failures: Vec<u32>,
+    pub failures: Vec<u64>,
     /// Whether the work was done.
     pub done: bool,
     /// The first failures, in order.
@@ -95,6 +100,12 @@ impl Job {
         within("work, seconds", self.work_s, 1e-6, 1e12)?;
         self.levels.check()?;
         self.levels.check_pattern(&self.pattern)?;
+        if self.work_s / self.pattern.interval_s > CHECKPOINTS_MAX {
+            return Err(Error::invalid(format!(
+                "interval {} s: expected at most {CHECKPOINTS_MAX:e} checkpoints in {} s of work",
+                self.pattern.interval_s, self.work_s
+            )));
+        }
         match &self.failures {
             Failures::Exponential => Ok(()),
             Failures::Weibull { shape } => {
@@ -125,7 +136,8 @@ impl Job {
         let mut safe: Vec<Vec<(u64, f64)>> = vec![vec![(0, f64::NEG_INFINITY)]; levels.len()];
         let (mut now_s, mut segments) = (0.0, 0u64);
         let all = (self.work_s / self.pattern.interval_s).ceil().max(1.0) as u64;
-        while segments < all && now_s < self.work_s * GIVEN_UP {
+        let failed = |life: &Life| life.failures.iter().sum::<u64>();
+        while segments < all && now_s < self.work_s * GIVEN_UP && failed(&life) < FAILURES_MAX {
             let end_s = now_s + self.segment_s(segments, all);
             let (failed_s, level) = fate.next();
             if failed_s >= end_s {
@@ -135,6 +147,9 @@ impl Job {
                     safe.iter_mut().zip(levels.iter().zip(&self.pattern.every))
                 {
                     if place.is_multiple_of(*every) {
+                        // Those before the newest one that has reached its level are of no use any more.
+                        let reached = of_level.iter().rposition(|&(_, safe_s)| safe_s <= now_s);
+                        of_level.drain(..reached.unwrap_or(0));
                         of_level.push((segments, now_s + level.safe_after_s));
                     }
                 }
@@ -151,8 +166,13 @@ impl Job {
                 .map(|segment| self.segment_s(segment, all))
                 .sum::<f64>();
             life.restarts_s += again_s - failed_s;
-            for of_level in &mut safe {
-                of_level.retain(|&(done, _)| done <= back);
+            for (of_level, number) in safe.iter_mut().zip(0..) {
+                if number <= needs {
+                    // What was just read can be read again, also after failures that need less.
+                    *of_level = vec![(back, f64::NEG_INFINITY)];
+                } else {
+                    of_level.retain(|&(done, _)| done <= back);
+                }
             }
             (now_s, segments) = (again_s, back);
             if life.events.len() < EVENTS_MAX {
@@ -184,7 +204,8 @@ impl Job {
         loop {
             let end_s = begun_s + self.levels.0[needs].restart_s;
             let (next_s, level) = fate.next();
-            if next_s >= end_s || begun_s > self.work_s * GIVEN_UP {
+            let struck: u64 = life.failures.iter().sum();
+            if next_s >= end_s || begun_s > self.work_s * GIVEN_UP || struck >= FAILURES_MAX {
                 return (needs, end_s);
             }
             fate.strikes();
@@ -295,7 +316,7 @@ impl<'a> Fate<'a> {
         let scales_s: Vec<f64> = job.levels.0.iter().map(scale_s).collect();
         let next_s = scales_s
             .iter()
-            .map(|&scale_s| draw(&mut random, scale_s, shape))
+            .map(|&scale_s| draw_first(&mut random, scale_s, shape))
             .collect();
         Fate::Drawn {
             random,
@@ -357,7 +378,18 @@ fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
     ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
-/// Time until a failure, with a Weibull distribution.
+/// Time from a random moment until a failure. Long times between two failures are met more often, by their length; the moment is
+/// anywhere within. Of the time to the power of the shape, that makes a Gamma distribution.
+fn draw_first(random: &mut Xoshiro256PlusPlus, scale_s: f64, shape: f64) -> f64 {
+    let share = uniform(random);
+    match Gamma::new(1.0 + 1.0 / shape, 1.0) {
+        Ok(powered) => share * scale_s * powered.sample(random).powf(1.0 / shape),
+        // Never for a shape that was checked.
+        Err(_) => draw(random, scale_s, shape),
+    }
+}
+
+/// Time from one failure to the next, with a Weibull distribution.
 fn draw(random: &mut Xoshiro256PlusPlus, scale_s: f64, shape: f64) -> f64 {
     scale_s * (-uniform(random).ln()).powf(1.0 / shape)
 }

@@ -32,7 +32,7 @@ impl Overhead {
     /// # Errors
     /// Invalid, naming the number, its value and the range.
     pub fn check(&self) -> Result<()> {
-        within("bytes of a checkpoint", self.bytes, 1.0, 1e24)?;
+        within("bytes of a checkpoint", self.bytes, 1.0, 1e30)?;
         within("bytes of a node's part", self.node_bytes, 1.0, self.bytes)?;
         within("bytes/s of the file system", self.io_bytes_per_s, 1.0, 1e18)?;
         within(

@@ -16,7 +16,7 @@
 //!
 //! Invariants:
 //! 1. A result is a probability; it is 1 where nothing can be gone, and does not grow with what is lost.
-//! 2. Exact means exact for this description: sums of positive terms, never a difference of large ones.
+//! 2. Exact means exact for this description, up to rounding: by [`Setup::rounding`] at most. It is 1 only where it is certain.
 //! 3. The same seed gives the same trials, whoever runs which of them.
 //!
 //! Not here: who holds what in a job (`orcheck-redundancy`), how often nodes fail, losses one after the other with repair
@@ -31,6 +31,10 @@ pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
 
 /// Most nodes; what is asked for beyond is a mistake.
 pub const NODES_MAX: u32 = 1 << 24;
+/// Most nodes of a group, and most replicas and one.
+pub const GROUP_MAX: u32 = 4096;
+/// The probability of what is not certain, at most.
+const ALMOST: f64 = 1.0 - f64::EPSILON / 2.0;
 
 /// How others protect a node's part of a checkpoint; beside it, every node keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +89,12 @@ impl Setup {
         self.nodes.div_ceil(self.together.max(1))
     }
 
+    /// How far rounding may put an exact probability off.
+    #[must_use]
+    pub fn rounding(&self) -> f64 {
+        1e-14 * f64::from(self.units().max(100))
+    }
+
     /// Groups of the redundancy.
     fn groups(&self, size: u32) -> u32 {
         (self.nodes / size.max(1)).max(1)
@@ -109,25 +119,27 @@ impl Setup {
         match self.redundancy {
             Redundancy::Random { replicas } | Redundancy::Partner { replicas } => {
                 // As many as there are others: for those that keep apart, one at each whole switch.
-                let most = (self.nodes / apart).saturating_sub(1);
+                let most = (self.nodes / apart).saturating_sub(1).min(GROUP_MAX - 1);
                 if replicas > most {
                     let others = if apart > 1 {
                         "whole switches besides the own"
                     } else {
                         "other nodes"
                     };
+                    let why = match most == GROUP_MAX - 1 {
+                        true => String::new(),
+                        false => format!(", as many as there are {others}"),
+                    };
                     return refused(
                         format!("{replicas} replicas"),
-                        format!("at most {most}, as many as there are {others}"),
+                        format!("at most {most}{why}"),
                     );
                 }
             }
             Redundancy::Group { size, parity } => {
-                if size < 2 || size > self.nodes {
-                    return refused(
-                        format!("groups of {size}"),
-                        format!("2 to {} nodes", self.nodes),
-                    );
+                let most = self.nodes.min(GROUP_MAX);
+                if size < 2 || size > most {
+                    return refused(format!("groups of {size}"), format!("2 to {most} nodes"));
                 }
                 if parity == 0 || parity >= size {
                     return refused(
@@ -176,7 +188,12 @@ impl Setup {
                 let held: f64 = (0..replicas)
                     .map(|i| f64::from(gone.saturating_sub(i)) / f64::from(all - i))
                     .product();
-                Some((f64::from(lost) * f64::from(together) * (-held).ln_1p()).exp())
+                let survived = (f64::from(lost) * f64::from(together) * (-held).ln_1p()).exp();
+                Some(if gone < replicas {
+                    1.0
+                } else {
+                    survived.min(ALMOST)
+                })
             }
             Redundancy::Partner { replicas } => {
                 // Of neighbours that fail together, those count whose holders are at the fewest switches.

@@ -149,7 +149,7 @@ fn failures_come_as_often_as_they_should() {
         job.failures = failures;
         [0, 1].map(|of_level| {
             mean(&job, 40, |life| {
-                f64::from(life.failures[of_level]) / life.total_s
+                life.failures[of_level] as f64 / life.total_s
             })
         })
     };
@@ -162,6 +162,16 @@ fn failures_come_as_often_as_they_should() {
         assert!(
             (low * 100.0 - 1.0).abs() < 0.05 && (high * 1000.0 - 1.0).abs() < 0.1,
             "{failures:?} {low} {high}"
+        );
+    }
+    // A run that is shorter than the time between failures has as many as a long one, for its length.
+    for shape in [0.5, 1.0, 3.0] {
+        let mut short = job(vec![level(0.01, 0.0, 0.01, 1000.0)], vec![1], 10.0, 200.0);
+        short.failures = Failures::Weibull { shape };
+        let failures = mean(&short, 4000, |life| life.failures[0] as f64 / life.total_s);
+        assert!(
+            (failures * 1000.0 - 1.0).abs() < 0.15,
+            "{shape}: {failures}"
         );
     }
     // Five failures in 1000 s, one of which needs the higher level.
@@ -178,6 +188,12 @@ fn a_run_that_never_gets_on_ends() {
     let job = job(vec![level(1.0, 0.0, 1.0, 2.0)], vec![1], 100.0, 200.0);
     let life = job.live(1, 1).unwrap();
     assert!(!life.done && life.total_s > 1e6);
+    // So many failures that no time passes between them.
+    let dense = Job {
+        failures: Failures::Trace(vec![(1e-9, 0)]),
+        ..job
+    };
+    assert!(!dense.live(1, 1).unwrap().done);
 }
 
 #[test]

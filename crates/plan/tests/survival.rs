@@ -315,6 +315,33 @@ fn nonsense_is_refused() {
         setup(12, 13, true, Random { replicas: 1 }),
         "13 nodes that fail together: expected 1 to 12",
     );
+    refused(
+        Setup::alone(
+            1 << 20,
+            Group {
+                size: 5000,
+                parity: 1,
+            },
+        ),
+        "groups of 5000: expected 2 to 4096 nodes",
+    );
+    refused(
+        Setup::alone(1 << 20, Partner { replicas: 5000 }),
+        "5000 replicas: expected at most 4095",
+    );
+    // Only what is certain is 1.
+    for redundancy in [
+        Random { replicas: 4 },
+        Partner { replicas: 4 },
+        Group { size: 8, parity: 4 },
+    ] {
+        let large = Setup::alone(1_000_000, redundancy);
+        assert_eq!(
+            (large.allowed(1.0).unwrap(), large.exact(4).unwrap()),
+            (Some(4), Some(1.0)),
+            "{redundancy:?}"
+        );
+    }
     let fine = Setup::alone(8, Random { replicas: 1 });
     assert!(fine.exact(9).is_err() && Trials::new(fine, 9, 1).is_err());
     for probability in [0.0, -0.5, 1.5, f64::NAN] {

@@ -96,7 +96,7 @@ pub struct SurvivalArgs {
     #[arg(long, value_name = "HOW", value_delimiter = ',', default_values = ["random:1", "random:2", "random:3", "random:4"], value_parser = how)]
     pub with: Vec<How>,
     /// Find the most losses that are survived with this probability; several with commas
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90.0, 99.0, 99.9], value_parser = percent, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90.0, 99.0, 99.9], value_parser = percent, allow_hyphen_values = true)]
     pub percent: Vec<f64>,
     /// Find how likely so many losses are survived instead; several with commas
     #[arg(
@@ -159,7 +159,7 @@ pub struct IntervalArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Another interval to compare with; several with commas
-    #[arg(long, value_name = "TIME", value_delimiter = ',', conflicts_with = "levels", value_parser = time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_delimiter = ',', conflicts_with = "levels", value_parser = time, allow_hyphen_values = true)]
     pub every: Vec<f64>,
 }
 
@@ -167,22 +167,22 @@ pub struct IntervalArgs {
 #[derive(Debug, Args)]
 pub struct JobArgs {
     /// What a checkpoint costs the program: how long it waits for it
-    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, required_unless_present = "levels")]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, required_unless_present = "levels")]
     pub checkpoint: Option<f64>,
     /// From a failure until the program computes again, without what was lost; default: as long as a checkpoint
-    #[arg(long, value_name = "TIME", value_parser = time_or_none, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = time_or_none, allow_hyphen_values = true)]
     pub restart: Option<f64>,
     /// Mean time between failures of the whole job
-    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, required_unless_present_any = ["node_mtbf", "levels"])]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, required_unless_present_any = ["node_mtbf", "levels"])]
     pub mtbf: Option<f64>,
     /// Mean time between failures of one node, of which the job has --nodes
-    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true, conflicts_with = "mtbf", requires = "nodes")]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, conflicts_with = "mtbf", requires = "nodes")]
     pub node_mtbf: Option<f64>,
     /// Nodes of the job, any of which ends it by failing
     #[arg(long, value_name = "N", requires = "node_mtbf", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     /// Computing that the job has to do
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time, allow_hyphen_values = true)]
     pub work: f64,
     /// Checkpoints of several levels instead; repeat from the weakest to the strongest
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, conflicts_with_all = ["checkpoint", "restart", "mtbf", "node_mtbf"])]
@@ -198,8 +198,8 @@ end it begins again.")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub job: JobArgs,
-    /// Computing between two checkpoints
-    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true)]
+    /// Computing between two checkpoints; which of them are of which level stays as recommended, or says --pattern
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub interval: Option<f64>,
     /// For each level: every so many checkpoints one is of it; 1 for the first, with commas
     #[arg(
@@ -211,7 +211,7 @@ pub struct SimulateArgs {
     )]
     pub pattern: Vec<u32>,
     /// Failures with a Weibull distribution of this shape; below 1 they come in bursts
-    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
     pub weibull: Option<f64>,
     /// Failures as they came somewhere
     #[arg(long, value_name = "FILE", conflicts_with = "weibull")]
@@ -234,22 +234,22 @@ pub struct OverheadArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub checkpoints: u64,
     /// GB of one node's part of a checkpoint
-    #[arg(long, value_name = "GB", value_parser = size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB", value_parser = size, allow_hyphen_values = true)]
     pub node_gb: f64,
     /// Nodes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: u32,
     /// GB/s of a node's memory
-    #[arg(long, value_name = "GB/S", value_parser = size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB/S", value_parser = size, allow_hyphen_values = true)]
     pub memory_gb_s: f64,
     /// Bytes that move between memory and processors for each byte written
-    #[arg(long, value_name = "M", default_value_t = 7.0, value_parser = size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "M", default_value_t = 7.0, value_parser = passes, allow_hyphen_values = true)]
     pub memory_passes: f64,
     /// GB/s of the file system, for all nodes together
-    #[arg(long, value_name = "GB/S", value_parser = size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "GB/S", value_parser = size, allow_hyphen_values = true)]
     pub io_gb_s: f64,
     /// Time of the run without checkpoints: tells shares of it, and how many checkpoints fit
-    #[arg(long, value_name = "TIME", value_parser = time, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub run: Option<f64>,
 }
 
@@ -264,6 +264,9 @@ fn level(text: &str) -> Result<NamedLevel, String> {
     let (name, rest) = text
         .split_once(':')
         .ok_or("expected NAME:cost=TIME,mtbf=TIME")?;
+    if name.is_empty() {
+        return Err("expected a name before ':'".to_owned());
+    }
     let (mut cost, mut mtbf, mut restart, mut after) = (None, None, None, None);
     for part in rest.split(',') {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
@@ -300,7 +303,11 @@ fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
 }
 
 fn size(text: &str) -> Result<f64, String> {
-    number(text, 1e-6, 1e12)
+    number(text, 1e-6, 1e6)
+}
+
+fn passes(text: &str) -> Result<f64, String> {
+    number(text, 0.01, 1000.0)
 }
 
 fn shape(text: &str) -> Result<f64, String> {
@@ -323,7 +330,7 @@ const UNITS_S: [(&str, f64); 8] = [
     ("", 1.0),
 ];
 
-/// Seconds of a time such as 90s, 1.5h or 5 y.
+/// Seconds of a time such as 90s, 1.5h or 5y.
 pub fn time_or_none(text: &str) -> Result<f64, String> {
     let refused =
         || "expected a time from 0 to 30000y, such as 90s, 5min, 1.5h, 30d or 5y".to_owned();

@@ -314,7 +314,10 @@ fn failures_come_from_a_trace_too() {
         ),
         (
             "2h\n1h\n",
-            &["failure 2 of the trace", "not before 7200 s, found 3600 s"],
+            &[
+                "line 2",
+                "'1h': expected a time above 0, and not before that of the line before",
+            ],
         ),
     ] {
         let arguments = of(text);
@@ -434,6 +437,40 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
             "--nodes 4 --with random:4",
             "4 replicas: expected at most 3",
         ],
+    );
+    refused(
+        &[
+            "interval",
+            "--level",
+            "a:cost=1s,mtbf=1h",
+            "--level",
+            "a:cost=2s,mtbf=2h",
+        ],
+        &["--level: expected a name of its own for each level"],
+    );
+    refused(
+        &[
+            "interval",
+            "--checkpoint",
+            "1s",
+            "--mtbf",
+            "2s",
+            "--restart",
+            "1y",
+        ],
+        &["--mtbf, --checkpoint, --restart", "never gets on"],
+    );
+    refused(
+        &[
+            "interval",
+            "--checkpoint",
+            "1s",
+            "--node-mtbf",
+            "1h",
+            "--nodes",
+            "10000",
+        ],
+        &["--node-mtbf, --nodes, --checkpoint"],
     );
     refused(
         &["survival", "--nodes", "0"],

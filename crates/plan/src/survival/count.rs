@@ -5,7 +5,7 @@
 //! the coefficients probabilities near their largest, and the weight is taken out again at the end.
 //!
 //! Invariants:
-//! 1. All terms are positive, so that rounding costs some units in the last place for each multiplication and no more.
+//! 1. All terms are positive, so that rounding costs a few units in the last place for each unit that is counted, and no more.
 //! 2. What is left out of a polynomial is less than [`NOTHING`] of its largest coefficient.
 //!
 //! Not here: which redundancy is counted how (`survival.rs`).
@@ -28,6 +28,7 @@ impl Polynomial {
             first: 0,
             coefficients,
         }
+        .trimmed()
     }
 
     fn times(&self, other: &Self, degree: usize) -> Self {
@@ -111,7 +112,7 @@ pub(super) fn groups(units: u32, groups: u32, most: u32, lost: u32) -> f64 {
     let of_size = group(size).power(groups - larger, degree);
     let of_larger = group(size + 1).power(larger, degree);
     let all = ln_binomial(units.into(), lost.into()) + ln_weight(q, lost, units - lost);
-    (of_size.times(&of_larger, degree).coefficient(degree) / all.exp()).min(1.0)
+    (of_size.times(&of_larger, degree).coefficient(degree) / all.exp()).min(super::ALMOST)
 }
 
 /// Share of the ways to lose `lost` of `units` in a ring in which no `row` neighbours are lost.
@@ -130,5 +131,5 @@ pub(super) fn ring(units: u32, row: u32, lost: u32) -> f64 {
     let gaps = Polynomial::new((0..row.min(lost + 1)).map(gap).collect());
     let left = units - lost;
     let all = ln_binomial((units - 1).into(), lost.into()) + ln_weight(q, lost, left);
-    (gaps.power(left, lost as usize).coefficient(lost as usize) / all.exp()).min(1.0)
+    (gaps.power(left, lost as usize).coefficient(lost as usize) / all.exp()).min(super::ALMOST)
 }

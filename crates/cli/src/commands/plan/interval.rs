@@ -2,6 +2,8 @@
 //!
 //! Not here: the rules (`orcheck_plan::interval`).
 
+use std::collections::BTreeSet;
+
 use orcheck_format::{Error, Result};
 use orcheck_plan::interval::Single;
 use orcheck_plan::levels::Levels;
@@ -44,10 +46,19 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
         mtbf_s: mtbf_s(&args.job)?,
     };
     let mtbf_s = single.mtbf_s;
-    single
-        .check()
-        .map_err(|error| error.at("--mtbf, --checkpoint"))?;
+    let given = if args.job.mtbf.is_some() {
+        "--mtbf, --checkpoint"
+    } else {
+        "--node-mtbf, --nodes, --checkpoint"
+    };
+    single.check().map_err(|error| error.at(given))?;
     let best_s = single.best_s();
+    if !single.expected_s(args.job.work, best_s).is_finite() {
+        let error = Error::invalid(
+            "restarts take so long beside the time between failures that the job never gets on",
+        );
+        return Err(error.at(format!("{given}, --restart")));
+    }
     let rules = [
         ("best", best_s),
         ("Daly 2006", single.daly_s()),
@@ -98,8 +109,21 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
     Ok((text, document))
 }
 
+/// # Errors
+/// Invalid for two levels of one name.
+pub fn check_names(job: &JobArgs) -> Result<()> {
+    let names: BTreeSet<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
+    if names.len() == job.levels.len() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "--level: expected a name of its own for each level",
+    ))
+}
+
 /// Checkpoints of several levels.
 fn several(args: &IntervalArgs) -> Result<(String, Value)> {
+    check_names(&args.job)?;
     let levels = Levels(args.job.levels.iter().map(|named| named.level).collect());
     let at = |error: Error| error.at("--level");
     let best = levels.recommend().map_err(at)?;

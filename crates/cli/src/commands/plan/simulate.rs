@@ -6,11 +6,11 @@ use std::path::Path;
 
 use orcheck_format::{Error, Result};
 use orcheck_io::environment::read_text;
-use orcheck_plan::levels::{Level, Levels};
+use orcheck_plan::levels::{Level, Levels, Pattern};
 use orcheck_plan::life::{Failures, Job, Life};
 use serde_json::{Value, json};
 
-use super::interval::mtbf_s;
+use super::interval::{check_names, mtbf_s};
 use super::threads::spread;
 use crate::args::{SimulateArgs, time_or_none};
 use crate::exit;
@@ -18,8 +18,9 @@ use crate::output::{Failure, Outcome, count, percent, plain, right, span, table,
 
 /// Largest trace.
 const TRACE_LIMIT_BYTES: u64 = 64 << 20;
-/// Standard deviations of the mean that its 95 % interval reaches to.
+/// Standard deviations of the mean that its 95 % interval reaches to, and the fewest runs for which that holds.
 const SIGMAS: f64 = 1.96;
+const RUNS_LEAST: usize = 30;
 
 /// Simulates runs.
 pub fn run(args: &SimulateArgs) -> std::result::Result<Outcome, Failure> {
@@ -56,6 +57,7 @@ pub fn run(args: &SimulateArgs) -> std::result::Result<Outcome, Failure> {
 
 /// The names of the levels, and the job.
 fn job_of(args: &SimulateArgs) -> Result<(Vec<String>, Job)> {
+    check_names(&args.job)?;
     let (mut names, mut levels): (Vec<String>, Vec<Level>) = args
         .job
         .levels
@@ -72,10 +74,18 @@ fn job_of(args: &SimulateArgs) -> Result<(Vec<String>, Job)> {
         });
     }
     let levels = Levels(levels);
-    let mut pattern = levels
-        .recommend()
-        .map_err(|error| error.at("--level, --checkpoint, --mtbf"))?
-        .pattern;
+    let mut pattern = match args.interval {
+        Some(interval_s) if levels.0.len() == 1 || !args.pattern.is_empty() => Pattern {
+            interval_s,
+            every: vec![1],
+        },
+        _ => {
+            let recommended = levels.recommend();
+            recommended
+                .map_err(|error| error.at("--level, --checkpoint, --mtbf"))?
+                .pattern
+        }
+    };
     if let Some(interval_s) = args.interval {
         pattern.interval_s = interval_s;
     }
@@ -122,6 +132,14 @@ fn trace(path: &Path, names: &[String]) -> Result<Vec<(f64, usize)>> {
                     ))
                 })?,
         };
+        let before_s = failures
+            .last()
+            .map_or(0.0, |&(at_s, _): &(f64, usize)| at_s);
+        if at_s <= 0.0 || at_s < before_s {
+            return Err(wrong(format!(
+                "'{time}': expected a time above 0, and not before that of the line before"
+            )));
+        }
         failures.push((at_s, level));
     }
     if failures.is_empty() {
@@ -165,7 +183,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
     let mut levels = Vec::new();
     for (number, (name, every)) in names.iter().zip(&job.pattern.every).enumerate() {
         let apart_s = f64::from(*every) * job.pattern.interval_s;
-        let failures = mean(&|life| f64::from(life.failures[number]));
+        let failures = mean(&|life| life.failures[number] as f64);
         failed.add_row(vec![
             plain(name),
             right(every),
@@ -178,13 +196,21 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
     }
     let formula_text =
         expected_s.map_or_else(String::new, |s| format!(" The formula says {}.", span(s)));
+    // Of few runs neither the mean nor its spread is near a normal distribution.
+    let interval = (lives.len() >= RUNS_LEAST)
+        .then(|| ((total_s - spread_s).max(job.work_s), total_s + spread_s));
+    let interval_text = interval.map_or_else(String::new, |(low_s, high_s)| {
+        format!(
+            " (95 % interval of the mean: {} to {})",
+            span(low_s),
+            span(high_s)
+        )
+    });
     let text = format!(
-        "{} of work take {} in the mean of {} (95 % interval of the mean: {} to {}); a tenth takes less than {}, a tenth more than {}.{formula_text}\n\n{}\n{}",
+        "{} of work take {} in the mean of {}{interval_text}; a tenth takes less than {}, a tenth more than {}.{formula_text}\n\n{}\n{}",
         span(job.work_s),
         span(total_s),
         count(lives.len() as u64, "run"),
-        span(total_s - spread_s),
-        span(total_s + spread_s),
         span(tenth_s),
         span(nine_tenths_s),
         table_text(&shown),
@@ -192,7 +218,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
     );
     let document = json!({
         "runs": lives.len(), "seed": args.seed, "work_s": job.work_s, "interval_s": job.pattern.interval_s,
-        "total_s": total_s, "low_s": total_s - spread_s, "high_s": total_s + spread_s, "tenth_s": tenth_s, "nine_tenths_s": nine_tenths_s,
+        "total_s": total_s, "low_s": interval.map(|(low_s, _)| low_s), "high_s": interval.map(|(_, high_s)| high_s), "tenth_s": tenth_s, "nine_tenths_s": nine_tenths_s,
         "expected_s": expected_s, "checkpoints_s": causes[1].1, "lost_s": causes[2].1, "restarts_s": causes[3].1,
         "given_up": lives.iter().filter(|life| !life.done).count(), "levels": levels,
     });

@@ -189,16 +189,18 @@ fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
             let exact = setup.exact(lost).map_err(at)?;
             let mut entry = json!({ "lost": lost, "probability": exact });
             let mut cells = vec![right(setup.nodes), plain(&how.name), right(lost)];
-            cells.push(right(exact.map_or("-".to_owned(), shown_probability)));
+            cells.push(right(exact.map_or("-".to_owned(), |p| {
+                shown_probability(p, setup.rounding())
+            })));
             if args.trials.is_some() || exact.is_none() {
                 let found =
                     try_out(setup, lost, args.seed, args.trials.unwrap_or(TRIALS)).map_err(at)?;
                 let (low, high) = found.interval(CONFIDENCE);
-                cells.push(right(shown_probability(found.share())));
+                cells.push(right(shown_probability(found.share(), 0.0)));
                 cells.push(right(format!(
                     "{} to {}",
-                    shown_probability(low),
-                    shown_probability(high)
+                    shown_probability(low, 0.0),
+                    shown_probability(high, 0.0)
                 )));
                 entry["trials"] = trials_document(found);
             } else {
@@ -217,11 +219,11 @@ fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
     Ok((text, document_of(args, documents)))
 }
 
-/// Six digits, and where these are all nines how much is missing, as far as the numbers of a machine tell.
-fn shown_probability(probability: f64) -> String {
+/// Six digits, and where these are all nines how much is missing, as far as rounding lets one tell.
+fn shown_probability(probability: f64, rounding: f64) -> String {
     match 1.0 - probability {
         0.0 => "1".to_owned(),
-        gone if gone < 1e-12 => "> 1 - 1e-12".to_owned(),
+        gone if gone < 10.0 * rounding => format!("> 1 - {:.0e}", 20.0 * rounding),
         gone if gone < 1e-6 => format!("1 - {gone:.1e}"),
         _ => format!("{probability:.6}"),
     }
@@ -257,6 +259,9 @@ fn setups(args: &SurvivalArgs) -> Result<Vec<(Setup, &How, String)>> {
             let mut at = format!("--nodes {nodes} --with {}", how.name);
             if args.together != 1 {
                 at += &format!(" --together {}", args.together);
+            }
+            if args.apart {
+                at += " --apart";
             }
             setup.check().map_err(|error| error.at(&at))?;
             setups.push((setup, how, at));
