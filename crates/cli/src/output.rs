@@ -204,10 +204,10 @@ pub fn span(seconds: f64) -> String {
     match seconds {
         0.0 => "0 s".to_owned(),
         s if s < 1e-3 => format!("{:.3} us", s * 1e6),
-        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 0.99995 => format!("{:.1} ms", s * 1e3),
         s if s < 59.995 => format!("{s:.2} s"),
         s if s < 600.0 => two(60.0, "min", 1.0, "s"),
-        s if s < 3600.0 => format!("{:.1} min", s / 60.0),
+        s if s < 3597.0 => format!("{:.1} min", s / 60.0),
         s if s < 172_800.0 => two(3600.0, "h", 60.0, "min"),
         s if s < 63_115_200.0 => two(86_400.0, "d", 3600.0, "h"),
         s if s.is_finite() => format!("{:.1} y", s / 31_557_600.0),
@@ -256,5 +256,27 @@ mod tests {
         assert_eq!(age(121_000), "2 min");
         assert_eq!(age(10_000_000), "2 h");
         assert_eq!(age(u64::MAX), format!("{} d", u64::MAX / 86_400_000));
+    }
+
+    // Breaks if: a time just below a unit is shown as a whole one of the smaller, or 59.9 minutes become 60.
+    #[test]
+    fn spans() {
+        for (seconds, shown) in [
+            (0.0, "0 s"),
+            (2.5e-7, "0.250 us"),
+            (0.0123, "12.3 ms"),
+            (2.1875, "2.19 s"),
+            (59.999, "1 min 0 s"),
+            (119.6, "2 min 0 s"),
+            (1248.0, "20.8 min"),
+            (3599.0, "1 h 0 min"),
+            (7190.0, "2 h 0 min"),
+            (86_400.0, "24 h 0 min"),
+            (1.8e6, "20 d 20 h"),
+            (1e9, "31.7 y"),
+            (f64::INFINITY, "never"),
+        ] {
+            assert_eq!(span(seconds), shown, "{seconds}");
+        }
     }
 }

@@ -42,8 +42,7 @@ impl Mapper {
 
     /// Has so many chunks mapped, in the background.
     pub(crate) fn want(&mut self, chunks: u64) {
-        let most = self.pool.shape().chunk_count.saturating_sub(self.first);
-        let wanted = chunks.min(u64::from(most)) as u32;
+        let wanted = self.within(chunks);
         self.wanted.store(wanted, Ordering::Relaxed);
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             self.join();
@@ -70,10 +69,15 @@ impl Mapper {
     pub(crate) fn finish(&mut self, chunks: u64) {
         self.ended.store(true, Ordering::Relaxed);
         self.join();
-        let most = self.pool.shape().chunk_count.saturating_sub(self.first);
-        let left = (chunks.min(u64::from(most)) as u32).saturating_sub(self.mapped);
+        let left = self.within(chunks).saturating_sub(self.mapped);
         let _ = self.pool.populate(self.first + self.mapped, left);
         self.mapped += left;
+    }
+
+    /// As many of so many chunks as there are up to the end of the pool.
+    fn within(&self, chunks: u64) -> u32 {
+        let most = self.pool.shape().chunk_count.saturating_sub(self.first);
+        chunks.min(u64::from(most)) as u32
     }
 
     fn join(&mut self) {
@@ -95,6 +99,7 @@ impl Drop for Mapper {
 mod tests {
     use super::*;
     use orcheck_io::pool::PoolShape;
+    use orcheck_io::testing::page_faults;
 
     const CHUNK_BYTES: u32 = 1 << 20;
 
@@ -107,14 +112,6 @@ mod tests {
             ring_entries: 0,
         };
         Arc::new(Pool::create(shape).unwrap())
-    }
-
-    /// Pages that the calling thread had to have mapped since it began: the tenth field, behind the name in brackets.
-    #[allow(clippy::disallowed_methods)]
-    fn page_faults() -> u64 {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let fields = stat.rsplit(')').next().unwrap();
-        fields.split_whitespace().nth(7).unwrap().parse().unwrap()
     }
 
     fn faults_of(work: impl FnOnce()) -> u64 {

@@ -36,6 +36,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Pages that the calling thread had to have mapped since it began.
+#[must_use]
+pub fn page_faults() -> u64 {
+    // SAFETY: plain data, filled by the kernel; asking for the calling thread cannot fail.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
 /// A step that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {

@@ -6,8 +6,8 @@
 //! | rule | τ | source |
 //! | --- | --- | --- |
 //! | first order | √(2δM) | Young (Communications of the ACM 17(9), 1974) |
-//! | higher order | √(2δM) · (1 + ⅓ √(δ/2M) + ⅑ δ/2M) − δ, at most M | Daly (Future Generation Computer Systems 22(3), 2006), equation (37) |
-//! | exact | what makes [`Single::expected_s`] least | the same, equation (20) |
+//! | higher order | √(2δM) · (1 + ⅓ √(δ/2M) + ⅑ δ/2M) − δ, at most M | Daly (Future Generation Computer Systems 22(3), 2006) |
+//! | exact | what makes [`Single::expected_s`] least | Daly's expected time |
 //!
 //! Invariants:
 //! 1. The interval grows with δ and with M, and does not depend on R: what a failure costs is the same after it.
@@ -98,7 +98,7 @@ impl Single {
         low * self.mtbf_s
     }
 
-    /// How long so much computing takes in the mean, with checkpoints after every `interval_s` of it (Daly's equation (20)): a
+    /// How long so much computing takes in the mean, with checkpoints after every `interval_s` of it (Daly's model): a
     /// segment and its checkpoint are begun anew after each failure, and restarts too.
     #[must_use]
     pub fn expected_s(&self, work_s: f64, interval_s: f64) -> f64 {

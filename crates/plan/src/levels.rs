@@ -132,9 +132,13 @@ impl Levels {
     pub fn efficiency(&self, pattern: &Pattern) -> Result<f64> {
         self.check()?;
         self.check_pattern(pattern)?;
-        Chain::new(&self.0, pattern)
-            .solve()
-            .map(|total_s| f64::from(pattern.period()) * pattern.interval_s / total_s)
+        self.efficiency_of(pattern)
+    }
+
+    /// The same of a pattern that is known to be one.
+    fn efficiency_of(&self, pattern: &Pattern) -> Result<f64> {
+        let total_s = Chain::new(self, pattern).solve()?;
+        Ok(f64::from(pattern.period()) * pattern.interval_s / total_s)
     }
 
     pub(crate) fn check_pattern(&self, pattern: &Pattern) -> Result<()> {
@@ -246,13 +250,10 @@ impl Levels {
         let (mut below_s, mut every, mut interval_s) = (0.0, 1u32, 1.0);
         let mut ratios = Vec::new();
         for (number, level) in self.0.iter().enumerate() {
-            let rate: f64 = match number {
-                0 => self.rate(),
-                _ => self.0[number..]
-                    .iter()
-                    .map(|level| 1.0 / level.mtbf_s)
-                    .sum(),
-            };
+            let rate: f64 = self.0[number..]
+                .iter()
+                .map(|level| 1.0 / level.mtbf_s)
+                .sum();
             let own_s = (level.checkpoint_s - below_s).max(level.checkpoint_s * 1e-3);
             let young_s = (2.0 * own_s / rate)
                 .sqrt()
@@ -267,7 +268,6 @@ impl Levels {
             every *= ratio;
             below_s = level.checkpoint_s;
         }
-        ratios[0] = 1;
         ratios
     }
 
@@ -293,11 +293,7 @@ impl Levels {
                 every: every.clone(),
             };
             // A job that never gets on computes nothing.
-            let efficiency = Chain::new(&self.0, &pattern)
-                .solve()
-                .map_or(0.0, |total_s| {
-                    f64::from(pattern.period()) * pattern.interval_s / total_s
-                });
+            let efficiency = self.efficiency_of(&pattern).unwrap_or(0.0);
             Recommended {
                 pattern,
                 efficiency,
@@ -361,12 +357,9 @@ struct Chain<'a> {
     segments: Vec<Segment>,
 }
 
-/// From one checkpoint to the end of the next.
-struct Segment {
-    length_s: f64,
-    /// By what it begins with: the checkpoint just taken (0), or one that was just read from level `n` − 1 and so has reached it.
-    begun: Vec<Vec<Part>>,
-}
+/// From one checkpoint to the end of the next, by what it begins with: the checkpoint just taken (0), or one that was just read
+/// from level `n` − 1 and so has reached it.
+type Segment = Vec<Vec<Part>>;
 
 /// Part of a segment in which failures go back to the same checkpoints.
 struct Part {
@@ -403,8 +396,8 @@ impl Times {
 }
 
 impl<'a> Chain<'a> {
-    fn new(levels: &'a [Level], pattern: &'a Pattern) -> Self {
-        let rate: f64 = levels.iter().map(|level| 1.0 / level.mtbf_s).sum();
+    fn new(levels: &'a Levels, pattern: &'a Pattern) -> Self {
+        let (rate, levels) = (levels.rate(), &levels.0);
         let share = |level: &Level| {
             if rate > 0.0 {
                 1.0 / level.mtbf_s / rate
@@ -414,20 +407,14 @@ impl<'a> Chain<'a> {
         };
         let length_s =
             |place: u32| pattern.interval_s + levels[pattern.level_of(place)].checkpoint_s;
-        let mut chain = Self {
+        Self {
             levels,
             pattern,
             rate,
             shares: levels.iter().map(share).collect(),
             lengths_s: (1..=pattern.period()).map(length_s).collect(),
             segments: Vec::new(),
-        };
-        let mut begins_s = vec![0.0];
-        for length_s in &chain.lengths_s {
-            begins_s.push(begins_s[begins_s.len() - 1] + length_s);
         }
-        chain.begin_at(&begins_s);
-        chain
     }
 
     /// Says when in each segment which level is reached, given when segments begin.
@@ -455,10 +442,7 @@ impl<'a> Chain<'a> {
                     .for_each(|last| last.safe_at_s = 0.0);
                 parts(&last, length_s, self.rate)
             });
-            Segment {
-                length_s,
-                begun: begun.collect(),
-            }
+            begun.collect()
         };
         self.segments = self.lengths_s.iter().enumerate().map(segment).collect();
     }
@@ -475,11 +459,11 @@ impl<'a> Chain<'a> {
         let later = self.levels.iter().any(|level| level.safe_after_s > 0.0);
         for round in 0..ROUNDS_MAX {
             // Failures take time too, in which a level is reached: segments begin when they are expected to.
-            if later && round < STRETCHED_ROUNDS {
+            if round == 0 || later && round < STRETCHED_ROUNDS {
                 self.begin_at(&before.sums);
             }
             let mut now = Times::new();
-            for place in 0..self.segments.len() {
+            for place in 0..self.lengths_s.len() {
                 now.push(self.times_s(place, &now, &before));
             }
             if !now.total_s().is_finite() {
@@ -497,9 +481,8 @@ impl<'a> Chain<'a> {
 
     /// Expected times until a segment is behind the job, by what it begins with: each follows from all of them, linearly.
     fn times_s(&self, place: usize, now: &Times, before: &Times) -> Vec<f64> {
-        let segment = &self.segments[place];
         let count = self.levels.len() + 1;
-        let through = (-self.rate * segment.length_s).exp();
+        let through = (-self.rate * self.lengths_s[place]).exp();
         let equation = |parts: &Vec<Part>| {
             let mut sum = Linear::constant((1.0 - through) / self.rate, count);
             for part in parts {
@@ -510,7 +493,7 @@ impl<'a> Chain<'a> {
             }
             sum
         };
-        solve(segment.begun.iter().map(equation).collect())
+        solve(self.segments[place].iter().map(equation).collect())
     }
 
     /// For each level, what passes from a failure that needs it until the segment is behind the job.
@@ -540,7 +523,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Time, seconds, of so many segments before `place`, the first of which begins with what was read (as in [`Segment::begun`]).
+/// Time, seconds, of so many segments before `place`, the first of which begins with what was read (as in [`Segment`]).
 fn again_s(place: usize, back: usize, read: usize, now: &Times, before: &Times) -> f64 {
     match back.checked_sub(place) {
         None | Some(0) => {

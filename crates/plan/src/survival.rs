@@ -36,6 +36,22 @@ pub const GROUP_MAX: u32 = 4096;
 /// The probability of what is not certain, at most.
 const ALMOST: f64 = 1.0 - f64::EPSILON / 2.0;
 
+/// Table 1 of Walters and Chaudhary (HiPC 2007): nodes, and the losses that are survived with each of [`TABLE_1_PERCENT`], with
+/// one replica, two, three and four.
+pub const TABLE_1: [(u32, [u32; 12]); 9] = [
+    (8, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
+    (16, [1, 1, 1, 2, 2, 2, 5, 4, 3, 7, 5, 4]),
+    (32, [2, 1, 1, 5, 3, 2, 8, 5, 4, 11, 8, 6]),
+    (64, [3, 1, 1, 8, 4, 2, 14, 8, 4, 19, 12, 8]),
+    (128, [4, 1, 1, 12, 6, 3, 22, 13, 8, 32, 21, 14]),
+    (256, [5, 2, 1, 19, 9, 5, 37, 21, 13, 55, 35, 23]),
+    (512, [7, 2, 1, 31, 14, 7, 62, 35, 20, 95, 60, 38]),
+    (1024, [10, 3, 1, 48, 22, 11, 104, 58, 33, 165, 103, 67]),
+    (2048, [15, 5, 2, 76, 35, 17, 174, 97, 55, 285, 178, 111]),
+];
+/// The probabilities of [`TABLE_1`], in percent.
+pub const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
+
 /// How others protect a node's part of a checkpoint; beside it, every node keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
@@ -159,18 +175,24 @@ impl Setup {
         Ok(())
     }
 
+    fn check_loss(&self, lost: u32) -> Result<()> {
+        self.check()?;
+        let units = self.units();
+        if lost <= units {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{lost} lost: expected 0 to {units}, which is all"
+        )))
+    }
+
     /// Probability that nothing is gone when so many units are lost; `None` where only trials tell.
     ///
     /// # Errors
     /// As [`Self::check`]; Invalid for more lost units than there are.
     pub fn exact(&self, lost: u32) -> Result<Option<f64>> {
-        self.check()?;
+        self.check_loss(lost)?;
         let units = self.units();
-        if lost > units {
-            return Err(Error::invalid(format!(
-                "{lost} lost: expected 0 to {units}, which is all"
-            )));
-        }
         if lost == 0 {
             return Ok(Some(1.0));
         }

@@ -1,24 +1,12 @@
 //! The survival of a job, held against the document, against counting, and against trials.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_plan::survival::{BLOCK_TRIALS, Found, Redundancy, Setup, Trials, agreement};
+use orcheck_plan::survival::{
+    BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
+};
 use proptest::prelude::*;
 
 use Redundancy::{Group, Partner, Random};
-
-/// Table 1 of Walters and Chaudhary: for each number of nodes the losses that are survived with 90, 99 and 99.9 %, with one
-/// replica, two, three and four.
-const TABLE_1: [(u32, [u32; 12]); 9] = [
-    (8, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
-    (16, [1, 1, 1, 2, 2, 2, 5, 4, 3, 7, 5, 4]),
-    (32, [2, 1, 1, 5, 3, 2, 8, 5, 4, 11, 8, 6]),
-    (64, [3, 1, 1, 8, 4, 2, 14, 8, 4, 19, 12, 8]),
-    (128, [4, 1, 1, 12, 6, 3, 22, 13, 8, 32, 21, 14]),
-    (256, [5, 2, 1, 19, 9, 5, 37, 21, 13, 55, 35, 23]),
-    (512, [7, 2, 1, 31, 14, 7, 62, 35, 20, 95, 60, 38]),
-    (1024, [10, 3, 1, 48, 22, 11, 104, 58, 33, 165, 103, 67]),
-    (2048, [15, 5, 2, 76, 35, 17, 174, 97, 55, 285, 178, 111]),
-];
 
 /// The document counted in some other way: eight of its 108 entries are off by one or two.
 #[test]
@@ -32,7 +20,10 @@ fn table_1_of_the_document() {
                     replicas: 1 + at as u32 / 3,
                 },
             );
-            let found = setup.allowed([0.9, 0.99, 0.999][at % 3]).unwrap().unwrap();
+            let found = setup
+                .allowed(TABLE_1_PERCENT[at % 3] / 100.0)
+                .unwrap()
+                .unwrap();
             assert!(
                 found.abs_diff(expected) <= 2,
                 "{nodes} nodes, entry {at}: {found}"

@@ -202,13 +202,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub interval: Option<f64>,
     /// For each level: every so many checkpoints one is of it; 1 for the first, with commas
-    #[arg(
-        long,
-        value_name = "N,…",
-        value_delimiter = ',',
-        requires = "interval",
-        requires = "levels"
-    )]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "interval")]
     pub pattern: Vec<u32>,
     /// Failures with a Weibull distribution of this shape; below 1 they come in bursts
     #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
@@ -217,7 +211,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "weibull")]
     pub trace: Option<PathBuf>,
     /// Runs
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub runs: u64,
     /// What the random numbers are from
     #[arg(long, value_name = "N", default_value_t = 1)]

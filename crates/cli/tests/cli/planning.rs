@@ -5,6 +5,19 @@ use serde_json::Value;
 use crate::answer;
 use crate::fixture::Scratch;
 
+/// The worked example of the document: 2 checkpoints of 6.25 GB a node.
+const OVERHEAD: [&str; 9] = [
+    "overhead",
+    "--checkpoints",
+    "2",
+    "--node-gb",
+    "6.25",
+    "--memory-gb-s",
+    "40",
+    "--io-gb-s",
+    "0.25",
+];
+
 fn document(arguments: &[&str]) -> Value {
     let answer = answer(&[&["plan"], arguments, &["--json"]].concat());
     assert_eq!(answer.code, 0, "{}", answer.stderr);
@@ -383,29 +396,17 @@ fn failures_come_from_a_trace_too() {
     );
 }
 
-/// The worked example of the document.
 #[test]
 fn the_overhead_of_two_checkpoints_of_6_25_gb() {
-    let of = [
-        "overhead",
-        "--checkpoints",
-        "2",
-        "--node-gb",
-        "6.25",
-        "--memory-gb-s",
-        "40",
-        "--io-gb-s",
-        "0.25",
-    ];
-    let found = document(&of);
+    let found = document(&OVERHEAD);
     assert_eq!(found["asynchronous_s"], 2.1875);
     assert_eq!(found["synchronous_s"], 50.0);
-    let shown = text(&of);
+    let shown = text(&OVERHEAD);
     assert!(
         shown.contains("2.19 s") && shown.contains("50.00 s"),
         "{shown}"
     );
-    let shown = text(&[&of[..], &["--run", "40s"]].concat());
+    let shown = text(&[&OVERHEAD[..], &["--run", "40s"]].concat());
     assert!(shown.contains("At most 1 fit into the run without one waiting for the other: that many are too many for threads."), "{shown}");
 }
 
@@ -494,21 +495,7 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
         ],
     );
     refused(&["survival", "--trials", "0"], &["--trials", "0"]);
-    let overhead = |flag, value| {
-        [
-            "overhead",
-            "--checkpoints",
-            "2",
-            "--node-gb",
-            "6.25",
-            "--memory-gb-s",
-            "40",
-            "--io-gb-s",
-            "0.25",
-            flag,
-            value,
-        ]
-    };
+    let overhead = |flag, value| [&OVERHEAD[..], &[flag, value]].concat();
     refused(
         &overhead("--memory-passes", "-7"),
         &["--memory-passes", "-7", "expected a number from"],

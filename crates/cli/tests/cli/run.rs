@@ -141,12 +141,14 @@ fn two_runs_without_a_new_checkpoint_end_it() {
 fn signals_are_passed_on_and_end_the_restarts() {
     for (name, number, code) in [("TERM", 15, 143), ("INT", 2, 130)] {
         // A shell without job control ignores SIGINT for what it starts in the background, so it waits itself.
-        let script = format!("trap 'exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
+        let script = format!("trap 'exit {code}' {name}; echo ready; read -r never");
         let mut child = orcheck(&["run", "--restarts", "5", "--", "sh", "-c", &script])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let _open = child.stdin.take();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
@@ -168,11 +170,13 @@ fn signals_are_passed_on_and_end_the_restarts() {
 
 #[test]
 fn sigusr1_is_passed_on_and_changes_nothing_else() {
-    let script = "exec 2>/dev/null; trap 'echo asked; exit 0' USR1; echo ready; while :; do sleep 0.05; done";
+    let script = "exec 2>/dev/null; trap 'echo asked; exit 0' USR1; echo ready; read -r never";
     let mut child = orcheck(&["run", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let _open = child.stdin.take();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
@@ -185,12 +189,14 @@ fn sigusr1_is_passed_on_and_changes_nothing_else() {
 
 #[test]
 fn what_ignores_the_request_is_killed_after_the_grace_time() {
-    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let script = "trap '' TERM; echo ready; read -r never";
     let mut child = orcheck(&["run", "--grace", "0.2", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let _open = child.stdin.take();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())
         .read_line(&mut line)
@@ -207,9 +213,10 @@ fn nothing_of_a_failed_run_is_alive_in_the_next() {
     let pids = scratch.path().join("pids").display().to_string();
     let script = format!(
         "if [ $ORCHECK_RUN_ATTEMPT = 1 ]; then \
-           sleep 1000 >/dev/null 2>&1 & echo $! > {pids}; \
-           setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' >/dev/null 2>&1 & \
-           while [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.02; done; exit 1; \
+           mkfifo {pids}.told; \
+           tail -f /dev/null >/dev/null 2>&1 & echo $! > {pids}; \
+           setsid sh -c 'echo $$ >> {pids}; echo > {pids}.told; exec tail -f /dev/null' >/dev/null 2>&1 & \
+           read -r line < {pids}.told; exit 1; \
          fi; \
          for pid in $(cat {pids}); do kill -0 $pid 2>/dev/null && echo alive; done; exit 0"
     );

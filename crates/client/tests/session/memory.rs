@@ -7,7 +7,7 @@ use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::environment::env_var;
-use orcheck_io::testing::Scratch;
+use orcheck_io::testing::{Scratch, page_faults};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,23 +50,6 @@ fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
         Vec::<String>::new(),
         "no claim is left"
     );
-}
-
-/// Pages that the calling thread had to have mapped since it began.
-#[allow(clippy::disallowed_methods)]
-fn page_faults() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    let fields = stat.rsplit(')').next().unwrap();
-    // minflt and majflt are the fields 10 and 12; the name in brackets is the second.
-    let field = |n: usize| {
-        fields
-            .split_whitespace()
-            .nth(n - 3)
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
-    field(10) + field(12)
 }
 
 // Breaks if: chunks are handed out in turn instead of the lowest first, or their memory is given back to the

@@ -11,7 +11,7 @@
 //! Not here: threads (whoever runs the blocks has them).
 
 use super::{Redundancy, Setup};
-use orcheck_format::{Error, Result};
+use orcheck_format::Result;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
@@ -40,13 +40,7 @@ impl Trials {
     /// # Errors
     /// As [`Setup::check`]; Invalid for more lost units than there are.
     pub fn new(setup: Setup, lost: u32, seed: u64) -> Result<Self> {
-        setup.check()?;
-        if lost > setup.units() {
-            return Err(Error::invalid(format!(
-                "{lost} lost: expected 0 to {}, which is all",
-                setup.units()
-            )));
-        }
+        setup.check_loss(lost)?;
         Ok(Self { setup, lost, seed })
     }
 

@@ -42,11 +42,12 @@ pub fn run(args: &SimulateArgs) -> std::result::Result<Outcome, Failure> {
     let mut warnings = Vec::new();
     if given_up > 0 {
         warnings.push(format!(
-            "{given_up} of {} runs never got on, and were given up after 10,000 times the work: no mean tells anything",
+            "{given_up} of {} runs never got on, and were given up after 10,000 times the work or a million failures: no mean tells anything",
             args.runs
         ));
     }
-    let (text, document) = summary(args, &names, &job, &lives);
+    let (text, mut document) = summary(args, &names, &job, &lives);
+    document["given_up"] = json!(given_up);
     Ok(Outcome {
         code: exit::OK,
         text,
@@ -74,24 +75,26 @@ fn job_of(args: &SimulateArgs) -> Result<(Vec<String>, Job)> {
         });
     }
     let levels = Levels(levels);
-    let mut pattern = match args.interval {
-        Some(interval_s) if levels.0.len() == 1 || !args.pattern.is_empty() => Pattern {
+    let pattern = match args.interval {
+        Some(interval_s) if !args.pattern.is_empty() => Pattern {
+            interval_s,
+            every: args.pattern.clone(),
+        },
+        Some(interval_s) if levels.0.len() == 1 => Pattern {
             interval_s,
             every: vec![1],
         },
-        _ => {
+        given => {
             let recommended = levels.recommend();
-            recommended
+            let pattern = recommended
                 .map_err(|error| error.at("--level, --checkpoint, --mtbf"))?
-                .pattern
+                .pattern;
+            Pattern {
+                interval_s: given.unwrap_or(pattern.interval_s),
+                ..pattern
+            }
         }
     };
-    if let Some(interval_s) = args.interval {
-        pattern.interval_s = interval_s;
-    }
-    if !args.pattern.is_empty() {
-        pattern.every.clone_from(&args.pattern);
-    }
     let failures = match (&args.trace, args.weibull) {
         (Some(path), _) => Failures::Trace(trace(path, &names)?),
         (None, Some(shape)) => Failures::Weibull { shape },
@@ -220,7 +223,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
         "runs": lives.len(), "seed": args.seed, "work_s": job.work_s, "interval_s": job.pattern.interval_s,
         "total_s": total_s, "low_s": interval.map(|(low_s, _)| low_s), "high_s": interval.map(|(_, high_s)| high_s), "tenth_s": tenth_s, "nine_tenths_s": nine_tenths_s,
         "expected_s": expected_s, "checkpoints_s": causes[1].1, "lost_s": causes[2].1, "restarts_s": causes[3].1,
-        "given_up": lives.iter().filter(|life| !life.done).count(), "levels": levels,
+        "levels": levels,
     });
     (text, document)
 }
