@@ -59,6 +59,7 @@ module orcheck
     integer(c_int64_t) :: captured_step = 0, stored_bytes = 0, referred_bytes = 0
     integer(c_int64_t) :: tracked_bytes = 0, full_because = 0
     integer(c_int64_t) :: flushed_bytes = 0, file_bytes = 0
+    real(c_double) :: interval_s = 0
   end type
 
   public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message

@@ -407,6 +407,10 @@ typedef struct {
    * The bytes that they take in files: less where they are compressed.
    */
   uint64_t file_bytes;
+  /**
+   * Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
+   */
+  double interval_s;
 } orc_stats;
 
 #ifdef __cplusplus

@@ -44,6 +44,7 @@ pub unsafe extern "C" fn orc_stats_read(
             full_because: read.captured.full.map_or(0, |full| full as u64),
             flushed_bytes: read.flushed_bytes,
             file_bytes: read.file_bytes,
+            interval_s: read.interval_s,
         };
         // SAFETY: large enough, as `covers` checked.
         unsafe { stats.write(filled) };

@@ -249,4 +249,6 @@ pub struct orc_stats {
     pub flushed_bytes: u64,
     /// The bytes that they take in files: less where they are compressed.
     pub file_bytes: u64,
+    /// Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
+    pub interval_s: f64,
 }

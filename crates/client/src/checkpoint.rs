@@ -135,7 +135,8 @@ impl Session {
         self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
         self.stats.blocked_s = blocked_s;
-        self.trigger.taken(blocked_s);
+        let flush_cpu_ns = self.index().flush_cpu_ns(self.local);
+        self.trigger.taken(step, blocked_s, flush_cpu_ns);
         self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
         staged
     }

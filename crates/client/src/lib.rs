@@ -18,6 +18,7 @@
 mod agent;
 mod agree;
 pub mod array;
+mod auto;
 mod checkpoint;
 pub mod collective;
 mod connect;

@@ -45,7 +45,7 @@ use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
 use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
-use orcheck_io::machine::memory;
+use orcheck_io::machine::{cpuset, memory};
 use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
@@ -301,7 +301,10 @@ pub(crate) fn open(
         }
     };
     let rest = threads.and_then(|threads| {
-        let trigger = Trigger::new(&options, Arc::clone(&environment.clock))?;
+        // Ranks that are bound to a processor each compute on as many as there are ranks.
+        let of_node = layout.nodes[layout.node_of(rank) as usize].ranks.len();
+        let machine = (layout.nodes.len(), of_node.max(cpuset().len()));
+        let trigger = Trigger::new(&options, machine, Arc::clone(&environment.clock))?;
         Ok((threads, trigger))
     });
     let (threads, trigger) = agree(collective, rest)?;

@@ -89,6 +89,16 @@ pub enum IncrementalKind {
     Auto,
 }
 
+/// Whether the interval between checkpoints follows from what they cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IntervalKind {
+    /// It does not.
+    Off,
+    /// It does, and from how often something fails.
+    Auto,
+}
+
 /// Whether the node's engine runs in a process of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,6 +176,12 @@ pub struct Options {
     pub every_s: f64,
     /// Trigger: as often as this share of run time allows; 0: off.
     pub overhead_percent: f64,
+    /// Trigger: the interval that loses least, by what checkpoints were measured to cost.
+    pub interval: IntervalKind,
+    /// Mean time between failures of the whole job, seconds; 0: not said.
+    pub mtbf_s: f64,
+    /// Mean time between failures of one node, seconds; 0: not said.
+    pub node_mtbf_s: f64,
     /// Trigger: once, and stop, before the job's end.
     pub end_time_unix_s: Option<f64>,
     /// How long before the end.
@@ -236,6 +252,18 @@ impl Options {
         Self::from_table(table)
     }
 
+    /// Mean time between failures of a job on so many nodes, where the interval follows from it, seconds.
+    #[must_use]
+    pub fn mtbf_s_of(&self, nodes: usize) -> Option<f64> {
+        let of_nodes_s = self.node_mtbf_s / nodes.max(1) as f64;
+        let mtbf_s = if self.mtbf_s > 0.0 {
+            self.mtbf_s
+        } else {
+            of_nodes_s
+        };
+        (self.interval == IntervalKind::Auto).then_some(mtbf_s)
+    }
+
     /// Options from TOML text alone, for tests.
     ///
     /// # Errors
@@ -252,6 +280,8 @@ impl Options {
             "timeout_s",
             "every_s",
             "overhead_percent",
+            "mtbf_s",
+            "node_mtbf_s",
             "end_time_unix_s",
             "end_margin_s",
             "agent_linger_s",
@@ -267,6 +297,7 @@ impl Options {
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
         let (compression, encrypt, encrypt_key) = encoding(&raw)?;
         let replicas = replicas(&raw)?;
+        mtbf(&raw)?;
         let global: Vec<PathBuf> = match raw.global {
             None => Vec::new(),
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
@@ -365,6 +396,9 @@ impl Options {
             every_steps: raw.every_steps,
             every_s: raw.every_s,
             overhead_percent: raw.overhead_percent,
+            interval: raw.interval,
+            mtbf_s: raw.mtbf_s,
+            node_mtbf_s: raw.node_mtbf_s,
             end_time_unix_s: raw.end_time_unix_s,
             end_margin_s: raw.end_margin_s,
             signal: raw
@@ -388,6 +422,28 @@ impl Options {
             agent_linger_s: raw.agent_linger_s,
             given: table,
         })
+    }
+}
+
+/// Mean times between failures: at most one of the two, and one where the interval follows from it.
+fn mtbf(raw: &Raw) -> Result<()> {
+    for (name, value) in [("mtbf_s", raw.mtbf_s), ("node_mtbf_s", raw.node_mtbf_s)] {
+        if value != 0.0 {
+            range(name, value, 1.0, 1e12)?;
+        }
+    }
+    let given = [raw.mtbf_s, raw.node_mtbf_s].map(|value| value != 0.0);
+    match (given, raw.interval) {
+        ([true, true], _) => Err(Error::invalid(format!(
+            "mtbf_s = {} and node_mtbf_s = {}: expected one of the two",
+            raw.mtbf_s, raw.node_mtbf_s
+        ))
+        .next("keep mtbf_s, of the whole job, or node_mtbf_s, of each of its nodes")),
+        ([false, false], IntervalKind::Auto) => Err(Error::invalid(
+            "interval = \"auto\" without a mean time between failures",
+        )
+        .next("set node_mtbf_s, the mean time in seconds between failures of one node, or mtbf_s, of the whole job")),
+        _ => Ok(()),
     }
 }
 
@@ -575,6 +631,17 @@ mod tests {
                 "global = '/a'\nincremental = 'auto'\nmode = 'traditional'",
                 "striped",
             ),
+            (
+                "global = '/a'\ninterval = 'auto'",
+                "mean time between failures",
+            ),
+            (
+                "global = '/a'\nmtbf_s = 1e5\nnode_mtbf_s = 1e7",
+                "one of the two",
+            ),
+            ("global = '/a'\nmtbf_s = -3", "mtbf_s"),
+            ("global = '/a'\nnode_mtbf_s = nan", "node_mtbf_s"),
+            ("global = '/a'\ninterval = 'often'", "interval"),
             ("", "no directory"),
         ] {
             let error = Options::from_text(text).unwrap_err();

@@ -101,6 +101,8 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// The bytes that they take in files; less where they are compressed.
     pub file_bytes: u64,
+    /// Computing between two checkpoints that `interval = auto` keeps, seconds; 0: none is kept yet.
+    pub interval_s: f64,
 }
 
 /// Where this rank's routed files are.
@@ -461,7 +463,34 @@ impl Session {
     pub fn due(&mut self, step: u64) -> Result<bool> {
         self.hear_halt();
         self.give_snapshots_back(usize::MAX);
-        self.trigger.due(self.collective.as_mut(), step)
+        self.look_for_the_awaited();
+        let due = self.trigger.due(self.collective.as_mut(), step)?;
+        if self.local == 0
+            && let Some(kept) = self.trigger.kept()
+        {
+            let kept = [kept.interval_s, kept.cost_s, kept.safe_after_s];
+            self.index().set_interval(kept);
+        }
+        Ok(due)
+    }
+
+    /// Tells the triggers when the step that they measure is safe at all levels.
+    fn look_for_the_awaited(&mut self) {
+        let Some(step) = self.trigger.awaited() else {
+            return;
+        };
+        let index = self.index();
+        let outcomes: Vec<Outcome> = (self.places.levels().into_iter())
+            .map(|level| index.outcome(step, level))
+            .collect();
+        let flush_cpu_ns = index.flush_cpu_ns(self.local);
+        let lost = |outcome: &Outcome| matches!(outcome, Outcome::Lost(_));
+        let safe = |outcome: &Outcome| *outcome == Outcome::Committed;
+        if outcomes.iter().any(lost) {
+            self.trigger.flushed(false, flush_cpu_ns);
+        } else if outcomes.iter().all(safe) {
+            self.trigger.flushed(true, flush_cpu_ns);
+        }
     }
 
     /// Tells the triggers whether the engine of this node has seen a request to halt.
@@ -574,6 +603,7 @@ impl Session {
         Stats {
             flushed_bytes,
             file_bytes,
+            interval_s: self.trigger.kept().map_or(0.0, |kept| kept.interval_s),
             committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
             committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,

@@ -1,7 +1,7 @@
 //! When a checkpoint is due.
 //!
 //! * every n steps: every rank knows it, no message;
-//! * every t seconds, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
+//! * every t seconds, an interval from what was measured, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
 //!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
 //!   of the run time.
 //!
@@ -11,9 +11,11 @@
 //!    the next checkpoint's own message.
 //! 3. `Request` is async-signal-safe: atomic stores only.
 //!
-//! Not here: taking the checkpoint (`session.rs`).
+//! Not here: taking the checkpoint (`session.rs`), the interval from what was measured (`auto.rs`).
 
 use crate::agree::agree_min;
+use crate::auto::Auto;
+pub use crate::auto::Kept;
 use crate::collective::Collective;
 use crate::options::Options;
 use orcheck_format::error::Result;
@@ -108,6 +110,7 @@ pub struct Trigger {
     every_steps: u64,
     every: Option<Duration>,
     overhead_share: f64,
+    auto: Option<Auto>,
     end_unix_ms: Option<u64>,
     agreed: bool,
     request: &'static Request,
@@ -131,11 +134,16 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Triggers as configured. Installs the signal's handler if one is configured (it chains).
+    /// Triggers as configured, of a job on so many nodes, this one with so many processors for its ranks. Installs the signal's
+    /// handler if one is configured (it chains).
     ///
     /// # Errors
     /// When the handler cannot be installed.
-    pub fn new(options: &Options, clock: Arc<dyn Clock>) -> Result<Self> {
+    pub fn new(
+        options: &Options,
+        (nodes, processors): (usize, usize),
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         // One small leak per session: a signal may arrive at any later time.
         let request: &'static Request = Box::leak(Box::default());
         let signal = options.signal.map(SignalView::of).transpose()?;
@@ -143,7 +151,9 @@ impl Trigger {
         let end_unix_ms = options
             .end_time_unix_s
             .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
+        let auto = (options.mtbf_s_of(nodes)).map(|mtbf_s| Auto::new(mtbf_s, processors));
         let configured = every.is_some()
+            || auto.is_some()
             || signal.is_some()
             || options.overhead_percent > 0.0
             || end_unix_ms.is_some();
@@ -152,6 +162,7 @@ impl Trigger {
             every_steps: options.every_steps,
             every,
             overhead_share: options.overhead_percent / 100.0,
+            auto,
             end_unix_ms,
             agreed: configured || options.every_steps == 0,
             request,
@@ -227,12 +238,16 @@ impl Trigger {
         }
         self.calls = 0;
         let (wish, ending) = self.wishes(now);
-        let mut values = [
+        let mut values = vec![
             -i64::from(wish),
             -i64::from(ending || self.wants_stop()),
             -self.stride_wish(),
         ];
+        values.extend(self.auto.iter().flat_map(Auto::measured));
         agree_min(collective, Ok(()), &mut values)?;
+        if let (Some(auto), &[.., cost, safe_after]) = (&mut self.auto, &values[..]) {
+            auto.agree([cost, safe_after]);
+        }
         let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
         // The quickest agreement seen is its cost; longer ones waited for a slower rank.
         self.cost_s = if self.cost_s == 0.0 {
@@ -264,9 +279,10 @@ impl Trigger {
         }
         let stride = (self.cost_s / (AGREE_SHARE * self.step_time_s)).ceil();
         // A wish must not wait for long either: a batch system's grace time may be half a minute.
-        let patience_s = self.every.map_or(MAX_LATENCY_S, |every| {
-            (0.05 * every.as_secs_f64()).min(MAX_LATENCY_S)
-        });
+        let every_s = self.every.map(|every| every.as_secs_f64());
+        let kept_s = self.kept().map(|kept| kept.interval_s);
+        let patience_s = (every_s.into_iter().chain(kept_s))
+            .fold(MAX_LATENCY_S, |patience_s, s| patience_s.min(0.05 * s));
         let limit = (patience_s / self.step_time_s).max(1.0);
         stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
     }
@@ -275,7 +291,8 @@ impl Trigger {
         let asked = self.request.checkpoint.load(Ordering::Acquire)
             || self.signal.as_mut().is_some_and(SignalView::is_pending);
         let since = now.saturating_sub(self.last_checkpoint);
-        let by_time = self.every.is_some_and(|every| since >= every);
+        let by_time = self.every.is_some_and(|every| since >= every)
+            || self.auto.as_ref().is_some_and(|auto| auto.is_due(since));
         let elapsed_s = now.saturating_sub(self.opened).as_secs_f64();
         let by_budget = self.overhead_share > 0.0
             && elapsed_s > 0.0
@@ -294,11 +311,33 @@ impl Trigger {
         }
     }
 
-    /// A checkpoint was taken and blocked the program so long.
-    pub fn taken(&mut self, blocked_s: f64) {
+    /// A checkpoint of `step` was taken and blocked the program so long; `flush_cpu_ns`: processor time of flushes until now.
+    pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
+        if let Some(auto) = &mut self.auto {
+            auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);
+        }
         self.last_blocked_s = blocked_s;
         self.blocked_s += blocked_s;
         self.last_call = None;
+    }
+
+    /// The step of which the triggers want to know when it is safe.
+    #[must_use]
+    pub fn awaited(&self) -> Option<u64> {
+        self.auto.as_ref().and_then(Auto::awaited)
+    }
+
+    /// The awaited step is safe at all levels, or never will be; `flush_cpu_ns`: processor time of flushes until now.
+    pub fn flushed(&mut self, safe: bool, flush_cpu_ns: u64) {
+        if let Some(auto) = &mut self.auto {
+            auto.flushed(safe, self.clock.now(), flush_cpu_ns);
+        }
+    }
+
+    /// The interval that is kept by `interval = "auto"`, and what it follows from.
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept> {
+        self.auto.as_ref().and_then(Auto::kept)
     }
 }

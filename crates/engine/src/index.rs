@@ -15,13 +15,15 @@
 //!       16 … 31      one bit per placed directory: out of use
 //!       32           newest step committed at level process, plus one
 //!       33           the run is asked to take a checkpoint and end
-//!       34 …         per writer: news (bumped when one of its rings gets an entry)
+//!       34, 35, 36   the interval that triggers keep by what they measured, what a checkpoint costs, and how long it takes
+//!                    until it is safe, microseconds; 0: none
+//!       37 …         per writer: news (bumped when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
 //!
 //! Invariants:
-//! 1. A word has one writer: a rank its own block, a CP-thread `done/taken/popped` of its ranks,
+//! 1. A word has one writer: a rank its own block, the lowest rank the interval, a CP-thread `done/taken/popped` of its ranks,
 //!    the control thread the rest; the news words may be bumped, and chunks of `alloc` and returns
 //!    counted, by anyone.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
@@ -55,7 +57,8 @@ const INACTIVE: u32 = 16;
 const MAX_INACTIVE: u32 = 1024;
 const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
-const WRITERS: u32 = HALT + 1;
+const INTERVAL: u32 = HALT + 1;
+const WRITERS: u32 = INTERVAL + 3;
 const RANK_WORDS: u32 = 10;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
@@ -384,6 +387,20 @@ impl<'p> Index<'p> {
     #[must_use]
     pub fn is_halt_asked(&self) -> bool {
         self.get(HALT) != 0
+    }
+
+    /// The interval that triggers keep by what they measured, what a checkpoint costs the program, and how long it then takes
+    /// until it is safe; seconds. From the lowest rank of the node.
+    pub fn set_interval(&self, seconds: [f64; 3]) {
+        for (word, seconds) in (INTERVAL..).zip(seconds) {
+            self.set(word, (seconds * 1e6).ceil() as u64);
+        }
+    }
+
+    /// What [`Self::set_interval`] said, microseconds; 0: nothing yet.
+    #[must_use]
+    pub fn interval_us(&self) -> [u64; 3] {
+        [0, 1, 2].map(|number| self.get(INTERVAL + number))
     }
 
     /// The process of a rank ended; its CP-thread gets nothing more from it.

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fixture::Scratch;
+use crate::program::Running;
 use crate::{Answer, orcheck};
 
 /// Longest wait for something that must happen soon.
@@ -180,4 +181,41 @@ fn status_shows_it() {
     );
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+// Breaks if: the interval that follows from what was measured stays with the ranks.
+#[test]
+fn status_shows_the_interval_that_a_job_keeps() {
+    let scratch = Scratch::new();
+    let job = format!("keeps-{}", std::process::id());
+    let options = format!(
+        "global = '{}'\nagent = 'start'\nagent_program = '{}'\nnode_name = 'here'\npool = '4 MiB'\nchunk = '64 KiB'\n\
+         interval = 'auto'\nnode_mtbf_s = 3600\n",
+        scratch.dir("pfs").display(),
+        env!("CARGO_BIN_EXE_orcheck")
+    );
+    let mut program = Running::start("computes", &job, &options);
+    program.wait_for("ready");
+    let ask = ["--json", "status", "--job", &job];
+    until("an interval is kept", || {
+        let session = crate::answer(&ask).json()["agents"][0]["sessions"][0].clone();
+        let microseconds = |name: &str| session[name].as_u64();
+        match (microseconds("interval_us"), microseconds("checkpoint_us")) {
+            (Some(interval), Some(cost)) => {
+                // Young's rule, nearly, unless a flush takes as long.
+                let young = (2.0 * cost as f64 * 3.6e9).sqrt();
+                let flush = microseconds("safe_after_us").unwrap_or(0) as f64;
+                assert!((interval as f64) < young.max(flush) * 1.01, "{session}");
+                true
+            }
+            _ => false,
+        }
+    });
+    let shown = crate::answer(&ask[1..]).stdout;
+    assert!(shown.contains("interval"), "{shown}");
+    drop(program);
+    assert_eq!(
+        crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,
+        0
+    );
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: what they mean together (`options.rs`).
 
-use super::{AgentKind, Balance, IncrementalKind, Marshal, NetKind, Numa, Overrun};
+use super::{AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, Overrun};
 use orcheck_format::error::{Error, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -105,6 +105,9 @@ pub(super) struct Raw {
     pub(super) every_steps: u64,
     pub(super) every_s: f64,
     pub(super) overhead_percent: f64,
+    pub(super) interval: IntervalKind,
+    pub(super) mtbf_s: f64,
+    pub(super) node_mtbf_s: f64,
     pub(super) end_time_unix_s: Option<f64>,
     pub(super) end_margin_s: f64,
     pub(super) signal: Option<String>,
@@ -157,6 +160,9 @@ impl Default for Raw {
             every_steps: 0,
             every_s: 0.0,
             overhead_percent: 0.0,
+            interval: IntervalKind::Off,
+            mtbf_s: 0.0,
+            node_mtbf_s: 0.0,
             end_time_unix_s: None,
             end_margin_s: 120.0,
             signal: None,
@@ -176,7 +182,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 47] = [
+pub(super) const NAMES: [&str; 50] = [
     "global",
     "node_dir",
     "node_name",
@@ -209,6 +215,9 @@ pub(super) const NAMES: [&str; 47] = [
     "every_steps",
     "every_s",
     "overhead_percent",
+    "interval",
+    "mtbf_s",
+    "node_mtbf_s",
     "end_time_unix_s",
     "end_margin_s",
     "signal",

@@ -5,6 +5,7 @@ use crate::support::{Job, State, Threads};
 use orcheck_client::trigger::Trigger;
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_format::error::Result;
+use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::testing::Scratch;
 use std::process::Command;
@@ -98,7 +99,7 @@ impl<C: Collective> Collective for Counted<C> {
 
 fn trigger(options: &str, clock: &Arc<Hand>) -> Trigger {
     let options = Options::from_text(&format!("global = '/unused'\n{options}")).unwrap();
-    Trigger::new(&options, Arc::clone(clock) as Arc<dyn Clock>).unwrap()
+    Trigger::new(&options, (2, 4), Arc::clone(clock) as Arc<dyn Clock>).unwrap()
 }
 
 /// Runs `work` on the ranks of a world, each with a clock of its own; results in rank order.
@@ -204,7 +205,7 @@ fn a_time_trigger_fires_at_the_same_steps_on_all_ranks_and_on_time() {
             if trigger.due(&mut collective, step).unwrap() {
                 due.push(step);
                 clock.forward(0.1);
-                trigger.taken(0.1);
+                trigger.taken(step, 0.1, 0);
             }
         }
         due
@@ -229,7 +230,7 @@ fn before_the_jobs_end_one_checkpoint_is_due_and_all_ranks_stop() {
             clock.forward(if rank == 2 { 1.0 } else { 0.9 });
             if trigger.due(&mut collective, step).unwrap() {
                 seen.0.push(step);
-                trigger.taken(0.0);
+                trigger.taken(step, 0.0, 0);
             }
             if trigger.should_stop() && seen.1.is_none() {
                 seen.1 = Some(step);
@@ -254,7 +255,7 @@ fn the_overhead_budget_is_used_and_kept() {
             clock.forward(0.5);
             if trigger.due(&mut collective, step).unwrap() {
                 clock.forward(0.8);
-                trigger.taken(0.8);
+                trigger.taken(step, 0.8, 0);
                 blocked_s += 0.8;
             }
         }
@@ -264,6 +265,163 @@ fn the_overhead_budget_is_used_and_kept() {
             "{share} % of {percent} %"
         );
     }
+}
+
+/// Runs `steps` of one second with checkpoints that cost what `cost_s` says and are safe `safe_after_s` later, each taking
+/// `flush_cpu_s` of a processor; the times of computing between them, and the interval that was kept at the end.
+fn kept_by(
+    options: &str,
+    steps: u64,
+    (cost_s, safe_after_s, flush_cpu_s): (impl Fn(u64) -> f64, f64, f64),
+) -> (Vec<f64>, f64) {
+    let clock = Hand::at(0.0);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
+    let mut trigger = trigger(options, &clock);
+    let (mut apart, mut since, mut safe_at, mut cpu_ns) = (Vec::new(), 0.0, None, 0);
+    for step in 1..=steps {
+        clock.forward(1.0);
+        since += 1.0;
+        if safe_at.is_some_and(|at_s| clock.now().as_secs_f64() >= at_s) {
+            assert_eq!(trigger.awaited().is_some(), safe_at.take().is_some());
+            cpu_ns += (flush_cpu_s * 1e9) as u64;
+            trigger.flushed(true, cpu_ns);
+        }
+        if trigger.due(&mut collective, step).unwrap() {
+            let cost_s = cost_s(apart.len() as u64);
+            clock.forward(cost_s);
+            trigger.taken(step, cost_s, cpu_ns);
+            apart.push(since);
+            (since, safe_at) = (0.0, Some(clock.now().as_secs_f64() + safe_after_s));
+        }
+    }
+    (apart, trigger.kept().unwrap().interval_s)
+}
+
+// Breaks if: the interval does not follow from what was measured, or the first checkpoint is not taken at once.
+#[test]
+fn the_interval_follows_from_what_checkpoints_cost() {
+    let auto = "interval = 'auto'\nmtbf_s = 20000.0";
+    let best_s = |checkpoint_s| {
+        let single = orcheck_plan::interval::Single {
+            checkpoint_s,
+            restart_s: 0.0,
+            mtbf_s: 20_000.0,
+        };
+        single.best_s()
+    };
+    let close = |found: f64, expected: f64| (found - expected).abs() < 0.02 * expected + 1.5;
+    let (apart, kept_s) = kept_by(auto, 5000, (|_| 2.0, 10.0, 0.0));
+    assert_eq!(apart[0], 1.0, "the first measures");
+    assert!(close(kept_s, best_s(2.0)), "{kept_s}");
+    assert!(
+        apart[1..].iter().all(|&s| close(s, best_s(2.0))),
+        "{apart:?}"
+    );
+    // Two nodes that fail every 40,000 s each are a failure every 20,000 s.
+    let nodes = kept_by(
+        "interval = 'auto'\nnode_mtbf_s = 40000",
+        5000,
+        (|_| 2.0, 10.0, 0.0),
+    );
+    assert_eq!((nodes.0, nodes.1), (apart, kept_s));
+    // Four processors share what a flush takes of one.
+    let (_, with_cpu_s) = kept_by(auto, 5000, (|_| 2.0, 10.0, 8.0));
+    assert!(close(with_cpu_s, best_s(4.0)), "{with_cpu_s}");
+    // The first one takes longer, and one in between: neither counts for long.
+    let odd = |number| {
+        if number == 0 || number == 5 {
+            30.0
+        } else {
+            2.0
+        }
+    };
+    let (apart, kept_s) = kept_by(auto, 5000, (odd, 10.0, 0.0));
+    assert!(close(kept_s, best_s(2.0)), "{kept_s}");
+    assert!(
+        apart[2..].iter().all(|&s| close(s, best_s(2.0))),
+        "{apart:?}"
+    );
+    // It follows when checkpoints come to cost more.
+    let (_, kept_s) = kept_by(
+        auto,
+        20_000,
+        (|n| if n < 10 { 2.0 } else { 20.0 }, 10.0, 0.0),
+    );
+    assert!(close(kept_s, best_s(20.0)), "{kept_s}");
+}
+
+// Breaks if: checkpoints begin before the last one is safe, and the program waits for it.
+#[test]
+fn the_interval_is_no_shorter_than_a_flush() {
+    let (apart, kept_s) = kept_by(
+        "interval = 'auto'\nmtbf_s = 1000.0",
+        5000,
+        (|_| 0.1, 300.0, 0.0),
+    );
+    assert!((300.0..=302.0).contains(&kept_s), "{kept_s}");
+    assert!(apart[3..].iter().all(|&s| s >= 300.0), "{apart:?}");
+}
+
+// Breaks if: a rank keeps an interval of its own.
+#[test]
+fn all_ranks_keep_the_same_interval_which_is_that_of_the_slowest() {
+    let seen = world(3, |mut collective, clock, rank| {
+        let mut trigger = trigger("interval = 'auto'\nmtbf_s = 20000.0", &clock);
+        let mut due = Vec::new();
+        for step in 1..=2000 {
+            clock.forward(1.0);
+            if trigger.due(&mut collective, step).unwrap() {
+                due.push(step);
+                clock.forward(2.0);
+                trigger.taken(step, 0.5 + 0.5 * f64::from(rank), 0);
+            }
+        }
+        (
+            due,
+            trigger.kept().map(|kept| (kept.interval_s, kept.cost_s)),
+        )
+    });
+    all_equal(&seen);
+    assert_eq!(seen[0].1.unwrap().1, 1.5);
+}
+
+// Breaks if: a session does not measure its checkpoints, or says nothing of what follows.
+#[test]
+fn a_session_measures_its_checkpoints() {
+    let scratch = Scratch::new("auto");
+    let job = Job::new(scratch.path(), 2, 1, false).with("interval = 'auto'\nmtbf_s = 1.0");
+    world(2, |collective, _, rank| {
+        let mut session = Session::open_with(
+            "job",
+            Box::new(collective),
+            Options::from_text(&job.options),
+            Environment::default(),
+        )
+        .unwrap();
+        let mut state = State::new(rank, 1, 10);
+        state.protect(&mut session).unwrap();
+        session.find().unwrap_err();
+        assert_eq!(session.stats().interval_s, 0.0);
+        let mut taken = 0;
+        for step in 1.. {
+            // Two for the interval, one more because of it.
+            if taken == 3 {
+                break;
+            }
+            if session.due(step).unwrap() {
+                session.checkpoint(step).unwrap();
+                session.wait(step, Level::Global, LONG).unwrap();
+                taken += 1;
+            }
+        }
+        let stats = session.stats();
+        assert!(
+            stats.interval_s > 0.0 && stats.interval_s < 1.0,
+            "{}",
+            stats.interval_s
+        );
+        session.close(LONG).unwrap();
+    });
 }
 
 // ---- requests --------------------------------------------------------------------------------
@@ -281,7 +439,7 @@ fn a_request_on_one_rank_is_one_checkpoint_on_all() {
             }
             if trigger.due(&mut collective, step).unwrap() {
                 due.push(step);
-                trigger.taken(0.0);
+                trigger.taken(step, 0.0, 0);
             }
             assert!(!trigger.should_stop());
         }
@@ -308,7 +466,7 @@ fn a_request_to_stop_reaches_all_ranks_at_the_same_step() {
             }
             if agreed.due(&mut collective, step).unwrap() {
                 due.push(step);
-                agreed.taken(0.0);
+                agreed.taken(step, 0.0, 0);
             }
             if agreed.should_stop() && stopped.is_none() {
                 stopped = Some(step);
@@ -414,7 +572,7 @@ fn agreeing_costs_less_than_a_thousandth_of_the_run_time() {
                 step += 1;
                 clock.forward(step_s);
                 if trigger.due(collective, step).unwrap() {
-                    trigger.taken(0.0);
+                    trigger.taken(step, 0.0, 0);
                 }
             }
         };

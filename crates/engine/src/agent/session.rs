@@ -461,6 +461,10 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
     let budget = (replication.map(|replication| replication.budget_bytes))
         .filter(|budget| *budget < u64::MAX)
         .map_or("none".to_owned(), |budget| budget.to_string());
+    let kept = index.interval_us().map(|us| match us {
+        0 => "none".to_owned(),
+        us => us.to_string(),
+    });
     fields(&[
         ("epoch", &host.plan.epoch.counter.to_string()),
         ("ranks", &shape.ranks.to_string()),
@@ -474,6 +478,9 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
         ("replicas", &held),
         ("replica_bytes", &held_bytes),
         ("replica_budget_bytes", &budget),
+        ("interval_us", &kept[0]),
+        ("checkpoint_us", &kept[1]),
+        ("safe_after_us", &kept[2]),
     ])
 }
 
