@@ -195,7 +195,21 @@ impl Levels {
             }
         }
         let ratios = best.map_or_else(|| vec![1; self.0.len()], |(ratios, _)| ratios);
-        let best = self.best_interval(&ratios, SEARCHED.1);
+        self.settle(&ratios)
+    }
+
+    /// The interval with the best efficiency where every checkpoint goes to all levels.
+    ///
+    /// # Errors
+    /// As [`Self::recommend`].
+    pub fn recommend_together(&self) -> Result<Recommended> {
+        self.check()?;
+        self.settle(&vec![1; self.0.len()])
+    }
+
+    /// The best interval for these ratios of levels, with which the job gets on.
+    fn settle(&self, ratios: &[u32]) -> Result<Recommended> {
+        let best = self.best_interval(ratios, SEARCHED.1);
         if best.efficiency > 0.0 {
             return Ok(best);
         }
@@ -482,9 +496,10 @@ impl<'a> Chain<'a> {
     /// Expected times until a segment is behind the job, by what it begins with: each follows from all of them, linearly.
     fn times_s(&self, place: usize, now: &Times, before: &Times) -> Vec<f64> {
         let count = self.levels.len() + 1;
-        let through = (-self.rate * self.lengths_s[place]).exp();
+        // To full precision where failures are rare too.
+        let fails = -(-self.rate * self.lengths_s[place]).exp_m1();
         let equation = |parts: &Vec<Part>| {
-            let mut sum = Linear::constant((1.0 - through) / self.rate, count);
+            let mut sum = Linear::constant(fails / self.rate, count);
             for part in parts {
                 let after = self.after_failure(place, part, now, before);
                 for (share, after) in self.shares.iter().zip(&after) {

@@ -1,8 +1,8 @@
 //! Planning: decisions that need arithmetic and nothing else.
 //!
 //! What it does: says which node writes to which I/O server ([`Placement`]), how likely a job outlives the loss of nodes
-//! ([`survival`]), how long a burst of checkpoints takes ([`contention`]), what checkpoints cost ([`overhead`]), and how often
-//! to take them ([`interval`]).
+//! ([`survival`]), how long a burst of checkpoints takes ([`contention`]), what checkpoints cost ([`overhead`]), how often
+//! to take them ([`interval`], [`levels`]), and which levels a job is best served with ([`advice`]).
 //! How: pure functions from names, sizes and counts to a plan; the same input gives the same
 //! plan on every rank, so a plan needs no agreement, only the agreed input.
 //!
@@ -14,6 +14,7 @@
 //! Not here: finding out that a server is full or lost (io, engine), recording the plan in the
 //! commit record (engine).
 
+pub mod advice;
 pub mod contention;
 pub mod interval;
 pub mod levels;

@@ -1,0 +1,375 @@
+//! Advice: which levels of checkpoints a job on a machine is best served with, and how often it takes them.
+//!
+//! How: each way to keep checkpoints ([`Scheme`]) becomes levels: what a checkpoint costs the program, when it has reached each
+//! level, how long a restart from there takes, and how often something fails that needs it. [`Levels`] says how often to take
+//! checkpoints then, and what is left of the time. A checkpoint goes to all levels of its scheme, as those of Orcheck do. What no
+//! level survives begins the work anew: T without such failures takes (1/λ + R) (e^(λT) − 1) with them, Daly's expected time of
+//! one segment.
+//!
+//! | quantity | is |
+//! | --- | --- |
+//! | cost, written by the program | S / shared rate: it waits (equation (1) of Shahzad et al.) |
+//! | cost, by threads beside it | the longer of the copy in memory and m S_node / B_M for each place that it goes to (their equation (2)) |
+//! | reached | own disk, then each replica over the network, then the file system, one after the other |
+//! | restart | the time to start the program, and reading: from the own disk, from another node, or all from the file system |
+//!
+//! Invariants:
+//! 1. Every failure is of exactly one level, the lowest that survives it, or of none; they add up.
+//!
+//! Assumed: replicas of nodes that fail together lie elsewhere (option `topology`); a rate that all share is the job's, but for what
+//! its links carry.
+//!
+//! Not here: levels of which each has an interval of its own (`levels.rs`), what a machine is like (presets of the command line).
+
+use crate::interval::TIMES_S;
+use crate::levels::{Level, Levels, Recommended};
+use crate::survival::{Redundancy, Setup};
+use crate::within;
+use orcheck_format::{Error, Result};
+
+/// Most replicas that are tried.
+pub const REPLICAS_MAX: u32 = 3;
+/// Most losses beside a first one that are looked at; where more are to be expected nothing is taken to survive.
+const FURTHER_LOSSES: u32 = 500;
+/// Less of all the time is not worth another scheme, with more parts: of two that are as good, the simpler one.
+const WORTH: f64 = 1e-4;
+
+/// Rates of a place that keeps checkpoints, bytes/s.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Of writes.
+    pub write_bytes_per_s: f64,
+    /// Of reads.
+    pub read_bytes_per_s: f64,
+}
+
+/// How often something fails, mean time between two such failures, seconds; infinite: never.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Failing {
+    /// Of the processes of one node, which then has all it had.
+    pub process_mtbf_s: f64,
+    /// Of one node, with what was on it.
+    pub node_mtbf_s: f64,
+    /// Nodes that fail together, such as those at a switch, and the mean time between such failures of one switch.
+    pub together: (u32, f64),
+    /// Of the whole machine at once.
+    pub system_mtbf_s: f64,
+}
+
+/// A machine; figures are of one node unless said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Machine {
+    /// B_M, bytes/s of memory.
+    pub memory_bytes_per_s: f64,
+    /// Bytes/s of a copy in memory.
+    pub copy_bytes_per_s: f64,
+    /// m, bytes that move between memory and processors for each byte written somewhere.
+    pub memory_passes: f64,
+    /// The own disk, where there is one.
+    pub disk: Option<Rates>,
+    /// Bytes/s of the network, each way.
+    pub network_bytes_per_s: f64,
+    /// The file system that all share, as much as the job gets of it.
+    pub shared: Rates,
+    /// How often something fails.
+    pub failing: Failing,
+}
+
+/// A job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Task {
+    /// Nodes.
+    pub nodes: u32,
+    /// Bytes of a node's part of a checkpoint.
+    pub node_bytes: f64,
+    /// From a failure until the program runs again and may read, seconds.
+    pub relaunch_s: f64,
+    /// Computing that it has to do, seconds.
+    pub work_s: f64,
+}
+
+/// A way to keep checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// The program writes to the file system, and waits.
+    Program,
+    /// Level `global` alone.
+    Global,
+    /// Levels `node` and `global`.
+    Node,
+    /// Levels `peers` and `global`.
+    Peers {
+        /// Copies on other nodes.
+        replicas: u32,
+    },
+    /// Level `peers` alone: what that does not survive begins the work anew.
+    PeersAlone {
+        /// Copies on other nodes.
+        replicas: u32,
+    },
+}
+
+/// A scheme for a job, and what it comes to.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Its levels, without those that nothing needs.
+    pub levels: Levels,
+    /// Their names.
+    pub names: Vec<&'static str>,
+    /// How often, and what is left of the time where a level survives; the error of one with which the job never gets on.
+    pub found: std::result::Result<Recommended, Error>,
+    /// Mean time between failures that begin the work anew, seconds; infinite: none do.
+    pub anew_mtbf_s: f64,
+    task: Task,
+}
+
+impl Choice {
+    /// The share of the time that computes what counts.
+    #[must_use]
+    pub fn efficiency(&self) -> f64 {
+        let Ok(found) = &self.found else {
+            return 0.0;
+        };
+        if self.anew_mtbf_s.is_infinite() {
+            return found.efficiency;
+        }
+        let (work_s, mtbf_s) = (self.task.work_s, self.anew_mtbf_s);
+        let undisturbed_s = work_s / found.efficiency;
+        work_s / ((mtbf_s + self.task.relaunch_s) * (undisturbed_s / mtbf_s).exp_m1())
+    }
+
+    /// Mean time between failures of the job, seconds.
+    #[must_use]
+    pub fn mtbf_s(&self) -> f64 {
+        let of_levels: f64 = self.levels.0.iter().map(|level| 1.0 / level.mtbf_s).sum();
+        1.0 / (of_levels + 1.0 / self.anew_mtbf_s)
+    }
+}
+
+impl Machine {
+    /// # Errors
+    /// Invalid, naming the number, its value and the range.
+    pub fn check(&self) -> Result<()> {
+        let rate = |what: &str, found: f64| within(what, found, 1.0, 1e18);
+        rate("bytes/s of a node's memory", self.memory_bytes_per_s)?;
+        rate("bytes/s of a copy in memory", self.copy_bytes_per_s)?;
+        within("passes over the memory", self.memory_passes, 0.01, 1000.0)?;
+        if let Some(disk) = self.disk {
+            rate("bytes/s written to a node's disk", disk.write_bytes_per_s)?;
+            rate("bytes/s read from a node's disk", disk.read_bytes_per_s)?;
+        }
+        rate("bytes/s of a node's network", self.network_bytes_per_s)?;
+        rate(
+            "bytes/s written to the file system",
+            self.shared.write_bytes_per_s,
+        )?;
+        rate(
+            "bytes/s read from the file system",
+            self.shared.read_bytes_per_s,
+        )?;
+        let failing = &self.failing;
+        for (what, mtbf_s) in [
+            ("of a node's processes", failing.process_mtbf_s),
+            ("of a node", failing.node_mtbf_s),
+            ("of nodes together", failing.together.1),
+            ("of the system", failing.system_mtbf_s),
+        ] {
+            let what = format!("mean time between failures {what}, seconds");
+            within(&what, mtbf_s, TIMES_S.0, f64::INFINITY)?;
+        }
+        within(
+            "nodes that fail together",
+            f64::from(failing.together.0),
+            1.0,
+            1e9,
+        )
+    }
+
+    /// Every scheme that this machine has the parts for, in the order of what it takes.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; Invalid for a job of no nodes, of nothing to keep, or to which nothing happens.
+    pub fn choices(&self, task: &Task) -> Result<Vec<Choice>> {
+        self.check()?;
+        within("nodes of the job", f64::from(task.nodes), 1.0, 1e7)?;
+        within("bytes of a node's part", task.node_bytes, 1.0, 1e18)?;
+        within(
+            "time to start the program, seconds",
+            task.relaunch_s,
+            0.0,
+            TIMES_S.1,
+        )?;
+        within("work, seconds", task.work_s, 1e-6, TIMES_S.1)?;
+        if self.rates(task).iter().sum::<f64>() <= 0.0 {
+            return Err(Error::invalid(
+                "nothing ever fails: expected a mean time between failures",
+            ));
+        }
+        let mut schemes = vec![Scheme::Program, Scheme::Global];
+        if self.disk.is_some() {
+            // What is on the node alone helps where processes fail and nodes do not.
+            if self.failing.process_mtbf_s.is_finite() {
+                schemes.push(Scheme::Node);
+            }
+            for replicas in 1..=REPLICAS_MAX {
+                if self.setup(task, replicas).check().is_ok() {
+                    schemes.push(Scheme::PeersAlone { replicas });
+                    schemes.push(Scheme::Peers { replicas });
+                }
+            }
+        }
+        schemes
+            .into_iter()
+            .map(|scheme| self.choice(task, scheme))
+            .collect()
+    }
+
+    /// Failures a second of the job's processes, its nodes, what fails together, and the system.
+    fn rates(&self, task: &Task) -> [f64; 4] {
+        let (failing, nodes) = (&self.failing, f64::from(task.nodes));
+        let (of_unit, unit_mtbf_s) = failing.together;
+        [
+            nodes / failing.process_mtbf_s,
+            nodes / failing.node_mtbf_s,
+            f64::from(task.nodes.div_ceil(of_unit.max(1))) / unit_mtbf_s,
+            1.0 / failing.system_mtbf_s,
+        ]
+    }
+
+    /// Replicas as they lie: away from what fails together, where something does.
+    fn setup(&self, task: &Task, replicas: u32) -> Setup {
+        let (of_unit, unit_mtbf_s) = self.failing.together;
+        let together = if unit_mtbf_s.is_finite() {
+            of_unit.clamp(1, task.nodes)
+        } else {
+            1
+        };
+        Setup {
+            nodes: task.nodes,
+            together,
+            apart: true,
+            redundancy: Redundancy::Random { replicas },
+        }
+    }
+
+    fn choice(&self, task: &Task, scheme: Scheme) -> Result<Choice> {
+        let [process, node, together, system] = self.rates(task);
+        let bytes = task.node_bytes;
+        let (nodes, total) = (
+            f64::from(task.nodes),
+            f64::from(task.nodes) * task.node_bytes,
+        );
+        let links = nodes * self.network_bytes_per_s;
+        let written_s = total / self.shared.write_bytes_per_s.min(links);
+        let from_shared_s = task.relaunch_s + total / self.shared.read_bytes_per_s.min(links);
+        // Places that a node's part goes to, the time until it has reached the lower level, and the restart from there.
+        let (places, below) = match (scheme, self.disk) {
+            (Scheme::Node, Some(disk)) => {
+                let restart_s = task.relaunch_s + bytes / disk.read_bytes_per_s;
+                (2, Some((bytes / disk.write_bytes_per_s, restart_s)))
+            }
+            (Scheme::Peers { replicas } | Scheme::PeersAlone { replicas }, Some(disk)) => {
+                let copies = f64::from(replicas);
+                // Every node stores its own part, and as many bytes of others as it sends.
+                let after_s = bytes * (1.0 + copies) / disk.write_bytes_per_s
+                    + bytes * copies / self.network_bytes_per_s;
+                let from_another = disk.read_bytes_per_s.min(self.network_bytes_per_s);
+                let restart_s = task.relaunch_s + bytes / from_another;
+                let alone = matches!(scheme, Scheme::PeersAlone { .. });
+                let places = 1 + replicas + u32::from(!alone);
+                (places, Some((after_s, restart_s)))
+            }
+            _ => (1, None),
+        };
+        let copy_s = bytes / self.copy_bytes_per_s;
+        let moved_s = self.memory_passes * bytes / self.memory_bytes_per_s;
+        let beside_s = copy_s.max(f64::from(places) * moved_s);
+        let mut levels = Vec::new();
+        let mut names = Vec::new();
+        let mut above = process + node + together + system;
+        if let Some((after_s, restart_s)) = below {
+            let (name, kept) = match scheme {
+                Scheme::Peers { replicas } | Scheme::PeersAlone { replicas } => {
+                    let setup = self.setup(task, replicas);
+                    let open_s = restart_s + 2.0 * after_s + beside_s;
+                    let lost = node + together;
+                    ("peers", process + lost * survived(&setup, lost * open_s)?)
+                }
+                _ => ("node", process),
+            };
+            names.push(name);
+            levels.push(Level {
+                checkpoint_s: beside_s,
+                safe_after_s: after_s,
+                restart_s,
+                mtbf_s: 1.0 / kept,
+            });
+            above -= kept;
+        }
+        // What is left of sums is rounding.
+        let all = process + node + together + system;
+        let above_mtbf_s = 1.0 / if above > 1e-12 * all { above } else { 0.0 };
+        let alone = matches!(scheme, Scheme::PeersAlone { .. });
+        if !alone {
+            let (checkpoint_s, after_s) = match scheme {
+                Scheme::Program => (written_s, 0.0),
+                _ => (beside_s, written_s),
+            };
+            let below_s = levels
+                .first()
+                .map_or(0.0, |level: &Level| level.safe_after_s);
+            names.push("global");
+            levels.push(Level {
+                checkpoint_s,
+                safe_after_s: after_s + below_s,
+                restart_s: from_shared_s,
+                mtbf_s: above_mtbf_s,
+            });
+        }
+        let levels = Levels(levels);
+        let found = match levels.0.iter().all(|level| level.mtbf_s.is_infinite()) {
+            true => Err(Error::invalid("no failure is survived by these levels")),
+            false => levels.recommend_together(),
+        };
+        Ok(Choice {
+            scheme,
+            levels,
+            names,
+            found,
+            anew_mtbf_s: if alone { above_mtbf_s } else { f64::INFINITY },
+            task: *task,
+        })
+    }
+}
+
+/// The share of losses that replicas survive when `expected` more losses come in the mean before copies were made anew.
+fn survived(setup: &Setup, expected: f64) -> Result<f64> {
+    if expected > f64::from(FURTHER_LOSSES) / 2.0 {
+        return Ok(0.0);
+    }
+    let (mut chance, mut survived) = ((-expected).exp(), 0.0);
+    for further in 0..=FURTHER_LOSSES {
+        if further > 0 {
+            chance *= expected / f64::from(further);
+        }
+        // Where a part of the nodes is left over, as if it were whole.
+        let lost = (1 + further).min(setup.units());
+        let whole = Setup {
+            nodes: setup.units() * setup.together,
+            ..*setup
+        };
+        survived += chance * whole.exact(lost)?.unwrap_or(0.0);
+    }
+    Ok(survived)
+}
+
+/// The number of the choice to take: of those that are as good as the best, the simplest.
+#[must_use]
+pub fn best(choices: &[Choice]) -> Option<usize> {
+    let most = choices.iter().map(Choice::efficiency).fold(0.0, f64::max);
+    choices
+        .iter()
+        .position(|choice| most > WORTH && choice.efficiency() >= most - WORTH)
+}
