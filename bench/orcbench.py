@@ -61,7 +61,7 @@ def environment():
 
 DISK = "disk"  # no MPI program: disks.py knows how it is built
 # What a program is made of besides its own source.
-MORE_SOURCES = {"solver": ["examples/lbm/figures.c"]}
+MORE_SOURCES = {"solver": ["examples/lbm/figures.c"], "waste": ["examples/lbm/figures.c"]}
 
 
 def build(prefix, name, variant=None, flags=()):
@@ -159,8 +159,10 @@ class Limit:
     CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"
     READ_CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"
 
-    def __init__(self, path, bytes_per_s, reads=False):
+    def __init__(self, path, bytes_per_s, reads=False, check_mib=256):
+        """check_mib: how much is written (and read) to see that the limit is there."""
         self.path, self.bytes_per_s, self.guard, self.reads = path, bytes_per_s, None, reads
+        self.blocks = check_mib // 4
         self.CONTROL = self.READ_CONTROL if reads else self.CONTROL
 
     def __enter__(self):
@@ -192,14 +194,14 @@ class Limit:
         """Bytes/s of direct writes, or reads, as a check that the limit is there."""
         with scratch(self.path) as where:
             file = os.path.join(where, "x")
-            dd = ["dd", "if=/dev/zero", "of=" + file, "bs=4M", "count=64", "oflag=direct"]
+            dd = ["dd", "if=/dev/zero", "of=" + file, "bs=4M", f"count={self.blocks}", "oflag=direct"]
             if self.reads:
                 subprocess.run(dd, check=True, capture_output=True)
                 dd = ["dd", "if=" + file, "of=/dev/null", "bs=4M", "iflag=direct"]
                 subprocess.run(dd, check=True, capture_output=True)  # what a limit that was idle lets through at once
             begin = time.monotonic()
             subprocess.run(dd, check=True, capture_output=True)
-            return 64 * 4 * MIB / (time.monotonic() - begin)
+            return self.blocks * 4 * MIB / (time.monotonic() - begin)
 
 
 def whole_disk(device):
