@@ -12,11 +12,13 @@ use orcheck_format::Level;
 
 use crate::exit;
 
+mod advice;
 mod plan;
 
+pub use advice::{AdviceArgs, JobFigures, MachineFigures};
 pub use plan::{
-    BurstArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs, SimulateArgs,
-    SurvivalArgs, time_or_none,
+    BurstArgs, CalibrateArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs,
+    SimulateArgs, SurvivalArgs, time_or_none,
 };
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
@@ -55,8 +57,8 @@ pub enum Command {
     Drain(DrainArgs),
     /// Show the agents of this user on this machine, and what they are doing
     Status(StatusArgs),
-    /// Compute what a set-up will cost, before it is built
-    Plan(PlanArgs),
+    /// Recommend how often to checkpoint a job, where to, and with how many copies; or compute a part of that
+    Plan(Box<PlanArgs>),
     /// Examine this machine and the directories given, and say what to do
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -80,7 +82,7 @@ impl Command {
             Command::Halt(_) => "halt",
             Command::Drain(_) => "drain",
             Command::Status(_) => "status",
-            Command::Plan(args) => args.what.name(),
+            Command::Plan(args) => args.what.as_ref().map_or("plan", Plan::name),
             Command::Doctor(_) => "doctor",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",

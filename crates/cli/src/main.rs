@@ -26,6 +26,7 @@ mod commands;
 mod exit;
 mod job;
 mod output;
+mod picture;
 mod stop;
 
 use std::io::Write;

@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 
+use super::AdviceArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use orcheck_plan::contention::Mode;
@@ -18,7 +19,9 @@ use orcheck_plan::survival::Redundancy;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(subcommand)]
-    pub what: Plan,
+    pub what: Option<Plan>,
+    #[command(flatten)]
+    pub advice: AdviceArgs,
 }
 
 /// Computations, one each.
@@ -34,6 +37,8 @@ pub enum Plan {
     Simulate(SimulateArgs),
     /// What checkpoints cost a run in which nothing fails, written by the program or by threads beside it
     Overhead(OverheadArgs),
+    /// Measure this machine: its memory, copies in it, and directories
+    Calibrate(CalibrateArgs),
 }
 
 impl Plan {
@@ -45,6 +50,7 @@ impl Plan {
             Plan::Interval(_) => "plan interval",
             Plan::Simulate(_) => "plan simulate",
             Plan::Overhead(_) => "plan overhead",
+            Plan::Calibrate(_) => "plan calibrate",
         }
     }
 }
@@ -118,6 +124,9 @@ pub struct SurvivalArgs {
     /// What the random numbers of the trials are from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Draw survival by losses, where it is exact, into a file that ends with .svg or .png
+    #[arg(long, value_name = "FILE", conflicts_with = "table1")]
+    pub plot: Option<PathBuf>,
 }
 
 /// A way to protect a node's part, as it was written.
@@ -161,6 +170,9 @@ pub struct IntervalArgs {
     /// Another interval to compare with; several with commas
     #[arg(long, value_name = "TIME", value_delimiter = ',', conflicts_with = "levels", value_parser = time, allow_hyphen_values = true)]
     pub every: Vec<f64>,
+    /// Draw it, into a file that ends with .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 /// What a job does, and what befalls it.
@@ -216,6 +228,9 @@ pub struct SimulateArgs {
     /// What the random numbers are from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Draw the first run, and what the time goes into, into a file that ends with .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -245,6 +260,33 @@ pub struct OverheadArgs {
     /// Time of the run without checkpoints: tells shares of it, and how many checkpoints fit
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub run: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Checkpoints of a state that has --gb are taken to a directory of its own in each of the two, which is removed afterwards; before the \
+first of them all processors move memory meanwhile. Nothing else should run on the machine. It prints the table [machine] of a file \
+for `orcheck plan --from`.")]
+pub struct CalibrateArgs {
+    /// A directory on the node's own disk
+    #[arg(long, value_name = "DIR", required_unless_present = "shared")]
+    pub disk: Option<PathBuf>,
+    /// A directory of the file system that all nodes share
+    #[arg(long, value_name = "DIR")]
+    pub shared: Option<PathBuf>,
+    /// GB (10^9 bytes) of a checkpoint
+    #[arg(long, value_name = "GB", default_value_t = 0.5, value_parser = state_size, allow_hyphen_values = true)]
+    pub gb: f64,
+    /// Checkpoints of each kind
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Write the figures to a file too
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+fn state_size(text: &str) -> Result<f64, String> {
+    number(text, 1e-3, 1e3)
 }
 
 /// A level of checkpoints, as it was named.
@@ -339,7 +381,7 @@ pub fn time_or_none(text: &str) -> Result<f64, String> {
 }
 
 /// The same, but not none.
-fn time(text: &str) -> Result<f64, String> {
+pub fn time(text: &str) -> Result<f64, String> {
     match time_or_none(text) {
         Ok(seconds) if seconds >= 1e-6 => Ok(seconds),
         _ => {

@@ -2,9 +2,13 @@
 //!
 //! Not here: the computations (`orcheck_plan`).
 
+mod advice;
 mod burst;
+mod calibrate;
+mod figures;
 mod interval;
 mod overhead;
+mod pictures;
 mod result;
 mod simulate;
 mod survival;
@@ -15,11 +19,16 @@ use crate::output::{Failure, Outcome};
 
 /// Computes what was asked for.
 pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
-    match &args.what {
+    let Some(what) = &args.what else {
+        return advice::run(&args.advice);
+    };
+    args.advice.refuse(what.name())?;
+    match what {
         Plan::Burst(args) => burst::run(args),
         Plan::Survival(args) => survival::run(args),
         Plan::Interval(args) => interval::run(args),
         Plan::Simulate(args) => simulate::run(args),
         Plan::Overhead(args) => overhead::run(args),
+        Plan::Calibrate(args) => calibrate::run(args),
     }
 }

@@ -6,24 +6,35 @@ use std::collections::BTreeSet;
 
 use orcheck_format::{Error, Result};
 use orcheck_plan::interval::Single;
-use orcheck_plan::levels::Levels;
+use orcheck_plan::levels::{Level, Levels, Pattern};
 use serde_json::{Value, json};
 
+use super::pictures::by_interval;
 use crate::args::{IntervalArgs, JobArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
+use crate::picture::draw;
+
+/// A name, levels, and how often which of them.
+type Named = (String, Levels, Pattern);
 
 /// Computes the intervals.
 pub fn run(args: &IntervalArgs) -> std::result::Result<Outcome, Failure> {
-    let (text, document) = match args.job.checkpoint {
+    let (text, document, curve) = match args.job.checkpoint {
         Some(checkpoint_s) => single(args, checkpoint_s)?,
         None => several(args)?,
     };
+    let mut warnings = Vec::new();
+    if let Some(path) = &args.plot {
+        let title = "How often: time that computes what counts";
+        draw(path, &[by_interval(title, &[curve])])?;
+        warnings.push(format!("picture written: {}", path.display()));
+    }
     Ok(Outcome {
         code: exit::OK,
         text,
         document,
-        warnings: Vec::new(),
+        warnings,
     })
 }
 
@@ -39,7 +50,7 @@ pub fn mtbf_s(job: &JobArgs) -> Result<f64> {
 }
 
 /// Checkpoints of one kind.
-fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
+fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Named)> {
     let single = Single {
         checkpoint_s,
         restart_s: args.job.restart.unwrap_or(checkpoint_s),
@@ -106,7 +117,17 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value)> {
         "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.job.work,
         "interval_s": best_s, "efficiency": efficiency, "rules": documents,
     });
-    Ok((text, document))
+    let levels = Levels(vec![Level {
+        checkpoint_s,
+        safe_after_s: 0.0,
+        restart_s: single.restart_s,
+        mtbf_s,
+    }]);
+    let pattern = Pattern {
+        interval_s: best_s,
+        every: vec![1],
+    };
+    Ok((text, document, ("checkpoints".to_owned(), levels, pattern)))
 }
 
 /// # Errors
@@ -122,7 +143,7 @@ pub fn check_names(job: &JobArgs) -> Result<()> {
 }
 
 /// Checkpoints of several levels.
-fn several(args: &IntervalArgs) -> Result<(String, Value)> {
+fn several(args: &IntervalArgs) -> Result<(String, Value, Named)> {
     check_names(&args.job)?;
     let levels = Levels(args.job.levels.iter().map(|named| named.level).collect());
     let at = |error: Error| error.at("--level");
@@ -168,5 +189,11 @@ fn several(args: &IntervalArgs) -> Result<(String, Value)> {
     let document = json!({
         "interval_s": interval_s, "efficiency": best.efficiency, "work_s": args.job.work, "expected_s": expected_s, "levels": documents,
     });
-    Ok((text, document))
+    let names: Vec<&str> = args
+        .job
+        .levels
+        .iter()
+        .map(|named| named.name.as_str())
+        .collect();
+    Ok((text, document, (names.join(", "), levels, best.pattern)))
 }

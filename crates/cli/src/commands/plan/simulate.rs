@@ -11,10 +11,12 @@ use orcheck_plan::life::{Failures, Job, Life};
 use serde_json::{Value, json};
 
 use super::interval::{check_names, mtbf_s};
+use super::pictures::{causes, shares, timeline};
 use super::threads::spread;
 use crate::args::{SimulateArgs, time_or_none};
 use crate::exit;
 use crate::output::{Failure, Outcome, count, percent, plain, right, span, table, table_text};
+use crate::picture::draw;
 
 /// Largest trace.
 const TRACE_LIMIT_BYTES: u64 = 64 << 20;
@@ -48,6 +50,19 @@ pub fn run(args: &SimulateArgs) -> std::result::Result<Outcome, Failure> {
     }
     let (text, mut document) = summary(args, &names, &job, &lives);
     document["given_up"] = json!(given_up);
+    if let Some(path) = &args.plot {
+        let first = job.live(args.seed, 0)?;
+        let rows = vec![("all runs".to_owned(), shares(&lives))];
+        let causes = causes("Where the time goes besides computing", rows);
+        draw(
+            path,
+            &[
+                timeline("The first run", job.work_s, &first, &names),
+                causes,
+            ],
+        )?;
+        warnings.push(format!("picture written: {}", path.display()));
+    }
     Ok(Outcome {
         code: exit::OK,
         text,

@@ -6,21 +6,27 @@
 //!
 //! Not here: the computations (`orcheck_plan`).
 
+use std::path::Path;
+
 use orcheck_format::{Error, Result};
 use orcheck_plan::survival::{
     BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
 };
 use serde_json::{Value, json};
 
+use super::pictures::by_losses;
 use super::threads::spread;
 use crate::args::{How, SurvivalArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
+use crate::picture::draw;
 
 /// Confidence that all comparisons of trials with exact probabilities together give no false alarm.
 const FAMILY: f64 = 0.999;
 /// Confidence of an interval of trials that stand alone.
 const CONFIDENCE: f64 = 0.95;
+/// Most curves of a picture, as many as there are colours.
+const CURVES_MAX: usize = 8;
 /// Trials where nothing else tells, unless said otherwise.
 const TRIALS: u64 = 100_000;
 
@@ -31,12 +37,36 @@ pub fn run(args: &SurvivalArgs) -> std::result::Result<Outcome, Failure> {
         (false, true) => allowed(args)?,
         (false, false) => likely(args)?,
     };
+    let mut warnings = Vec::new();
+    if let Some(path) = &args.plot {
+        picture(args, path)?;
+        warnings.push(format!("picture written: {}", path.display()));
+    }
     Ok(Outcome {
         code: exit::OK,
         text,
         document,
-        warnings: Vec::new(),
+        warnings,
     })
+}
+
+/// Survival by losses, of all that was asked for.
+fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
+    let setups: Vec<(String, Setup)> = setups(args)?
+        .into_iter()
+        .map(|(setup, how, _)| (format!("{}, {} nodes", how.name, setup.nodes), setup))
+        .collect();
+    if setups.len() > CURVES_MAX {
+        return Err(Error::invalid(format!(
+            "--plot with {} curves: expected at most {CURVES_MAX}, one for each of --nodes and --with",
+            setups.len()
+        )));
+    }
+    let title = format!("Survival of {} lost at once", what_is_lost(args));
+    let panel = by_losses(&title, &setups)?.ok_or_else(|| {
+        Error::invalid("--plot: expected a layout of which survival is exact").at("--with")
+    })?;
+    draw(path, &[panel])
 }
 
 /// The document's table, entry by entry.

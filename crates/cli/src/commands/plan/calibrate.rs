@@ -1,0 +1,334 @@
+//! `orcheck plan calibrate`: the figures of this machine that a few seconds of work can measure.
+//!
+//! How: as F. Shahzad et al. (IPDPS Workshops 2013) do. All processors move memory, a fixed number of times, half as long again as
+//! a checkpoint takes until it is safe: without a checkpoint, with one at the beginning, and without again. What the middle one
+//! takes longer, at the bandwidth of its neighbours, by the bytes of the checkpoint, is m. Without anything beside them,
+//! checkpoints give the rates of copies and of the directory.
+//!
+//! Invariants:
+//! 1. What noise hides is not told as a figure.
+//! 2. Nothing is left in the directories.
+//!
+//! Not here: what follows from the figures (`advice.rs`), a solver's loss by a checkpoint (`bench/lbm`).
+
+use std::path::Path;
+use std::time::Duration;
+
+use orcheck_client::{Session, Solo};
+use orcheck_format::{Dtype, Error, Level, Result};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::machine::cpuset;
+use orcheck_io::thread::spawn_scoped;
+use orcheck_io::{Dir, Span, Steps, open_dir, write_small};
+use serde_json::{Value, json};
+
+use crate::args::CalibrateArgs;
+use crate::exit;
+use crate::job::parent_and_name;
+use crate::output::{Failure, Outcome, plain, right, table, table_text};
+
+/// Arrays that are moved, bytes of each of the two: far more than caches hold.
+const ARRAY_BYTES: usize = 256 << 20;
+const CHUNK_BYTES: u64 = 4 << 20;
+/// Longest wait for a checkpoint.
+const LONG: Duration = Duration::from_secs(600);
+/// How much longer than a flush a window is.
+const WINDOW: f64 = 1.5;
+
+/// A figure as it was measured, in order of size.
+struct Measured {
+    name: &'static str,
+    what: &'static str,
+    sorted: Vec<f64>,
+}
+
+impl Measured {
+    fn new(name: &'static str, what: &'static str, mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            name,
+            what,
+            sorted: values,
+        }
+    }
+
+    fn at(&self, share: f64) -> f64 {
+        let last = self.sorted.len().saturating_sub(1);
+        self.sorted
+            .get((last as f64 * share).round() as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    }
+}
+
+/// Measures.
+pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
+    let places = [
+        ("disk_write_gb_s", &args.disk),
+        ("shared_write_gb_s", &args.shared),
+    ];
+    let places: Vec<_> = places
+        .into_iter()
+        .filter_map(|(name, dir)| dir.as_deref().map(|dir| (name, dir)))
+        .collect();
+    let mut all = Vec::new();
+    for (number, (name, dir)) in places.iter().enumerate() {
+        all.extend(of_place(args, name, dir, number == 0)?);
+    }
+    let mut shown = table(&["figure", "median", "quartiles", "what"]);
+    let (mut lines, mut documents, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    for figure in &all {
+        let (low, median, high) = (figure.at(0.25), figure.at(0.5), figure.at(0.75));
+        shown.add_row(vec![
+            plain(figure.name),
+            right(format!("{median:.2}")),
+            right(format!("{low:.2} to {high:.2}")),
+            plain(figure.what),
+        ]);
+        documents
+            .push(json!({ "figure": figure.name, "median": median, "samples": figure.sorted }));
+        if low > 0.0 {
+            lines.push(format!("{} = {median:.3}", figure.name));
+        } else {
+            warnings.push(format!(
+                "{} is hidden by noise ({low:.2} to {high:.2}) and left out: measure on a quieter machine, or with --rounds {}",
+                figure.name,
+                4 * args.rounds
+            ));
+        }
+    }
+    if args.shared.is_some() {
+        warnings.push("shared_write_gb_s is what one node gets: with all nodes writing at once it is more, up to what the servers take".to_owned());
+    }
+    let file = format!(
+        "# Measured by `orcheck plan calibrate`, with {} GB a checkpoint; for `orcheck plan --from`.\n[machine]\n{}\n",
+        args.gb,
+        lines.join("\n")
+    );
+    if let Some(path) = &args.write {
+        let (parent, name) = parent_and_name(path)?;
+        write_small(parent.as_ref(), &name, file.as_bytes())?;
+        warnings.push(format!("figures written: {}", path.display()));
+    }
+    Ok(Outcome {
+        code: exit::OK,
+        text: format!("{}\n{file}", table_text(&shown)),
+        document: json!({ "gb": args.gb, "rounds": args.rounds, "figures": documents, "file": file }),
+        warnings,
+    })
+}
+
+/// What a directory takes, and with `beside` what moves memory beside that.
+fn of_place(
+    args: &CalibrateArgs,
+    name: &'static str,
+    dir: &Path,
+    beside: bool,
+) -> Result<Vec<Measured>> {
+    let above = open_dir(dir, Steps::none())?;
+    let own = format!("orcheck-calibrate-{}", std::process::id());
+    let scratch = above.child(&own, true)?;
+    let measured = measure(args, name, scratch.as_ref(), beside);
+    // What was measured counts, but what is left behind has to be known too.
+    let cleared = clear(scratch.as_ref()).and_then(|()| above.remove_child(&own));
+    let measured = measured?;
+    cleared?;
+    Ok(measured)
+}
+
+fn measure(
+    args: &CalibrateArgs,
+    name: &'static str,
+    scratch: &dyn Dir,
+    beside: bool,
+) -> Result<Vec<Measured>> {
+    let bytes = (args.gb * 1e9) as usize;
+    let mut state: Vec<u8> = (0..bytes)
+        .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0])
+        .collect();
+    let mut program = Program::open(scratch.path(), &mut state)?;
+    // The first one maps memory, and makes the file's directory.
+    program.checkpoint()?;
+    let (mut safe_s, mut copies, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        let begun = SystemClock.now();
+        program.checkpoint()?;
+        let took_s = SystemClock.now().saturating_sub(begun).as_secs_f64();
+        safe_s.push(took_s);
+        rates.push(bytes as f64 / took_s / 1e9);
+        copies.push(bytes as f64 / program.session.stats().stage_s.max(1e-9) / 1e9);
+    }
+    let mut all = vec![Measured::new(
+        name,
+        "written there, until safe (B_IO)",
+        rates,
+    )];
+    if beside {
+        all.push(Measured::new(
+            "copy_gb_s",
+            "copied in memory, with checksums",
+            copies,
+        ));
+        safe_s.sort_by(f64::total_cmp);
+        all.extend(moved_beside(
+            args,
+            &mut program,
+            safe_s[safe_s.len() / 2],
+            bytes,
+        )?);
+    }
+    program.close()?;
+    Ok(all)
+}
+
+/// B_M and m, where a checkpoint takes so long until it is safe.
+fn moved_beside(
+    args: &CalibrateArgs,
+    program: &mut Program,
+    safe_s: f64,
+    bytes: usize,
+) -> Result<Vec<Measured>> {
+    let mut mover = Mover::new();
+    mover.sweep(1, || Ok(()))?;
+    let one_s = mover.sweep(4, || Ok(()))? / 4.0;
+    let sweeps = (WINDOW * safe_s / one_s).ceil().max(1.0) as u32;
+    let moved = f64::from(sweeps) * mover.sweep_bytes();
+    let (mut none_s, mut with_s) = (vec![mover.sweep(sweeps, || Ok(()))?], Vec::new());
+    for _ in 0..args.rounds {
+        let took_s = mover.sweep(sweeps, || program.begin())?;
+        program.settle()?;
+        with_s.push(took_s);
+        none_s.push(mover.sweep(sweeps, || Ok(()))?);
+    }
+    let bandwidth = none_s.iter().map(|took_s| moved / took_s / 1e9).collect();
+    let passes = with_s
+        .iter()
+        .zip(none_s.windows(2))
+        .map(|(with_s, beside)| {
+            let near_s = (beside[0] + beside[1]) / 2.0;
+            (with_s / near_s - 1.0) * moved / bytes as f64
+        });
+    Ok(vec![
+        Measured::new(
+            "memory_gb_s",
+            "read and written by all processors (B_M)",
+            bandwidth,
+        ),
+        Measured::new(
+            "memory_passes",
+            "bytes moved for each byte of a checkpoint (m)",
+            passes.collect(),
+        ),
+    ])
+}
+
+/// A program with checkpoints.
+struct Program {
+    session: Session,
+    step: u64,
+}
+
+impl Program {
+    fn open(dir: &Path, state: &mut [u8]) -> Result<Self> {
+        // One snapshot and what belongs to it.
+        let chunks = (state.len() as u64).div_ceil(CHUNK_BYTES) + 4;
+        let path = dir
+            .to_str()
+            .ok_or_else(|| Error::invalid(format!("{} is no text", dir.display())))?;
+        let path = Value::from(path);
+        let options = format!(
+            "global = [{path}]\nchunk = {CHUNK_BYTES}\npool = {}\nkeep = 1\ncopy_threads = {}",
+            chunks * CHUNK_BYTES,
+            cpuset().len().clamp(1, 256)
+        );
+        let mut session = Session::open("calibrate", Box::new(Solo), Some(&options))?;
+        session.protect("state", Span::from_mut(state), Dtype::U8, 0)?;
+        match session.find() {
+            Err(error) if error.kind() == orcheck_format::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(Error::internal("a new directory has checkpoints")),
+        }
+        Ok(Self { session, step: 0 })
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.step += 1;
+        self.session.checkpoint(self.step)
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.session.wait(self.step, Level::Global, LONG)
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        self.begin()?;
+        self.settle()
+    }
+
+    fn close(self) -> Result<()> {
+        self.session.close(LONG)
+    }
+}
+
+/// Two arrays for each processor, one of which is computed from the other.
+struct Mover(Vec<(Vec<f64>, Vec<f64>)>);
+
+impl Mover {
+    fn new() -> Self {
+        let threads = cpuset().len().max(1);
+        let numbers = ARRAY_BYTES / size_of::<f64>() / threads;
+        Self(
+            (0..threads)
+                .map(|_| (vec![1.0; numbers], vec![2.0; numbers]))
+                .collect(),
+        )
+    }
+
+    /// Bytes that one sweep reads and writes.
+    fn sweep_bytes(&self) -> f64 {
+        self.0
+            .iter()
+            .map(|(from, _)| 2.0 * size_of_val(&from[..]) as f64)
+            .sum()
+    }
+
+    /// So many sweeps by all processors, and something at the beginning of them; seconds.
+    fn sweep(&mut self, sweeps: u32, beside: impl FnOnce() -> Result<()>) -> Result<f64> {
+        let begun = SystemClock.now();
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (from, to) in &mut self.0 {
+                let work = move || {
+                    for _ in 0..sweeps {
+                        for (to, from) in to.iter_mut().zip(&*from) {
+                            *to = 1.000_001 * from;
+                        }
+                        std::mem::swap(from, to);
+                    }
+                };
+                threads.push(spawn_scoped(scope, "orcheck-move", work)?);
+            }
+            let done = beside();
+            for thread in threads {
+                thread
+                    .join()
+                    .map_err(|_| Error::internal("a thread that moves memory ended"))?;
+            }
+            done
+        })?;
+        Ok(SystemClock.now().saturating_sub(begun).as_secs_f64())
+    }
+}
+
+/// Removes all that is in a directory.
+fn clear(dir: &dyn Dir) -> Result<()> {
+    for entry in dir.list()? {
+        if entry.is_dir {
+            clear(dir.child(&entry.name, false)?.as_ref())?;
+            dir.remove_child(&entry.name)?;
+        } else {
+            dir.remove(&entry.name)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! What is shown in the pictures of `orcheck plan`.
+//!
+//! Not here: how it is drawn (`picture.rs`).
+
+use std::path::Path;
+
+use orcheck_format::Result;
+use orcheck_plan::advice::{Choice, Machine, Scheme, Task};
+use orcheck_plan::levels::{Level, Levels, Pattern};
+use orcheck_plan::life::{Failures, Job, Life};
+use orcheck_plan::survival::{Redundancy, Setup};
+
+use super::advice::{copies, name_of};
+use super::threads::spread;
+use crate::output::span;
+use crate::picture::{Axis, Bars, Curve, Lines, Panel, draw};
+
+/// Points of a curve.
+const POINTS: u32 = 120;
+/// Runs that the causes of waste are the mean of, and the most segments that they have together.
+const RUNS: u64 = 200;
+const SEGMENTS_MAX: f64 = 4e6;
+/// Failures that a timeline shows; more cannot be told apart.
+const FAILURES_SHOWN: usize = 60;
+
+/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run.
+pub fn advice(
+    path: &Path,
+    choices: &[Choice],
+    at: usize,
+    machine: &Machine,
+    task: &Task,
+    work_s: f64,
+) -> Result<()> {
+    let mut efficiencies = Vec::new();
+    let mut rows = Vec::new();
+    for (number, choice) in choices.iter().enumerate() {
+        let Ok(found) = &choice.found else {
+            continue;
+        };
+        let name = name_of(choice.scheme);
+        if is_drawn(choices, number, at) {
+            efficiencies.push((name.clone(), choice.levels.clone(), found.pattern.clone()));
+        }
+        if let Some(job) = job(choice, work_s) {
+            rows.push((name, waste(&job)?));
+        }
+    }
+    let mut panels = vec![
+        by_interval("How often: time that computes what counts", &efficiencies),
+        causes("Where the other time goes", rows),
+    ];
+    if machine.disk.is_some() {
+        let setups = (1..=3).map(|replicas| {
+            let setup = Setup::alone(task.nodes, Redundancy::Random { replicas });
+            (copies(replicas), setup)
+        });
+        let setups: Vec<(String, Setup)> =
+            setups.filter(|(_, setup)| setup.check().is_ok()).collect();
+        if let Some(panel) = by_losses(
+            "Nodes lost at once, without need of the file system",
+            &setups,
+        )? {
+            panels.push(panel);
+        }
+    }
+    if let Some(job) = job(&choices[at], work_s) {
+        let life = job.live(1, 0)?;
+        let title = format!("A run of {}, drawn by chance", name_of(choices[at].scheme));
+        let mut names = choices[at].names.clone();
+        names.resize(job.levels.0.len(), "the beginning");
+        panels.push(timeline(&title, work_s, &life, &names));
+    }
+    draw(path, &panels)
+}
+
+/// Whether there is a curve for it: the recommended one, and of those with replicas and the file system the best. Where the work
+/// may begin anew it is not the interval that counts.
+fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
+    let better = |other: &Choice| other.efficiency() > choices[number].efficiency();
+    match choices[number].scheme {
+        Scheme::PeersAlone { .. } => false,
+        Scheme::Peers { .. } if number != at => !choices
+            .iter()
+            .any(|other| matches!(other.scheme, Scheme::Peers { .. }) && better(other)),
+        _ => true,
+    }
+}
+
+/// A job with these checkpoints; `None` for one that never gets on, or that cannot be followed.
+fn job(choice: &Choice, work_s: f64) -> Option<Job> {
+    let found = choice.found.as_ref().ok()?;
+    let (mut levels, mut pattern) = (choice.levels.clone(), found.pattern.clone());
+    if choice.anew_mtbf_s.is_finite() {
+        // One more level, of which there is no checkpoint but the beginning.
+        let below = levels.0.last().copied()?;
+        levels.0.push(Level {
+            mtbf_s: choice.anew_mtbf_s,
+            ..below
+        });
+        pattern.every.push((work_s / pattern.interval_s) as u32 + 2);
+    }
+    let failures = Failures::Exponential;
+    let job = Job {
+        work_s,
+        levels,
+        pattern,
+        failures,
+    };
+    job.check().is_ok().then_some(job)
+}
+
+/// Shares of all the time in the mean of some runs: checkpoints, done again, restarts.
+fn waste(job: &Job) -> Result<Vec<f64>> {
+    let segments = (job.work_s / job.pattern.interval_s).max(1.0);
+    let runs = (SEGMENTS_MAX / segments).clamp(1.0, RUNS as f64) as u64;
+    let lives = spread(runs, |number| {
+        job.live(1, number).map(|life| Life {
+            events: Vec::new(),
+            ..life
+        })
+    })?;
+    let lives = lives.into_iter().collect::<Result<Vec<Life>>>()?;
+    Ok(shares(&lives))
+}
+
+/// Shares of all the time of these runs: checkpoints, done again, restarts.
+pub fn shares(lives: &[Life]) -> Vec<f64> {
+    let sum = |of: &dyn Fn(&Life) -> f64| lives.iter().map(of).sum::<f64>();
+    let total_s = sum(&|life| life.total_s);
+    [
+        sum(&|life| life.checkpoints_s),
+        sum(&|life| life.lost_s),
+        sum(&|life| life.restarts_s),
+    ]
+    .map(|time_s| time_s / total_s)
+    .to_vec()
+}
+
+/// Bars of waste by cause.
+pub fn causes(title: &str, rows: Vec<(String, Vec<f64>)>) -> Panel {
+    Panel::Bars(Bars {
+        title: title.to_owned(),
+        x_label: "of all the time",
+        parts: vec!["checkpoints", "done again", "restarts"],
+        rows,
+    })
+}
+
+/// Efficiency by interval, around the best one of each; the best ones as points.
+pub fn by_interval(title: &str, of: &[(String, Levels, Pattern)]) -> Panel {
+    let mut curves = Vec::new();
+    let intervals = of.iter().map(|(_, _, pattern)| pattern.interval_s);
+    let (low_s, high_s) = intervals.fold((f64::INFINITY, 0.0f64), |(low, high), s| {
+        (low.min(s), high.max(s))
+    });
+    let (low, high) = ((low_s / 8.0).ln(), (high_s * 8.0).ln());
+    let mut best = Vec::new();
+    for (name, levels, pattern) in of {
+        let efficiency = |interval_s: f64| {
+            let pattern = Pattern {
+                interval_s,
+                every: pattern.every.clone(),
+            };
+            levels.efficiency(&pattern).ok()
+        };
+        let intervals =
+            (0..=POINTS).map(|n| (low + (high - low) * f64::from(n) / f64::from(POINTS)).exp());
+        let points = intervals.filter_map(|s| efficiency(s).map(|efficiency| (s, efficiency)));
+        let points: Vec<(f64, f64)> = points.collect();
+        best.extend(
+            efficiency(pattern.interval_s).map(|efficiency| (pattern.interval_s, efficiency)),
+        );
+        curves.push(Curve {
+            name: name.clone(),
+            points,
+            dots: false,
+        });
+    }
+    curves.push(Curve {
+        name: "best".to_owned(),
+        points: best,
+        dots: true,
+    });
+    Panel::Lines(Lines {
+        title: title.to_owned(),
+        x: (Axis::Times, "computing between two checkpoints"),
+        y: (Axis::Share, "computes what counts"),
+        curves,
+    })
+}
+
+/// Survival by losses, until it is unlikely; nothing where only trials tell.
+///
+/// # Errors
+/// As [`Setup::exact`].
+pub fn by_losses(title: &str, setups: &[(String, Setup)]) -> Result<Option<Panel>> {
+    let mut most = 1;
+    for (_, setup) in setups {
+        most = most.max(setup.allowed(0.02)?.unwrap_or(0).min(setup.units()));
+    }
+    let step = most.div_ceil(POINTS).max(1);
+    let mut curves = Vec::new();
+    for (name, setup) in setups {
+        let mut points = Vec::new();
+        for lost in (0..=most.min(setup.units())).step_by(step as usize) {
+            points.extend(
+                setup
+                    .exact(lost)?
+                    .map(|survived| (f64::from(lost), survived)),
+            );
+        }
+        if !points.is_empty() {
+            curves.push(Curve {
+                name: name.clone(),
+                points,
+                dots: false,
+            });
+        }
+    }
+    Ok((!curves.is_empty()).then(|| {
+        Panel::Lines(Lines {
+            title: title.to_owned(),
+            x: (Axis::Count, "lost at once"),
+            y: (Axis::Share, "survived"),
+            curves,
+        })
+    }))
+}
+
+/// How far a run was when: it falls back with each failure, and stands while it restarts.
+pub fn timeline(title: &str, work_s: f64, life: &Life, names: &[impl AsRef<str>]) -> Panel {
+    let shown = &life.events[..life.events.len().min(FAILURES_SHOWN)];
+    let (mut done, mut struck) = (vec![(0.0, 0.0)], vec![Vec::new(); names.len()]);
+    for event in shown {
+        done.push((event.at_s, event.reached_s / work_s));
+        struck[event.level].push((event.at_s, event.reached_s / work_s));
+        done.push((event.at_s, event.back_to_s / work_s));
+        done.push((event.again_s, event.back_to_s / work_s));
+    }
+    if shown.len() == life.events.len() {
+        done.push((life.total_s, 1.0));
+    }
+    let mut curves = vec![Curve {
+        name: "computed".to_owned(),
+        points: done,
+        dots: false,
+    }];
+    for (name, points) in names.iter().zip(struck) {
+        let name = format!("failure that needs {}", name.as_ref());
+        curves.push(Curve {
+            name,
+            points,
+            dots: true,
+        });
+    }
+    let first = if shown.len() < life.events.len() {
+        format!(
+            " (its first {} failures of {})",
+            shown.len(),
+            life.events.len()
+        )
+    } else {
+        format!(" ({})", span(life.total_s))
+    };
+    Panel::Lines(Lines {
+        title: format!("{title}{first}"),
+        x: (Axis::Time, "time"),
+        y: (Axis::Share, "of the work"),
+        curves,
+    })
+}
