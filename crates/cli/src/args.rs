@@ -57,7 +57,7 @@ pub enum Command {
     Drain(DrainArgs),
     /// Show the agents of this user on this machine, and what they are doing
     Status(StatusArgs),
-    /// Recommend how often to checkpoint a job, where to, and with how many copies; or compute a part of that
+    /// Recommend how often to checkpoint a job, where to, and with how many replicas; or compute a part of that
     Plan(Box<PlanArgs>),
     /// Examine this machine and the directories given, and say what to do
     Doctor(DoctorArgs),

@@ -210,7 +210,8 @@ pub fn span(seconds: f64) -> String {
         s if s < 3597.0 => format!("{:.1} min", s / 60.0),
         s if s < 172_800.0 => two(3600.0, "h", 60.0, "min"),
         s if s < 63_115_200.0 => two(86_400.0, "d", 3600.0, "h"),
-        s if s.is_finite() => format!("{:.1} y", s / 31_557_600.0),
+        s if s < 3.16e13 => format!("{:.1} y", s / 31_557_600.0),
+        s if s.is_finite() => format!("{:.1e} y", s / 31_557_600.0),
         _ => "never".to_owned(),
     }
 }
@@ -274,6 +275,7 @@ mod tests {
             (86_400.0, "24 h 0 min"),
             (1.8e6, "20 d 20 h"),
             (1e9, "31.7 y"),
+            (1e20, "3.2e12 y"),
             (f64::INFINITY, "never"),
         ] {
             assert_eq!(span(seconds), shown, "{seconds}");

@@ -13,12 +13,11 @@ use std::path::Path;
 use std::sync::Once;
 
 use orcheck_format::{Error, Result};
-use orcheck_io::write_small;
+use orcheck_io::write_file;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::job::parent_and_name;
 use crate::output::{percent, span};
 
 static FONT: &[u8] = include_bytes!("picture/DejaVuSans.ttf");
@@ -38,6 +37,9 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(42, 154, 160),
 ];
 
+/// Steps of shares.
+const SHARES: [f64; 10] = [1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2];
+
 /// What an axis counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
@@ -45,8 +47,10 @@ pub enum Axis {
     Times,
     /// Seconds, evenly.
     Time,
-    /// Shares of 1.
+    /// Shares of 1, from 0 on.
     Share,
+    /// Shares of 1, from the least one that is shown.
+    PartOfShare,
     /// Whole numbers.
     Count,
 }
@@ -116,8 +120,7 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
             )));
         }
     };
-    let (parent, name) = parent_and_name(path)?;
-    write_small(parent.as_ref(), &name, &bytes)
+    write_file(path, &bytes).map_err(|error| error.at("--plot"))
 }
 
 fn png_of(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
@@ -325,12 +328,8 @@ impl Scale {
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
         match axis {
             Axis::Times => Self::of_times(low.max(1e-6), high.max(1e-6)),
-            Axis::Share => Self::even(
-                axis,
-                low.min(0.0),
-                high,
-                &[1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2],
-            ),
+            Axis::Share => Self::even(axis, low.min(0.0), high, &SHARES),
+            Axis::PartOfShare => Self::even(axis, low, high, &SHARES),
             Axis::Count => Self::even(axis, low, high, &[1.0, 2.0, 5.0]),
             Axis::Time => Self::even(
                 axis,
@@ -360,7 +359,7 @@ impl Scale {
         let ticks = (first..).map(|n| n as f64 * step);
         let named = |tick: f64| match axis {
             Axis::Times | Axis::Time => (tick, round_span(tick)),
-            Axis::Share => (tick, percent(tick).replace(".00", "")),
+            Axis::Share | Axis::PartOfShare => (tick, percent(tick).replace(".00", "")),
             Axis::Count => (tick, format!("{tick:.0}")),
         };
         let ticks = ticks.take_while(|&tick| tick <= high * (1.0 + 1e-9));

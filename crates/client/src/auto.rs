@@ -2,8 +2,9 @@
 //!
 //! How: each checkpoint gives what the program lost by it (the call, and the processor time of its flush shared by the
 //! processors of the node) and how long it took to be safe at all levels. The lower median of the last few of each, and of
-//! all ranks the largest, go into [`Single::best_s`]; the interval is that, but no shorter than the flush: a checkpoint that
-//! begins before the last one is safe makes the program wait.
+//! all ranks the largest, go into [`Single::best_s`]. While the last checkpoint is not safe the next one is not due, however
+//! short that interval: it would make the program wait. (When it is safe is seen at the next step only; so the time that took is told,
+//! and not computed with.)
 //!
 //! Invariants:
 //! 1. All ranks have the same interval: it is computed from agreed numbers alone.
@@ -32,6 +33,7 @@ pub struct Auto {
     /// The checkpoint whose flush is being measured.
     flushing: Option<Flushing>,
     kept: Option<Kept>,
+    complained: bool,
 }
 
 /// What all ranks agreed on.
@@ -64,6 +66,7 @@ impl Auto {
             safe_after_s: Recent::default(),
             flushing: None,
             kept: None,
+            complained: false,
         }
     }
 
@@ -119,16 +122,35 @@ impl Auto {
             mtbf_s: self.mtbf_s,
         };
         self.kept = Some(Kept {
-            interval_s: single.best_s().max(safe_after_s),
+            interval_s: single.best_s(),
             cost_s,
             safe_after_s,
         });
+    }
+
+    /// What is to be said once, if checkpoints cost more than the time between failures.
+    pub fn complaint(&mut self) -> Option<String> {
+        let cost_s = self.kept?.cost_s;
+        if cost_s < self.mtbf_s || std::mem::replace(&mut self.complained, true) {
+            return None;
+        }
+        Some(format!(
+            "a checkpoint costs {cost_s:.3} s, and something fails every {} s (mtbf_s, node_mtbf_s): the job will hardly get on",
+            self.mtbf_s
+        ))
     }
 
     /// The interval, once there was a checkpoint.
     #[must_use]
     pub fn kept(&self) -> Option<Kept> {
         self.kept
+    }
+
+    /// Whether one would be due so long after the last one, were that safe: then somebody has to look whether it ever will be.
+    #[must_use]
+    pub fn is_overdue(&self, since: Duration) -> bool {
+        let over = |kept: Kept| since.as_secs_f64() >= kept.interval_s;
+        self.flushing.is_some() && self.kept.is_none_or(over)
     }
 
     /// Whether a checkpoint is due so long after the last one.

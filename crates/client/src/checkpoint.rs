@@ -135,7 +135,7 @@ impl Session {
         self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
         self.stats.blocked_s = blocked_s;
-        let flush_cpu_ns = self.index().flush_cpu_ns(self.local);
+        let flush_cpu_ns = self.flush_cpu_ns_of_node();
         self.trigger.taken(step, blocked_s, flush_cpu_ns);
         self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
         staged

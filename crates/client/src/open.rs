@@ -45,7 +45,7 @@ use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
 use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
-use orcheck_io::machine::{cpuset, memory};
+use orcheck_io::machine::{cpuset, memory, online_processors};
 use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
@@ -301,9 +301,10 @@ pub(crate) fn open(
         }
     };
     let rest = threads.and_then(|threads| {
-        // Ranks that are bound to a processor each compute on as many as there are ranks.
+        // Ranks that are bound compute on as many as all of them have together.
         let of_node = layout.nodes[layout.node_of(rank) as usize].ranks.len();
-        let machine = (layout.nodes.len(), of_node.max(cpuset().len()));
+        let processors = (of_node * cpuset().len()).min(online_processors());
+        let machine = (layout.nodes.len(), processors);
         let trigger = Trigger::new(&options, machine, Arc::clone(&environment.clock))?;
         Ok((threads, trigger))
     });

@@ -471,7 +471,25 @@ impl Session {
             let kept = [kept.interval_s, kept.cost_s, kept.safe_after_s];
             self.index().set_interval(kept);
         }
+        let complaint = self.trigger.complaint();
+        self.warnings.extend(complaint.filter(|_| self.rank == 0));
         Ok(due)
+    }
+
+    /// Processor time of all CP-threads of this node, since the session opened.
+    pub(crate) fn flush_cpu_ns_of_node(&self) -> u64 {
+        let (index, node) = (
+            self.index(),
+            &self.layout.nodes[self.layout.node_of(self.rank) as usize],
+        );
+        let local = |rank: &u32| node.ranks.iter().position(|other| other == rank);
+        let of_writers = node
+            .writers
+            .iter()
+            .filter_map(|ranks| local(ranks.first()?));
+        of_writers
+            .map(|local| index.flush_cpu_ns(local as u32))
+            .sum()
     }
 
     /// Tells the triggers when the step that they measure is safe at all levels.
@@ -483,13 +501,16 @@ impl Session {
         let outcomes: Vec<Outcome> = (self.places.levels().into_iter())
             .map(|level| index.outcome(step, level))
             .collect();
-        let flush_cpu_ns = index.flush_cpu_ns(self.local);
+        let flush_cpu_ns = self.flush_cpu_ns_of_node();
         let lost = |outcome: &Outcome| matches!(outcome, Outcome::Lost(_));
         let safe = |outcome: &Outcome| *outcome == Outcome::Committed;
-        if outcomes.iter().any(lost) {
-            self.trigger.flushed(false, flush_cpu_ns);
-        } else if outcomes.iter().all(safe) {
+        if outcomes.iter().all(safe) {
             self.trigger.flushed(true, flush_cpu_ns);
+        } else if outcomes.iter().any(lost)
+            // Nobody says so where the engine ended: only the next checkpoint finds another one.
+            || self.trigger.is_overdue() && self.patience.check().is_err()
+        {
+            self.trigger.flushed(false, flush_cpu_ns);
         }
     }
 

@@ -328,11 +328,23 @@ impl Trigger {
         self.auto.as_ref().and_then(Auto::awaited)
     }
 
+    /// Whether a checkpoint waits for the awaited step alone.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        let since = || self.clock.now().saturating_sub(self.last_checkpoint);
+        (self.auto.as_ref()).is_some_and(|auto| auto.is_overdue(since()))
+    }
+
     /// The awaited step is safe at all levels, or never will be; `flush_cpu_ns`: processor time of flushes until now.
     pub fn flushed(&mut self, safe: bool, flush_cpu_ns: u64) {
         if let Some(auto) = &mut self.auto {
             auto.flushed(safe, self.clock.now(), flush_cpu_ns);
         }
+    }
+
+    /// What is to be said once of checkpoints that cost too much.
+    pub fn complaint(&mut self) -> Option<String> {
+        self.auto.as_mut().and_then(Auto::complaint)
     }
 
     /// The interval that is kept by `interval = "auto"`, and what it follows from.

@@ -1,8 +1,9 @@
-//! What the user hands in from outside: environment variables and configuration files.
+//! What the user hands in from outside, and gets back: environment variables, configuration files, and files that were asked for by name.
 //!
 //! Invariants
-//! 1. Nothing is ever written here, and no variable is ever set.
-//! 2. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8 text.
+//! 1. No variable is ever set.
+//! 2. What is written is there whole or not at all, and readable for whom the user's umask says.
+//! 3. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8 text.
 //!
 //! Faults survived: a FIFO or device where a file was named, a file of any size. Not here: what the text means.
 
@@ -10,7 +11,7 @@ use crate::dir::retry;
 use crate::error::rustix_error;
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -63,5 +64,28 @@ pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
         Error::invalid(format!(
             "{shown}: expected UTF-8 text, found something else at byte {at}"
         ))
+    })
+}
+
+/// Writes a file that the user named, or replaces it, by way of `PATH.tmp`.
+///
+/// # Errors
+/// What the file system says, with the path.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = Path::new(&temporary);
+    let written = std::fs::File::create(temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(temporary, path)
+    });
+    written.map_err(|error| {
+        // Best effort: the error that counts is the first one.
+        let _ = std::fs::remove_file(temporary);
+        crate::error::os_error(
+            error.raw_os_error().unwrap_or(0),
+            format_args!("write {}", path.display()),
+        )
     })
 }

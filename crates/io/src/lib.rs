@@ -69,7 +69,7 @@ pub use clock::{Clock, SystemClock};
 pub use conn::Conn;
 pub use device::Device;
 pub use dir::{Create, Dir, Entry, open_dir};
-pub use environment::{env_var, read_text};
+pub use environment::{env_var, read_text, write_file};
 pub use error::os_error;
 pub use file::{File, read_small, write_small};
 pub use gate::{Gate, Gates};

@@ -184,6 +184,15 @@ fn group_limit(group: &Path, second: bool) -> Option<(String, u64, u64)> {
 /// Bytes of the processor mask asked for: 65,536 processors.
 const MASK_WORDS: usize = 1024;
 
+/// How many processors the machine has, at least as many as this thread may run on.
+#[must_use]
+pub fn online_processors() -> usize {
+    let online = read_proc(Path::new("/sys/devices/system/cpu/online"));
+    online
+        .map_or(0, |text| parse_list(text.trim()).len())
+        .max(cpuset().len())
+}
+
 /// The processors that this thread may run on, ascending; processor 0 alone if the kernel does not say.
 #[must_use]
 #[allow(unsafe_code)]

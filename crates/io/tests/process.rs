@@ -3,7 +3,7 @@
 
 use orcheck_format::ErrorKind;
 use orcheck_io::testing::{Child, Ended, Scratch};
-use orcheck_io::{env_var, install_signal, read_text};
+use orcheck_io::{env_var, install_signal, read_text, write_file};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -128,4 +128,23 @@ fn scratch_directories_leave_nothing() {
     std::fs::write(path.join("x"), "y").unwrap();
     drop(scratch);
     assert!(!path.exists());
+}
+
+// Breaks if: an attempt that fails leaves its temporary file, or takes what was there.
+#[test]
+fn a_file_for_the_user_is_there_whole_or_not_at_all() {
+    let scratch = Scratch::new("user");
+    let path = scratch.path().join("plan.svg");
+    for text in ["first", "second and longer", "3"] {
+        write_file(&path, text.as_bytes()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+    let taken = scratch.path().join("taken.svg");
+    std::fs::create_dir(&taken).unwrap();
+    let error = write_file(&taken, b"text").unwrap_err();
+    assert!(error.message().contains("taken.svg"), "{error}");
+    let nowhere = write_file(&scratch.path().join("no/plan.svg"), b"text").unwrap_err();
+    assert!(nowhere.message().contains("no/plan.svg"), "{nowhere}");
+    let left = std::fs::read_dir(scratch.path()).unwrap().count();
+    assert_eq!(left, 2, "the file, and the directory that was in the way");
 }

@@ -1,10 +1,9 @@
 //! Advice: which levels of checkpoints a job on a machine is best served with, and how often it takes them.
 //!
-//! How: each way to keep checkpoints ([`Scheme`]) becomes levels: what a checkpoint costs the program, when it has reached each
+//! How: each way to keep checkpoints ([`Way`]) becomes levels: what a checkpoint costs the program, when it has reached each
 //! level, how long a restart from there takes, and how often something fails that needs it. [`Levels`] says how often to take
-//! checkpoints then, and what is left of the time. A checkpoint goes to all levels of its scheme, as those of Orcheck do. What no
-//! level survives begins the work anew: T without such failures takes (1/λ + R) (e^(λT) − 1) with them, Daly's expected time of
-//! one segment.
+//! checkpoints then, and what is left of the time. A checkpoint goes to all levels of its way, as those of Orcheck do. What no
+//! level survives begins the work anew, as one segment of Daly's model does ([`Single::expected_s`]).
 //!
 //! | quantity | is |
 //! | --- | --- |
@@ -16,13 +15,13 @@
 //! Invariants:
 //! 1. Every failure is of exactly one level, the lowest that survives it, or of none; they add up.
 //!
-//! Assumed: replicas of nodes that fail together lie elsewhere (option `topology`); a rate that all share is the job's, but for what
-//! its links carry.
+//! Assumed: replicas of nodes that fail together lie elsewhere (option `topology`), or where the job has too few such nodes their loss
+//! needs the file system; a rate that all share is the job's, but for what its links carry.
 //!
 //! Not here: levels of which each has an interval of its own (`levels.rs`), what a machine is like (presets of the command line).
 
-use crate::interval::TIMES_S;
-use crate::levels::{Level, Levels, Recommended};
+use crate::interval::{Single, TIMES_S};
+use crate::levels::{Level, Levels, Pattern, Recommended};
 use crate::survival::{Redundancy, Setup};
 use crate::within;
 use orcheck_format::{Error, Result};
@@ -31,7 +30,7 @@ use orcheck_format::{Error, Result};
 pub const REPLICAS_MAX: u32 = 3;
 /// Most losses beside a first one that are looked at; where more are to be expected nothing is taken to survive.
 const FURTHER_LOSSES: u32 = 500;
-/// Less of all the time is not worth another scheme, with more parts: of two that are as good, the simpler one.
+/// Less of all the time is not worth another way, with more parts: of two that are as good, the simpler one.
 const WORTH: f64 = 1e-4;
 
 /// Rates of a place that keeps checkpoints, bytes/s.
@@ -90,7 +89,7 @@ pub struct Task {
 
 /// A way to keep checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
+pub enum Way {
     /// The program writes to the file system, and waits.
     Program,
     /// Level `global` alone.
@@ -109,11 +108,11 @@ pub enum Scheme {
     },
 }
 
-/// A scheme for a job, and what it comes to.
+/// A way for a job, and what it comes to.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// The scheme.
-    pub scheme: Scheme,
+    /// The way.
+    pub way: Way,
     /// Its levels, without those that nothing needs.
     pub levels: Levels,
     /// Their names.
@@ -126,18 +125,47 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The share of the time that computes what counts.
+    /// The share of the time that computes what counts: with checkpoints, or without where that is better.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
-        let Ok(found) = &self.found else {
-            return 0.0;
+        let found = self.found.as_ref().ok();
+        let with = found.and_then(|found| self.efficiency_at(found.pattern.interval_s));
+        with.unwrap_or(0.0).max(self.efficiency_without())
+    }
+
+    /// The same with checkpoints after so much computing; `None` for an interval in which a level is not reached.
+    #[must_use]
+    pub fn efficiency_at(&self, interval_s: f64) -> Option<f64> {
+        let pattern = Pattern {
+            interval_s,
+            every: vec![1; self.levels.0.len()],
         };
-        if self.anew_mtbf_s.is_infinite() {
-            return found.efficiency;
+        let of_levels = self.levels.efficiency(&pattern).ok()?;
+        match self.anew_mtbf_s.is_finite() {
+            true => Some(self.anew(self.task.work_s / of_levels, self.anew_mtbf_s)),
+            false => Some(of_levels),
         }
-        let (work_s, mtbf_s) = (self.task.work_s, self.anew_mtbf_s);
-        let undisturbed_s = work_s / found.efficiency;
-        work_s / ((mtbf_s + self.task.relaunch_s) * (undisturbed_s / mtbf_s).exp_m1())
+    }
+
+    /// The same where no checkpoint is taken.
+    fn efficiency_without(&self) -> f64 {
+        self.anew(self.task.work_s, self.mtbf_s())
+    }
+
+    /// The share of the time that is work where `undisturbed_s` begin anew with each failure.
+    fn anew(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
+        let segment = Single {
+            checkpoint_s: 0.0,
+            restart_s: self.task.relaunch_s,
+            mtbf_s,
+        };
+        self.task.work_s / segment.expected_s(undisturbed_s, undisturbed_s)
+    }
+
+    /// Whether the work is done sooner without checkpoints.
+    #[must_use]
+    pub fn is_without(&self) -> bool {
+        self.efficiency() <= self.efficiency_without()
     }
 
     /// Mean time between failures of the job, seconds.
@@ -187,7 +215,7 @@ impl Machine {
         )
     }
 
-    /// Every scheme that this machine has the parts for, in the order of what it takes.
+    /// Every way that this machine has the parts for, in the order of what it takes.
     ///
     /// # Errors
     /// As [`Self::check`]; Invalid for a job of no nodes, of nothing to keep, or to which nothing happens.
@@ -207,23 +235,24 @@ impl Machine {
                 "nothing ever fails: expected a mean time between failures",
             ));
         }
-        let mut schemes = vec![Scheme::Program, Scheme::Global];
+        let mut ways = vec![Way::Program, Way::Global];
         if self.disk.is_some() {
             // What is on the node alone helps where processes fail and nodes do not.
             if self.failing.process_mtbf_s.is_finite() {
-                schemes.push(Scheme::Node);
+                ways.push(Way::Node);
             }
             for replicas in 1..=REPLICAS_MAX {
-                if self.setup(task, replicas).check().is_ok() {
-                    schemes.push(Scheme::PeersAlone { replicas });
-                    schemes.push(Scheme::Peers { replicas });
+                if self.setups(task, replicas).0.check().is_err() {
+                    continue;
                 }
+                // Nobody knows what would be lost without the file system where nobody knows how often the system fails.
+                if self.failing.system_mtbf_s.is_finite() {
+                    ways.push(Way::PeersAlone { replicas });
+                }
+                ways.push(Way::Peers { replicas });
             }
         }
-        schemes
-            .into_iter()
-            .map(|scheme| self.choice(task, scheme))
-            .collect()
+        ways.into_iter().map(|way| self.choice(task, way)).collect()
     }
 
     /// Failures a second of the job's processes, its nodes, what fails together, and the system.
@@ -238,23 +267,44 @@ impl Machine {
         ]
     }
 
-    /// Replicas as they lie: away from what fails together, where something does.
-    fn setup(&self, task: &Task, replicas: u32) -> Setup {
+    /// Replicas as they lie, and what is lost with them: nodes one by one, and those that fail together, where they can be kept away
+    /// from those.
+    fn setups(&self, task: &Task, replicas: u32) -> (Setup, Option<Setup>) {
+        let redundancy = Redundancy::Random { replicas };
+        let alone = Setup::alone(task.nodes, redundancy);
         let (of_unit, unit_mtbf_s) = self.failing.together;
-        let together = if unit_mtbf_s.is_finite() {
-            of_unit.clamp(1, task.nodes)
-        } else {
-            1
+        let together = Setup {
+            together: of_unit.clamp(1, task.nodes),
+            ..alone
         };
-        Setup {
-            nodes: task.nodes,
-            together,
-            apart: true,
-            redundancy: Redundancy::Random { replicas },
-        }
+        let apart = unit_mtbf_s.is_finite() && together.check().is_ok();
+        // Where a part of the nodes is left over, as if it were whole.
+        let whole = Setup {
+            nodes: together.units() * together.together,
+            ..together
+        };
+        (alone, apart.then_some(whole))
     }
 
-    fn choice(&self, task: &Task, scheme: Scheme) -> Result<Choice> {
+    /// Failures a second that replicas survive, of nodes and of what fails together, when lost replicas are made anew within `open_s`.
+    fn survived(&self, task: &Task, replicas: u32, open_s: f64) -> Result<f64> {
+        let [_, node, together, _] = self.rates(task);
+        let (alone, apart) = self.setups(task, replicas);
+        let of_nodes = node * survived(&alone, node * open_s)?;
+        let Some(apart) = apart else {
+            return Ok(of_nodes);
+        };
+        // A node and a switch at which it is not: with one replica, that of the node may be there, or those of nodes there on it.
+        let (unit, nodes) = (f64::from(apart.together), f64::from(apart.nodes));
+        let both = match replicas {
+            1 => (2.0 * unit / (nodes - unit)).min(1.0),
+            _ => 0.0,
+        };
+        let of_units = together * survived(&apart, together * open_s)?;
+        Ok(of_nodes * (-together * open_s * both).exp() + of_units * (-node * open_s * both).exp())
+    }
+
+    fn choice(&self, task: &Task, way: Way) -> Result<Choice> {
         let [process, node, together, system] = self.rates(task);
         let bytes = task.node_bytes;
         let (nodes, total) = (
@@ -265,19 +315,19 @@ impl Machine {
         let written_s = total / self.shared.write_bytes_per_s.min(links);
         let from_shared_s = task.relaunch_s + total / self.shared.read_bytes_per_s.min(links);
         // Places that a node's part goes to, the time until it has reached the lower level, and the restart from there.
-        let (places, below) = match (scheme, self.disk) {
-            (Scheme::Node, Some(disk)) => {
+        let (places, below) = match (way, self.disk) {
+            (Way::Node, Some(disk)) => {
                 let restart_s = task.relaunch_s + bytes / disk.read_bytes_per_s;
                 (2, Some((bytes / disk.write_bytes_per_s, restart_s)))
             }
-            (Scheme::Peers { replicas } | Scheme::PeersAlone { replicas }, Some(disk)) => {
+            (Way::Peers { replicas } | Way::PeersAlone { replicas }, Some(disk)) => {
                 let copies = f64::from(replicas);
                 // Every node stores its own part, and as many bytes of others as it sends.
                 let after_s = bytes * (1.0 + copies) / disk.write_bytes_per_s
                     + bytes * copies / self.network_bytes_per_s;
                 let from_another = disk.read_bytes_per_s.min(self.network_bytes_per_s);
                 let restart_s = task.relaunch_s + bytes / from_another;
-                let alone = matches!(scheme, Scheme::PeersAlone { .. });
+                let alone = matches!(way, Way::PeersAlone { .. });
                 let places = 1 + replicas + u32::from(!alone);
                 (places, Some((after_s, restart_s)))
             }
@@ -290,12 +340,10 @@ impl Machine {
         let mut names = Vec::new();
         let mut above = process + node + together + system;
         if let Some((after_s, restart_s)) = below {
-            let (name, kept) = match scheme {
-                Scheme::Peers { replicas } | Scheme::PeersAlone { replicas } => {
-                    let setup = self.setup(task, replicas);
+            let (name, kept) = match way {
+                Way::Peers { replicas } | Way::PeersAlone { replicas } => {
                     let open_s = restart_s + 2.0 * after_s + beside_s;
-                    let lost = node + together;
-                    ("peers", process + lost * survived(&setup, lost * open_s)?)
+                    ("peers", process + self.survived(task, replicas, open_s)?)
                 }
                 _ => ("node", process),
             };
@@ -311,10 +359,10 @@ impl Machine {
         // What is left of sums is rounding.
         let all = process + node + together + system;
         let above_mtbf_s = 1.0 / if above > 1e-12 * all { above } else { 0.0 };
-        let alone = matches!(scheme, Scheme::PeersAlone { .. });
+        let alone = matches!(way, Way::PeersAlone { .. });
         if !alone {
-            let (checkpoint_s, after_s) = match scheme {
-                Scheme::Program => (written_s, 0.0),
+            let (checkpoint_s, after_s) = match way {
+                Way::Program => (written_s, 0.0),
                 _ => (beside_s, written_s),
             };
             let below_s = levels
@@ -334,7 +382,7 @@ impl Machine {
             false => levels.recommend_together(),
         };
         Ok(Choice {
-            scheme,
+            way,
             levels,
             names,
             found,
@@ -354,22 +402,18 @@ fn survived(setup: &Setup, expected: f64) -> Result<f64> {
         if further > 0 {
             chance *= expected / f64::from(further);
         }
-        // Where a part of the nodes is left over, as if it were whole.
         let lost = (1 + further).min(setup.units());
-        let whole = Setup {
-            nodes: setup.units() * setup.together,
-            ..*setup
-        };
-        survived += chance * whole.exact(lost)?.unwrap_or(0.0);
+        survived += chance * setup.exact(lost)?.unwrap_or(0.0);
     }
     Ok(survived)
 }
 
-/// The number of the choice to take: of those that are as good as the best, the simplest.
+/// The number of the choice to take: of those that are as good as the best, the simplest with Orcheck, and without it only if
+/// that is better.
 #[must_use]
 pub fn best(choices: &[Choice]) -> Option<usize> {
     let most = choices.iter().map(Choice::efficiency).fold(0.0, f64::max);
-    choices
-        .iter()
-        .position(|choice| most > WORTH && choice.efficiency() >= most - WORTH)
+    let good = |choice: &Choice| most > WORTH && choice.efficiency() >= most - WORTH;
+    let with = |choice: &Choice| choice.way != Way::Program && good(choice);
+    (choices.iter().position(with)).or_else(|| choices.iter().position(good))
 }

@@ -131,7 +131,7 @@ impl Levels {
     /// or with which the job never gets on.
     pub fn efficiency(&self, pattern: &Pattern) -> Result<f64> {
         self.check()?;
-        self.check_pattern(pattern)?;
+        self.check_pattern(pattern, PATTERN_MAX)?;
         self.efficiency_of(pattern)
     }
 
@@ -141,7 +141,7 @@ impl Levels {
         Ok(f64::from(pattern.period()) * pattern.interval_s / total_s)
     }
 
-    pub(crate) fn check_pattern(&self, pattern: &Pattern) -> Result<()> {
+    pub(crate) fn check_pattern(&self, pattern: &Pattern, most: u32) -> Result<()> {
         within(
             "interval, seconds",
             pattern.interval_s,
@@ -155,10 +155,10 @@ impl Levels {
         if pattern.every.len() != self.0.len()
             || pattern.every.first() != Some(&1)
             || !multiples
-            || pattern.period() > PATTERN_MAX
+            || pattern.period() > most
         {
             return Err(Error::invalid(format!(
-                "pattern {:?}: expected a number for each of {} levels, from 1 on, each a multiple of the one before, at most {PATTERN_MAX}",
+                "pattern {:?}: expected a number for each of {} levels, from 1 on, each a multiple of the one before, at most {most}",
                 pattern.every,
                 self.0.len()
             )));

@@ -1,6 +1,6 @@
 //! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn by chance, and common sense.
 
-use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Scheme, Task, best};
+use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
 use orcheck_plan::interval::Single;
 use orcheck_plan::levels::{Level, Levels, Pattern};
 use orcheck_plan::life::{Failures, Job};
@@ -42,9 +42,9 @@ fn task() -> Task {
     }
 }
 
-fn of(choices: &[Choice], scheme: Scheme) -> &Choice {
-    let found = choices.iter().find(|choice| choice.scheme == scheme);
-    found.expect("the scheme is offered")
+fn of(choices: &[Choice], way: Way) -> &Choice {
+    let found = choices.iter().find(|choice| choice.way == way);
+    found.expect("the way is offered")
 }
 
 fn close(found: f64, expected: f64) -> bool {
@@ -67,14 +67,14 @@ fn assert_level(level: &Level, [checkpoint_s, safe_after_s, restart_s, rate_a_da
 fn levels_are_those_worked_out_by_hand() {
     let choices = machine().choices(&task()).unwrap();
     // A day: 0.1 failures of processes, 0.05 of nodes, 0.01 of ten nodes together, 0.02 of the system.
-    let program = of(&choices, Scheme::Program);
+    let program = of(&choices, Way::Program);
     assert_level(&program.levels.0[0], [100.0, 0.0, 80.0, 0.18]);
-    let global = of(&choices, Scheme::Global);
+    let global = of(&choices, Way::Global);
     assert_level(&global.levels.0[0], [1.0, 100.0, 80.0, 0.18]);
-    let node = of(&choices, Scheme::Node);
+    let node = of(&choices, Way::Node);
     assert_level(&node.levels.0[0], [2.0, 5.0, 32.0, 0.1]);
     assert_level(&node.levels.0[1], [2.0, 105.0, 80.0, 0.08]);
-    let peers = of(&choices, Scheme::Peers { replicas: 1 });
+    let peers = of(&choices, Way::Peers { replicas: 1 });
     assert_eq!(peers.names, ["peers", "global"]);
     // Almost all of 0.1 + 0.05 + 0.01: a second loss soon after the first needs the file system.
     let level = peers.levels.0[0];
@@ -87,7 +87,7 @@ fn levels_are_those_worked_out_by_hand() {
     assert!(kept < 0.16 && kept > 0.159_99, "{kept}");
     let left = DAY_S / peers.levels.0[1].mtbf_s;
     assert!(close(kept + left, 0.18), "{left}");
-    let alone = of(&choices, Scheme::PeersAlone { replicas: 2 });
+    let alone = of(&choices, Way::PeersAlone { replicas: 2 });
     assert_eq!(alone.names, ["peers"]);
     assert!(
         close(alone.levels.0[0].checkpoint_s, 3.0),
@@ -105,7 +105,7 @@ fn levels_are_those_worked_out_by_hand() {
 #[test]
 fn every_scheme_meets_all_failures() {
     for choice in machine().choices(&task()).unwrap() {
-        assert!(close(DAY_S / choice.mtbf_s(), 0.18), "{:?}", choice.scheme);
+        assert!(close(DAY_S / choice.mtbf_s(), 0.18), "{:?}", choice.way);
     }
 }
 
@@ -117,7 +117,7 @@ fn a_program_that_writes_itself_is_the_textbook_case() {
         restart_s: 80.0,
         mtbf_s: DAY_S / 0.18,
     };
-    let found = of(&choices, Scheme::Program).found.as_ref().unwrap();
+    let found = of(&choices, Way::Program).found.as_ref().unwrap();
     assert!((found.pattern.interval_s / single.best_s() - 1.0).abs() < 1e-3);
     assert!(close(
         found.efficiency,
@@ -132,7 +132,7 @@ fn work_that_may_begin_anew_takes_as_long_as_runs_do() {
     machine.failing.system_mtbf_s = 20.0 * DAY_S;
     let task = task();
     let choices = machine.choices(&task).unwrap();
-    let choice = of(&choices, Scheme::PeersAlone { replicas: 2 });
+    let choice = of(&choices, Way::PeersAlone { replicas: 2 });
     let found = choice.found.as_ref().unwrap();
     let below = choice.levels.0[0];
     let anew = Level {
@@ -169,29 +169,26 @@ fn work_that_may_begin_anew_takes_as_long_as_runs_do() {
 fn without_a_disk_or_enough_nodes_there_are_no_replicas() {
     let mut diskless = machine();
     diskless.disk = None;
-    let schemes: Vec<Scheme> = diskless
+    let ways: Vec<Way> = diskless
         .choices(&task())
         .unwrap()
         .iter()
-        .map(|c| c.scheme)
+        .map(|c| c.way)
         .collect();
-    assert_eq!(schemes, [Scheme::Program, Scheme::Global]);
-    // Ten nodes fail together: one such group has nobody to give copies to.
-    let few = Task {
-        nodes: 10,
-        ..task()
-    };
+    assert_eq!(ways, [Way::Program, Way::Global]);
+    // One node has nobody to give replicas to.
+    let few = Task { nodes: 1, ..task() };
     let choices = machine().choices(&few).unwrap();
     assert!(
         !choices
             .iter()
-            .any(|choice| matches!(choice.scheme, Scheme::Peers { .. }))
+            .any(|choice| matches!(choice.way, Way::Peers { .. }))
     );
     // Where processes alone never fail, what is on the node alone is of no use.
     let mut steady = machine();
     steady.failing.process_mtbf_s = NEVER;
     let choices = steady.choices(&task()).unwrap();
-    assert!(!choices.iter().any(|choice| choice.scheme == Scheme::Node));
+    assert!(!choices.iter().any(|choice| choice.way == Way::Node));
 }
 
 // Breaks if: the levels do not make a difference where they are made for.
@@ -206,9 +203,9 @@ fn a_slow_file_system_makes_replicas_worth_it() {
     let choices = slow.choices(&task()).unwrap();
     let at = best(&choices).unwrap();
     assert!(
-        matches!(choices[at].scheme, Scheme::Peers { .. }),
+        matches!(choices[at].way, Way::Peers { .. }),
         "{:?}",
-        choices[at].scheme
+        choices[at].way
     );
     // With a fast one and hardly a failure nothing more than that is recommended.
     let mut calm = machine();
@@ -223,7 +220,7 @@ fn a_slow_file_system_makes_replicas_worth_it() {
         read_bytes_per_s: 1e13,
     };
     let choices = calm.choices(&task()).unwrap();
-    assert_eq!(choices[best(&choices).unwrap()].scheme, Scheme::Program);
+    assert_eq!(choices[best(&choices).unwrap()].way, Way::Global);
 }
 
 #[test]
@@ -278,7 +275,7 @@ fn nonsense_is_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    // Breaks if: a better machine, or fewer failures, are worse for any scheme.
+    // Breaks if: a better machine, or fewer failures, are worse for any way.
     #[test]
     fn what_is_better_never_makes_it_worse(
         nodes in 2u32..3000, gb in 0.1f64..200.0, node_days in 50.0f64..5000.0, shared in 1.0f64..2000.0, better in 1.1f64..10.0,
@@ -294,11 +291,56 @@ proptest! {
         let before = worse.choices(&task).unwrap();
         for changed in [faster, steadier] {
             for (before, after) in before.iter().zip(&changed.choices(&task).unwrap()) {
-                prop_assert_eq!(before.scheme, after.scheme);
+                prop_assert_eq!(before.way, after.way);
                 let (before, after) = (before.efficiency(), after.efficiency());
                 prop_assert!(after >= before * (1.0 - 1e-6), "{} and {}", before, after);
                 prop_assert!((0.0..=1.0).contains(&after));
             }
         }
     }
+}
+
+// Breaks if: the loss of a node counts as that of all that could fail with it, or replicas vanish where a job has few switches.
+#[test]
+fn nodes_and_switches_are_lost_each_by_themselves() {
+    let kept = |together| {
+        let mut machine = machine();
+        machine.failing.together = together;
+        let choices = machine.choices(&task()).unwrap();
+        let peers = of(&choices, Way::Peers { replicas: 1 });
+        1.0 / peers.levels.0[0].mtbf_s
+    };
+    // Switches that all but never fail change nothing.
+    let alone = kept((1, NEVER));
+    for size in [2, 30, 50, 51, 100] {
+        let with = kept((size, 1e12));
+        assert!(
+            (with / alone - 1.0).abs() < 1e-4,
+            "{size}: {with} and {alone}"
+        );
+    }
+    // Those that fail need the file system where replicas cannot be kept away from them.
+    let of_switches = kept((50, 1000.0 * DAY_S)) - alone;
+    assert!(
+        (of_switches * DAY_S / 0.002 - 1.0).abs() < 0.01,
+        "{of_switches}"
+    );
+    assert!((kept((51, 1000.0 * DAY_S)) / alone - 1.0).abs() < 1e-4);
+}
+
+// Breaks if: work that is shorter than an interval is told to need parts of checkpoints.
+#[test]
+fn short_work_is_done_without_checkpoints() {
+    let short = Task {
+        work_s: 60.0,
+        ..task()
+    };
+    for choice in machine().choices(&short).unwrap() {
+        assert!(choice.is_without(), "{:?}", choice.way);
+        let mtbf_s = DAY_S / 0.18;
+        let expected = 60.0 / (mtbf_s * (30.0 / mtbf_s).exp() * (60.0 / mtbf_s).exp_m1());
+        assert!(close(choice.efficiency(), expected), "{:?}", choice.way);
+    }
+    let long = machine().choices(&task()).unwrap();
+    assert!(long.iter().all(|choice| !choice.is_without()));
 }

@@ -36,20 +36,17 @@ pub struct AdviceArgs {
 impl AdviceArgs {
     /// Refuses figures before a command that does not take them.
     pub fn refuse(&self, command: &str) -> orcheck_format::Result<()> {
-        let set = |value: serde_json::Result<serde_json::Value>| {
-            let value = value.unwrap_or_default();
-            let fields = value.as_object().into_iter().flatten();
-            fields.filter(|(_, value)| !value.is_null()).count()
-        };
+        let set =
+            |figures: Result<toml::Table, _>| figures.is_ok_and(|figures| !figures.is_empty());
         let figures =
-            set(serde_json::to_value(&self.job)) + set(serde_json::to_value(&self.machine));
+            set(toml::Table::try_from(&self.job)) || set(toml::Table::try_from(&self.machine));
         let others = [
             self.preset.is_some(),
             self.presets,
             self.from.is_some(),
             self.plot.is_some(),
         ];
-        if figures == 0 && !others.contains(&true) {
+        if !figures && !others.contains(&true) {
             return Ok(());
         }
         Err(orcheck_format::Error::invalid(format!(
@@ -64,10 +61,10 @@ impl AdviceArgs {
 #[command(next_help_heading = "The job")]
 pub struct JobFigures {
     /// Nodes of the job; default: the machine's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
     pub nodes: Option<u32>,
     /// Ranks on each node, for --rank-gb
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
     pub ranks_per_node: Option<u32>,
     /// GB (10^9 bytes) of one node's part of a checkpoint
     #[arg(long, value_name = "GB", allow_hyphen_values = true)]
@@ -76,7 +73,6 @@ pub struct JobFigures {
     #[arg(
         long,
         value_name = "GB",
-        requires = "ranks_per_node",
         conflicts_with = "node_gb",
         allow_hyphen_values = true
     )]
@@ -100,8 +96,7 @@ pub struct JobFigures {
 #[command(next_help_heading = "The machine (of one node unless said)")]
 pub struct MachineFigures {
     /// Nodes of the machine
-    #[arg(long = "machine-nodes", value_name = "N")]
-    #[serde(rename = "nodes")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
     pub machine_nodes: Option<u32>,
     /// GB of memory
     #[arg(long, value_name = "GB", allow_hyphen_values = true)]
@@ -119,12 +114,7 @@ pub struct MachineFigures {
     #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
     pub disk_write_gb_s: Option<f64>,
     /// GB/s read from it; default: as written
-    #[arg(
-        long,
-        value_name = "GB/S",
-        requires = "disk_write_gb_s",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
     pub disk_read_gb_s: Option<f64>,
     /// GB/s of the network, each way
     #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
@@ -136,24 +126,42 @@ pub struct MachineFigures {
     #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
     pub shared_read_gb_s: Option<f64>,
     /// Mean time between failures of one node, with what it had
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub node_mtbf: Option<f64>,
-    /// Mean time between failures of the program on one node, which stays; default: never
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Mean time between failures of the program on one node, which stays; default: never, and 'never' takes back what a preset says
+    #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub process_mtbf: Option<f64>,
     /// Nodes that fail together, such as those at one switch
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
     pub together: Option<u32>,
     /// Mean time between failures of one such switch; default: never
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub together_mtbf: Option<f64>,
     /// Mean time between failures of the whole machine at once; default: never
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub system_mtbf: Option<f64>,
+}
+
+/// A whole number above 0.
+fn whole(text: &str) -> Result<u32, String> {
+    let found = text
+        .trim()
+        .parse::<u32>()
+        .ok()
+        .filter(|&found| (1..=10_000_000).contains(&found));
+    found.ok_or_else(|| "expected a whole number from 1 to 10000000".to_owned())
+}
+
+/// A time, or never.
+fn mtbf(text: &str) -> Result<f64, String> {
+    match text.trim() {
+        "never" => Ok(f64::INFINITY),
+        text => time_or_none(text).map_err(|error| format!("{error}, or never")),
+    }
 }
 
 /// A time as flags have it, or a number of seconds.
@@ -166,9 +174,7 @@ fn of_file<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> 
         None(()),
     }
     match Time::deserialize(from)? {
-        Time::Text(text) => time_or_none(&text)
-            .map(Some)
-            .map_err(serde::de::Error::custom),
+        Time::Text(text) => mtbf(&text).map(Some).map_err(serde::de::Error::custom),
         Time::Seconds(seconds) => Ok(Some(seconds)),
         Time::None(()) => Ok(None),
     }

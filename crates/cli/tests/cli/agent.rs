@@ -35,7 +35,11 @@ fn started(scratch: &Scratch, node: &str, linger: &str) -> Child {
 
 /// Agents whose command line names this directory: number and command line.
 fn processes(scratch: &Scratch) -> Vec<(u32, String)> {
-    let dir = scratch.path().display().to_string();
+    agents_with(&scratch.path().display().to_string())
+}
+
+/// Agents with this argument: number and command line.
+fn agents_with(argument: &str) -> Vec<(u32, String)> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let lines = numbers.filter_map(|pid: u32| {
@@ -43,7 +47,7 @@ fn processes(scratch: &Scratch) -> Vec<(u32, String)> {
         Some((pid, line.ok()?))
     });
     lines
-        .filter(|(_, line)| line.contains(&format!("{dir}\0")) && line.contains("agent"))
+        .filter(|(_, line)| line.contains(&format!("{argument}\0")) && line.contains("agent"))
         .collect()
 }
 
@@ -213,6 +217,35 @@ fn status_shows_the_interval_that_a_job_keeps() {
     });
     let shown = crate::answer(&ask[1..]).stdout;
     assert!(shown.contains("interval"), "{shown}");
+    drop(program);
+    assert_eq!(
+        crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,
+        0
+    );
+}
+
+// Breaks if: the next checkpoint waits for one that nobody flushes any more.
+#[test]
+fn an_interval_goes_on_when_the_agent_is_killed_in_a_flush() {
+    let scratch = Scratch::new();
+    let job = format!("killed-{}", std::process::id());
+    let options = format!(
+        "global = '{}'\nagent = 'start'\nagent_program = '{}'\nnode_name = 'here'\npool = '4 MiB'\nchunk = '64 KiB'\n\
+         interval = 'auto'\nmtbf_s = 1\n",
+        scratch.dir("pfs").display(),
+        env!("CARGO_BIN_EXE_orcheck")
+    );
+    let mut program = Running::start("tells", &job, &options);
+    program.wait_for("ready");
+    let (number, _) = agents_with(&job)[0];
+    let agent = rustix::process::Pid::from_raw(number as i32).unwrap();
+    let send = |signal| rustix::process::kill_process(agent, signal).unwrap();
+    // It stages without the agent, which then never writes.
+    send(rustix::process::Signal::STOP);
+    program.go_on();
+    program.wait_for("taken");
+    send(rustix::process::Signal::KILL);
+    program.wait_for("taken");
     drop(program);
     assert_eq!(
         crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,

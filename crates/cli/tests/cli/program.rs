@@ -120,6 +120,19 @@ fn program() {
             session.close(LONG).unwrap();
             say(&format!("stopped {step}"));
         }
+        // Tells of every checkpoint that was due, and begins when it is told to.
+        "tells" => {
+            let _ = std::io::stdin().read(&mut [0]);
+            while !session.should_stop() {
+                step += 1;
+                if session.due(step).unwrap() {
+                    session.checkpoint(step).unwrap();
+                    say(&format!("taken {step}"));
+                }
+                assert!(begin.elapsed() < LONG, "nobody ended it");
+                std::thread::yield_now();
+            }
+        }
         "ends" => session.close(LONG).unwrap(),
         "holds" => {
             session.checkpoint(step + 1).unwrap();

@@ -352,14 +352,58 @@ fn the_interval_follows_from_what_checkpoints_cost() {
 
 // Breaks if: checkpoints begin before the last one is safe, and the program waits for it.
 #[test]
-fn the_interval_is_no_shorter_than_a_flush() {
-    let (apart, kept_s) = kept_by(
-        "interval = 'auto'\nmtbf_s = 1000.0",
-        5000,
-        (|_| 0.1, 300.0, 0.0),
+fn no_checkpoint_is_due_before_the_last_one_is_safe() {
+    let options = "interval = 'auto'\nmtbf_s = 1000.0";
+    let (apart, kept_s) = kept_by(options, 5000, (|_| 0.1, 300.0, 0.0));
+    assert!(kept_s < 20.0, "{kept_s}");
+    assert!(
+        apart[1..].iter().all(|&s| (300.0..=302.0).contains(&s)),
+        "{apart:?}"
     );
-    assert!((300.0..=302.0).contains(&kept_s), "{kept_s}");
-    assert!(apart[3..].iter().all(|&s| s >= 300.0), "{apart:?}");
+}
+
+// Breaks if: what takes until a step ends is taken for the time of a flush, and steps are left out.
+#[test]
+fn with_long_steps_every_one_is_followed_by_a_checkpoint() {
+    let clock = Hand::at(0.0);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
+    let mut trigger = trigger("interval = 'auto'\nmtbf_s = 3000.0", &clock);
+    let mut taken = 0;
+    for step in 1..=50 {
+        // Ten minutes, now a little more and now a little less; a flush takes seconds of that.
+        clock.forward(600.0 + 30.0 * f64::from(step % 5) - 60.0);
+        trigger.flushed(true, 0);
+        if trigger
+            .due(&mut collective, u64::from(step as u32))
+            .unwrap()
+        {
+            clock.forward(2.0);
+            trigger.taken(step as u64, 2.0, 0);
+            taken += 1;
+        }
+    }
+    assert!(taken >= 49, "{taken} of 50");
+}
+
+// Breaks if: a job that cannot get on is not told so, or with every step.
+#[test]
+fn checkpoints_that_cost_more_than_the_time_between_failures_are_named_once() {
+    let clock = Hand::at(0.0);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
+    let mut trigger = trigger("interval = 'auto'\nmtbf_s = 10.0", &clock);
+    let mut said = Vec::new();
+    for step in 1..=50 {
+        clock.forward(1.0);
+        if trigger.due(&mut collective, step).unwrap() {
+            trigger.taken(step, 20.0, 0);
+        }
+        said.extend(trigger.complaint());
+    }
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("20.000 s") && said[0].contains("every 10 s"),
+        "{said:?}"
+    );
 }
 
 // Breaks if: a rank keeps an interval of its own.

@@ -3,11 +3,12 @@
 //! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_plan::advice`), pictures (`pictures.rs`).
 
 use orcheck_format::{Error, Result};
-use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Scheme, Task, best};
+use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
+use orcheck_plan::levels::Level;
 use orcheck_plan::survival::{Redundancy, Setup};
 use serde_json::{Value, json};
 
-use super::figures::{Figures, flag, presets};
+use super::figures::{Figures, flag, is_time, presets};
 use super::pictures;
 use crate::args::AdviceArgs;
 use crate::exit;
@@ -26,12 +27,7 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     let work_s = figures.known("work");
     let choices = machine.choices(&task)?;
     let Some(at) = best(&choices) else {
-        let error = Error::invalid(
-            "failures come so often that the job never gets on, whichever way checkpoints are kept",
-        );
-        return Err(error
-            .next("take fewer nodes, or less time to start the program")
-            .into());
+        return Err(hopeless(&choices).into());
     };
     let mut text = words(&choices, at, work_s);
     let options = options(&choices[at], &machine, &task);
@@ -52,7 +48,10 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     }
     let drawn = args.plot.as_deref();
     if let Some(path) = drawn {
-        pictures::advice(path, &choices, at, &machine, &task, work_s)?;
+        if pictures::advice(path, &choices, at, &machine, &task, work_s)? {
+            warnings
+                .push("runs with too many checkpoints to follow are not in the picture".to_owned());
+        }
         warnings.push(format!("picture written: {}", path.display()));
     }
     let documents: Vec<Value> = choices
@@ -115,57 +114,66 @@ fn of(figures: &Figures) -> (Machine, Task) {
     (machine, task)
 }
 
-/// What a scheme is called.
-pub fn name_of(scheme: Scheme) -> String {
-    match scheme {
-        Scheme::Program => "program, global".to_owned(),
-        Scheme::Global => "global".to_owned(),
-        Scheme::Node => "node, global".to_owned(),
-        Scheme::Peers { replicas } => format!("peers({replicas}), global"),
-        Scheme::PeersAlone { replicas } => format!("peers({replicas})"),
-    }
+/// No way gets on.
+fn hopeless(choices: &[Choice]) -> Error {
+    let last = choices.iter().filter_map(|choice| choice.levels.0.last());
+    let least = |of: &dyn Fn(&Level) -> f64| last.clone().map(of).fold(f64::INFINITY, f64::min);
+    let (cost_s, restart_s) = (
+        least(&|level| level.checkpoint_s),
+        least(&|level| level.restart_s),
+    );
+    let mtbf_s = choices.first().map_or(0.0, Choice::mtbf_s);
+    let next = if restart_s > cost_s {
+        "start the program sooner (--relaunch), read faster, or take fewer nodes (--nodes)"
+    } else {
+        "keep less (--node-gb), write faster, or take fewer nodes (--nodes)"
+    };
+    Error::invalid(format!(
+        "the job never gets on, whichever way checkpoints are kept: something fails every {}, while a checkpoint costs {} at least, and a restart takes {}",
+        span(mtbf_s),
+        span(cost_s),
+        span(restart_s)
+    ))
+    .at("--node-mtbf, --process-mtbf, --together-mtbf, --system-mtbf")
+    .next(next)
 }
 
-/// `1 copy`, `2 copies`.
-pub fn copies(replicas: u32) -> String {
-    match replicas {
-        1 => "1 copy".to_owned(),
-        replicas => format!("{replicas} copies"),
+/// What a way is called.
+pub fn name_of(way: Way) -> String {
+    match way {
+        Way::Program => "program, global".to_owned(),
+        Way::Global => "global".to_owned(),
+        Way::Node => "node, global".to_owned(),
+        Way::Peers { replicas } => format!("peers({replicas}), global"),
+        Way::PeersAlone { replicas } => format!("peers({replicas})"),
     }
 }
 
 /// The recommendation.
 fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     let choice = &choices[at];
-    let Ok(found) = &choice.found else {
-        return String::new();
-    };
-    let interval = span(found.pattern.interval_s);
-    let what = match choice.scheme {
-        Scheme::Program => {
-            "Let the program write a checkpoint to the file system itself".to_owned()
-        }
-        Scheme::Global => "Take a checkpoint to the file system (level global)".to_owned(),
-        Scheme::Node => {
+    let interval = span(interval_s(choice));
+    let what = match choice.way {
+        Way::Program => "Let the program write a checkpoint to the file system itself".to_owned(),
+        Way::Global => "Take a checkpoint to the file system (level global)".to_owned(),
+        Way::Node => {
             "Take a checkpoint to the nodes (level node) and on to the file system (global)"
                 .to_owned()
         }
-        Scheme::Peers { replicas } => format!(
+        Way::Peers { replicas } => format!(
             "Take a checkpoint to the nodes with {} on other nodes (level peers) and on to the file system (global)",
-            copies(replicas)
+            count(u64::from(replicas), "replica")
         ),
-        Scheme::PeersAlone { replicas } => format!(
+        Way::PeersAlone { replicas } => format!(
             "Take a checkpoint to the nodes with {} on other nodes (level peers)",
-            copies(replicas)
+            count(u64::from(replicas), "replica")
         ),
     };
     let total_s = work_s / choice.efficiency();
-    let advice = if found.pattern.interval_s < work_s {
-        format!("{what}, after every {interval} of computing.")
+    let advice = if choice.is_without() {
+        "Take no checkpoint: the work is so short, beside how often something fails, that it is done sooner without.".to_owned()
     } else {
-        format!(
-            "Take no checkpoint during the work: failures that one survives come so seldom that it is worth it after every {interval} only."
-        )
+        format!("{what}, after every {interval} of computing.")
     };
     let mut text = format!(
         "{advice}\n{} of the time computes what counts; {} of work take {} in the mean, with a failure every {}.\n",
@@ -174,16 +182,23 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
         span(total_s),
         span(choice.mtbf_s())
     );
-    if choice.anew_mtbf_s.is_finite() {
+    if choice.anew_mtbf_s.is_finite() && !choice.is_without() {
         text += &format!(
-            "What that does not survive begins the work anew: every {} in the mean.\n",
+            "What that does not survive begins the work anew: every {} in the mean. Nothing is on the file system at the end; set `global` besides for what must outlive the allocation.\n",
             span(choice.anew_mtbf_s)
         );
     }
+    let own_s = work_s / choices[0].efficiency();
     match &choices[0].found {
-        _ if choice.scheme == Scheme::Program => {}
+        _ if choice.way == Way::Program || choice.is_without() => {}
+        _ if choices[0].is_without() && own_s.is_finite() => {
+            text += &format!(
+                "Where the program writes checkpoints itself it is best off without any: the work then takes {}, {} more.\n",
+                span(own_s),
+                span(own_s - total_s)
+            );
+        }
         Ok(own) => {
-            let own_s = work_s / choices[0].efficiency();
             text += &format!(
                 "Where the program writes checkpoints itself, at the best interval for that ({}), they take {}: {} more.\n",
                 span(own.pattern.interval_s),
@@ -198,33 +213,45 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     text
 }
 
+/// Computing between two checkpoints.
+fn interval_s(choice: &Choice) -> f64 {
+    let found = choice.found.as_ref();
+    found.map_or(f64::INFINITY, |found| found.pattern.interval_s)
+}
+
 /// Options of Orcheck for it.
 fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
+    if choice.is_without() {
+        return "  none\n".to_owned();
+    }
     let mut lines = Vec::new();
-    if !matches!(choice.scheme, Scheme::PeersAlone { .. }) {
+    if !matches!(choice.way, Way::PeersAlone { .. }) {
         lines.push("global = '/on/the/file/system'".to_owned());
     }
-    match choice.scheme {
-        Scheme::Program => {
-            // Its copy in memory is what makes Orcheck cheap, and here it is not worth it.
+    match choice.way {
+        // What is waited for besides is no part of what the triggers measure: so the interval is said.
+        Way::Program => {
+            lines.push(format!("every_s = {:.0}", interval_s(choice)));
             lines.push(
                 "# and orc_wait(session, step, ORC_GLOBAL, timeout) after each orc_checkpoint"
                     .to_owned(),
             );
         }
-        Scheme::Global => {}
-        Scheme::Node => lines.push("node_dir = '/on/each/node'".to_owned()),
-        Scheme::Peers { replicas } | Scheme::PeersAlone { replicas } => {
+        Way::Global => {}
+        Way::Node => lines.push("node_dir = '/on/each/node'".to_owned()),
+        Way::Peers { replicas } | Way::PeersAlone { replicas } => {
             lines.push("node_dir = '/on/each/node'".to_owned());
             lines.push(format!("peers = {replicas}"));
             let (of_unit, unit_mtbf_s) = machine.failing.together;
-            if unit_mtbf_s.is_finite() && of_unit > 1 && task.nodes > of_unit {
+            if unit_mtbf_s.is_finite() && of_unit > 1 && task.nodes / of_unit > replicas {
                 lines.push("topology = '/file/of/which/nodes/fail/together'".to_owned());
             }
         }
     }
-    lines.push("interval = 'auto'".to_owned());
-    lines.push(format!("mtbf_s = {:.0}", choice.mtbf_s().max(1.0)));
+    if choice.way != Way::Program {
+        lines.push("interval = 'auto'".to_owned());
+        lines.push(format!("mtbf_s = {:.0}", choice.mtbf_s().max(1.0)));
+    }
     lines.iter().map(|line| format!("  {line}\n")).collect()
 }
 
@@ -241,8 +268,8 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
     ]);
     for (number, choice) in choices.iter().enumerate() {
         let mark = if number == at { " *" } else { "" };
-        let mut cells = vec![plain(name_of(choice.scheme) + mark)];
-        let each = |of: &dyn Fn(&orcheck_plan::levels::Level) -> f64| {
+        let mut cells = vec![plain(name_of(choice.way) + mark)];
+        let each = |of: &dyn Fn(&Level) -> f64| {
             let times: Vec<String> = choice
                 .levels
                 .0
@@ -251,16 +278,17 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
                 .collect();
             times.join(", ")
         };
-        match &choice.found {
-            Ok(found) => {
-                cells.extend([
-                    right(span(found.pattern.interval_s)),
-                    right(percent(choice.efficiency())),
-                    right(span(work_s / choice.efficiency())),
-                ]);
-            }
-            Err(_) => cells.extend(["-", "never", "never"].map(right)),
-        }
+        let efficiency = choice.efficiency();
+        let every = match choice.is_without() {
+            true => "-".to_owned(),
+            false => span(interval_s(choice)),
+        };
+        let total_s = if efficiency > 0.0 {
+            work_s / efficiency
+        } else {
+            f64::INFINITY
+        };
+        cells.extend([every, percent(efficiency), span(total_s)].map(right));
         let last = choice
             .levels
             .0
@@ -274,7 +302,7 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
         shown.add_row(cells);
     }
     format!(
-        "{}\n* recommended: of those that are as good as the best within 0.01 %, the one with the fewest parts.\n",
+        "{}\n* recommended: of those that are as good as the best within 0.01 % of the time, the first with Orcheck. '-': no checkpoint is worth it.\n",
         table_text(&shown)
     )
 }
@@ -286,10 +314,7 @@ fn checkpoints(choice: &Choice) -> f64 {
         .0
         .last()
         .map_or(0.0, |level| level.checkpoint_s);
-    let found = choice.found.as_ref();
-    found.map_or(0.0, |found| {
-        found.efficiency * last / found.pattern.interval_s
-    })
+    choice.efficiency() * last / interval_s(choice)
 }
 
 /// How many nodes may be lost at once, with as many replicas as there may be.
@@ -316,14 +341,14 @@ fn survival(machine: &Machine, task: &Task) -> Result<(Option<String>, Value)> {
         return Ok((None, json!(documents)));
     }
     let heads = PERCENTS.map(|percent| format!("{percent} %"));
-    let mut shown = table(&["copies", &heads[0], &heads[1], &heads[2]]);
+    let mut shown = table(&["replicas", &heads[0], &heads[1], &heads[2]]);
     for (replicas, allowed) in rows {
         let mut cells = vec![right(replicas)];
         cells.extend(allowed.into_iter().map(right));
         shown.add_row(cells);
     }
     let text = format!(
-        "\nMost nodes that may be lost at once, so that a restart needs no file system:\n{}",
+        "\nMost nodes, one by one anywhere, that may be lost at once so that a restart needs no file system:\n{}",
         table_text(&shown)
     );
     Ok((Some(text), json!(documents)))
@@ -333,7 +358,7 @@ fn survival(machine: &Machine, task: &Task) -> Result<(Option<String>, Value)> {
 fn shown(figures: &Figures) -> String {
     let mut shown = table(&["figure", "value", "from"]);
     for (name, figure) in &figures.of {
-        let value = if name.ends_with("mtbf") || name == "work" || name == "relaunch" {
+        let value = if is_time(name) {
             span(figure.value)
         } else {
             format!("{}", figure.value)
@@ -359,13 +384,13 @@ fn document_of(choice: &Choice, work_s: f64) -> Value {
             })
         })
         .collect();
-    let found = choice.found.as_ref().ok();
+    let found = choice.found.as_ref().ok().filter(|_| !choice.is_without());
     json!({
-        "scheme": name_of(choice.scheme), "levels": levels,
+        "way": name_of(choice.way), "levels": levels,
         "interval_s": found.map(|found| found.pattern.interval_s),
         "efficiency": choice.efficiency(),
         "checkpoints_share": found.map(|_| checkpoints(choice)),
-        "expected_s": found.map(|_| work_s / choice.efficiency()),
+        "expected_s": (choice.efficiency() > 0.0).then(|| work_s / choice.efficiency()),
         "anew_mtbf_s": choice.anew_mtbf_s.is_finite().then_some(choice.anew_mtbf_s),
     })
 }
@@ -381,7 +406,7 @@ fn list() -> std::result::Result<Outcome, Failure> {
         );
         let mut of = serde_json::Map::new();
         for (key, figure) in &figures.of {
-            let value = if key.ends_with("mtbf") {
+            let value = if is_time(key) {
                 span(figure.value)
             } else {
                 figure.value.to_string()

@@ -1,13 +1,13 @@
 //! `orcheck plan calibrate`: the figures of this machine that a few seconds of work can measure.
 //!
-//! How: as F. Shahzad et al. (IPDPS Workshops 2013) do. All processors move memory, a fixed number of times, half as long again as
-//! a checkpoint takes until it is safe: without a checkpoint, with one at the beginning, and without again. What the middle one
+//! How: as F. Shahzad et al. (IPDPS Workshops 2013) do. All processors move memory, a fixed number of times, twice as long as a
+//! checkpoint takes until it is safe: without a checkpoint, with one at the beginning, and without again. What the middle one
 //! takes longer, at the bandwidth of its neighbours, by the bytes of the checkpoint, is m. Without anything beside them,
 //! checkpoints give the rates of copies and of the directory.
 //!
 //! Invariants:
 //! 1. What noise hides is not told as a figure.
-//! 2. Nothing is left in the directories.
+//! 2. Nothing is left in the directories, when SIGINT or SIGTERM asks to end either.
 //!
 //! Not here: what follows from the figures (`advice.rs`), a solver's loss by a checkpoint (`bench/lbm`).
 
@@ -17,23 +17,26 @@ use std::time::Duration;
 use orcheck_client::{Session, Solo};
 use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::machine::cpuset;
+use orcheck_io::machine::{cpuset, memory};
 use orcheck_io::thread::spawn_scoped;
-use orcheck_io::{Dir, Span, Steps, open_dir, write_small};
+use orcheck_io::{Dir, Span, Steps, open_dir, write_file};
 use serde_json::{Value, json};
 
 use crate::args::CalibrateArgs;
 use crate::exit;
-use crate::job::parent_and_name;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
+use crate::stop;
 
 /// Arrays that are moved, bytes of each of the two: far more than caches hold.
 const ARRAY_BYTES: usize = 256 << 20;
 const CHUNK_BYTES: u64 = 4 << 20;
+/// The figure that one node cannot measure.
+const SHARED: &str = "shared_write_gb_s";
 /// Longest wait for a checkpoint.
 const LONG: Duration = Duration::from_secs(600);
-/// How much longer than a flush a window is.
-const WINDOW: f64 = 1.5;
+/// How much longer than a flush with nothing beside it a window is, and by what share of it a flush may end after it.
+const WINDOW: f64 = 2.0;
+const LATE: f64 = 0.02;
 
 /// A figure as it was measured, in order of size.
 struct Measured {
@@ -61,16 +64,43 @@ impl Measured {
     }
 }
 
+/// # Errors
+/// Invalid where the state, the pool and what is moved beside them do not fit into memory.
+fn check_room(gb: f64) -> Result<()> {
+    let (needed, usable) = (
+        2.0 * gb * 1e9 + 2.0 * ARRAY_BYTES as f64,
+        memory()?.usable_bytes() as f64,
+    );
+    if needed <= 0.9 * usable {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "--gb {gb}: expected at most {:.1}, for the state and its copy, beside {:.1} GB of arrays, in {:.1} GB of memory",
+        ((0.9 * usable - 2.0 * ARRAY_BYTES as f64) / 2e9).max(0.0),
+        2.0 * ARRAY_BYTES as f64 / 1e9,
+        usable / 1e9
+    )))
+}
+
+/// Ends with an error once somebody asked this process to stop: directories are cleared then.
+fn go_on() -> Result<()> {
+    match stop::requested() {
+        None => Ok(()),
+        Some(_) => Err(Error::unavailable(
+            "stopped by a signal before all was measured",
+        )),
+    }
+}
+
 /// Measures.
 pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
-    let places = [
-        ("disk_write_gb_s", &args.disk),
-        ("shared_write_gb_s", &args.shared),
-    ];
+    let places = [("disk_write_gb_s", &args.disk), (SHARED, &args.shared)];
     let places: Vec<_> = places
         .into_iter()
         .filter_map(|(name, dir)| dir.as_deref().map(|dir| (name, dir)))
         .collect();
+    check_room(args.gb)?;
+    stop::install()?;
     let mut all = Vec::new();
     for (number, (name, dir)) in places.iter().enumerate() {
         all.extend(of_place(args, name, dir, number == 0)?);
@@ -87,7 +117,12 @@ pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
         ]);
         documents
             .push(json!({ "figure": figure.name, "median": median, "samples": figure.sorted }));
-        if low > 0.0 {
+        if figure.name == SHARED {
+            // All nodes together get more, or less each: nobody measured that here.
+            lines.push(format!(
+                "# {SHARED} = {median:.3} is what one node gets alone"
+            ));
+        } else if low > 0.0 {
             lines.push(format!("{} = {median:.3}", figure.name));
         } else {
             warnings.push(format!(
@@ -98,7 +133,9 @@ pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
         }
     }
     if args.shared.is_some() {
-        warnings.push("shared_write_gb_s is what one node gets: with all nodes writing at once it is more, up to what the servers take".to_owned());
+        warnings.push(format!(
+            "{SHARED} is what one node gets alone; give `orcheck plan` what all nodes get together"
+        ));
     }
     let file = format!(
         "# Measured by `orcheck plan calibrate`, with {} GB a checkpoint; for `orcheck plan --from`.\n[machine]\n{}\n",
@@ -106,8 +143,7 @@ pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
         lines.join("\n")
     );
     if let Some(path) = &args.write {
-        let (parent, name) = parent_and_name(path)?;
-        write_small(parent.as_ref(), &name, file.as_bytes())?;
+        write_file(path, file.as_bytes()).map_err(|error| error.at("--write"))?;
         warnings.push(format!("figures written: {}", path.display()));
     }
     Ok(Outcome {
@@ -151,6 +187,7 @@ fn measure(
     program.checkpoint()?;
     let (mut safe_s, mut copies, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
+        go_on()?;
         let begun = SystemClock.now();
         program.checkpoint()?;
         let took_s = SystemClock.now().saturating_sub(begun).as_secs_f64();
@@ -195,18 +232,22 @@ fn moved_beside(
     let moved = f64::from(sweeps) * mover.sweep_bytes();
     let (mut none_s, mut with_s) = (vec![mover.sweep(sweeps, || Ok(()))?], Vec::new());
     for _ in 0..args.rounds {
+        go_on()?;
         let took_s = mover.sweep(sweeps, || program.begin())?;
+        let swept = SystemClock.now();
         program.settle()?;
-        with_s.push(took_s);
+        let late_s = SystemClock.now().saturating_sub(swept).as_secs_f64();
+        // What was not safe when the window ended is no measurement.
+        with_s.push((late_s < LATE * took_s).then_some(took_s));
         none_s.push(mover.sweep(sweeps, || Ok(()))?);
     }
     let bandwidth = none_s.iter().map(|took_s| moved / took_s / 1e9).collect();
     let passes = with_s
         .iter()
         .zip(none_s.windows(2))
-        .map(|(with_s, beside)| {
+        .filter_map(|(with_s, beside)| {
             let near_s = (beside[0] + beside[1]) / 2.0;
-            (with_s / near_s - 1.0) * moved / bytes as f64
+            Some(((*with_s)? / near_s - 1.0) * moved / bytes as f64)
         });
     Ok(vec![
         Measured::new(

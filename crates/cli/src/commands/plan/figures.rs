@@ -13,6 +13,7 @@ use orcheck_io::environment::read_text;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{AdviceArgs, JobFigures, MachineFigures};
+use crate::output::span;
 
 /// Largest file of figures.
 const FILE_LIMIT_BYTES: u64 = 1 << 20;
@@ -38,15 +39,15 @@ const DEFAULTS: [(&str, f64, &str); 4] = [
 ];
 
 /// Least and most of each figure.
-const RANGES: [(&str, f64, f64); 21] = [
-    ("nodes", 1.0, 1e7),
+const RANGES: [(&str, f64, f64); 22] = [
     ("machine_nodes", 1.0, 1e7),
-    ("ranks_per_node", 1.0, 1e6),
+    ("nodes", 1.0, 1e7),
+    ("ranks_per_node", 1.0, 1e7),
     ("node_gb", 1e-6, 1e6),
     ("rank_gb", 1e-9, 1e6),
-    ("work", 1e-3, 1e12),
+    ("work", 1e-6, 1e12),
     ("relaunch", 0.0, 1e12),
-    ("shared_percent", 1e-3, 100.0),
+    ("shared_percent", 0.1, 100.0),
     ("memory_gb", 1e-3, 1e6),
     ("memory_gb_s", 1e-3, 1e6),
     ("memory_passes", 0.01, 1000.0),
@@ -54,20 +55,23 @@ const RANGES: [(&str, f64, f64); 21] = [
     ("disk_write_gb_s", 1e-6, 1e6),
     ("disk_read_gb_s", 1e-6, 1e6),
     ("network_gb_s", 1e-6, 1e6),
-    ("shared_write_gb_s", 1e-6, 1e9),
-    ("shared_read_gb_s", 1e-6, 1e9),
-    ("node_mtbf", 1.0, 1e12),
-    ("process_mtbf", 1.0, 1e12),
-    ("together_mtbf", 1.0, 1e12),
-    ("system_mtbf", 1.0, 1e12),
+    ("shared_write_gb_s", 1e-3, 1e9),
+    ("shared_read_gb_s", 1e-3, 1e9),
+    ("node_mtbf", 1e-6, f64::INFINITY),
+    ("process_mtbf", 1e-6, f64::INFINITY),
+    ("together", 1.0, 1e7),
+    ("together_mtbf", 1e-6, f64::INFINITY),
+    ("system_mtbf", 1e-6, f64::INFINITY),
 ];
 
 /// Without which nothing can be said, and what they are.
-const NEEDED: [(&str, &str); 4] = [
+const NEEDED: [(&str, &str); 6] = [
     ("memory_gb_s", "GB/s of a node's memory"),
     ("network_gb_s", "GB/s of a node's network"),
     ("shared_write_gb_s", "GB/s of the file system"),
     ("node_mtbf", "the mean time between failures of one node"),
+    ("node_gb", "GB of a node's part of a checkpoint"),
+    ("nodes", "nodes of the job"),
 ];
 
 /// A preset or a file.
@@ -88,7 +92,7 @@ pub struct Figure {
     pub origin: String,
 }
 
-/// All figures by name; those of the machine's nodes as `machine_nodes`.
+/// All figures by name.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub of: BTreeMap<String, Figure>,
@@ -153,6 +157,10 @@ impl Figures {
             figures.otherwise("node_gb", rank_gb * ranks, "by its ranks");
         }
         figures.check()?;
+        // What nobody says is taken never to happen, and that is shown.
+        for name in ["process_mtbf", "together_mtbf", "system_mtbf"] {
+            figures.otherwise(name, f64::INFINITY, "assumed: nothing was given");
+        }
         Ok(figures)
     }
 
@@ -163,19 +171,18 @@ impl Figures {
         job: &JobFigures,
         origin: impl Fn(&str) -> String,
     ) {
-        for (of_job, values) in [(false, numbers(machine)), (true, numbers(job))] {
-            for (key, value) in values {
-                let whole = value.as_integer().map(|whole| whole as f64);
-                let Some(value) = value.as_float().or(whole) else {
-                    continue;
-                };
-                let name = if key == "nodes" && !of_job {
-                    "machine_nodes"
-                } else {
-                    &key
-                };
-                let origin = origin(&key);
-                self.of.insert(name.to_owned(), Figure { value, origin });
+        // The size of a node's part is said in one way or the other: the later one counts.
+        if job.rank_gb.is_some() {
+            self.of.remove("node_gb");
+        }
+        if job.node_gb.is_some() {
+            self.of.remove("rank_gb");
+        }
+        for (name, value) in numbers(machine).into_iter().chain(numbers(job)) {
+            let whole = value.as_integer().map(|whole| whole as f64);
+            if let Some(value) = value.as_float().or(whole) {
+                let origin = origin(&name);
+                self.of.insert(name, Figure { value, origin });
             }
         }
     }
@@ -205,30 +212,45 @@ impl Figures {
                 continue;
             };
             if !(least..=most).contains(&figure.value) {
-                return Err(Error::invalid(format!(
-                    "{} {}: expected {least:e} to {most:e}{}",
-                    flag(name),
-                    figure.value,
-                    if name.ends_with("mtbf") || name == "work" || name == "relaunch" {
-                        " seconds"
-                    } else {
-                        ""
-                    }
-                ))
-                .at(&figure.origin));
+                let expected = match (is_time(name), most.is_finite()) {
+                    (true, true) => format!("{} to {}", span(least), span(most)),
+                    (true, false) => format!("at least {}, or never", span(least)),
+                    (false, _) => format!("{least:?} to {most:?}"),
+                };
+                let (flag, value) = (flag(name), figure.value);
+                let error = Error::invalid(format!("{flag} {value:?}: expected {expected}"));
+                return Err(match figure.origin.as_str() {
+                    "given" => error,
+                    origin => error.at(origin),
+                });
             }
         }
-        let mut missing: Vec<String> = NEEDED
+        let has = |name: &str| self.of.contains_key(name);
+        if has("rank_gb") && !has("ranks_per_node") {
+            return Err(Error::invalid(
+                "--rank-gb without --ranks-per-node: expected the number of ranks on each node",
+            ));
+        }
+        if has("together") && !has("together_mtbf") {
+            return Err(Error::invalid(
+                "--together without --together-mtbf: expected the mean time between failures of nodes that fail together",
+            ));
+        }
+        if self.value("disk_read_gb_s").is_some() && self.value("disk_write_gb_s").is_none() {
+            return Err(Error::invalid(
+                "--disk-read-gb-s without --disk-write-gb-s: expected the GB/s written to a node's disk",
+            ));
+        }
+        if self.value("together_mtbf").is_some() && self.value("together").is_none() {
+            return Err(Error::invalid(
+                "--together-mtbf without --together: expected the number of nodes that fail together",
+            ));
+        }
+        let missing: Vec<String> = NEEDED
             .into_iter()
             .filter(|(name, _)| self.value(name).is_none())
             .map(|(name, what)| format!("{} ({what})", flag(name)))
             .collect();
-        if self.value("node_gb").is_none() {
-            missing.push("--node-gb (GB of a node's part of a checkpoint)".to_owned());
-        }
-        if self.value("nodes").is_none() {
-            missing.push("--nodes (nodes of the job)".to_owned());
-        }
         if !missing.is_empty() {
             let of = if self.about.is_empty() {
                 String::new()
@@ -240,11 +262,6 @@ impl Figures {
                 missing.join(", ")
             ))
             .next("give them; `orcheck plan calibrate` measures what can be measured, and an operator knows how often nodes fail"));
-        }
-        if self.value("together_mtbf").is_some() && self.value("together").is_none() {
-            return Err(Error::invalid(
-                "--together-mtbf without --together: expected the number of nodes that fail together",
-            ));
         }
         if let Some(of_machine) = self.value("machine_nodes") {
             let nodes = self.known("nodes");
@@ -269,6 +286,12 @@ impl Figures {
 /// The fields that are set. In TOML, unlike JSON, what is no number stays, to be refused.
 fn numbers(of: &impl Serialize) -> toml::Table {
     toml::Table::try_from(of).unwrap_or_default()
+}
+
+/// Whether a figure is a time, in seconds.
+#[must_use]
+pub fn is_time(name: &str) -> bool {
+    name.ends_with("mtbf") || name == "work" || name == "relaunch"
 }
 
 /// The flag of a figure.
@@ -298,7 +321,19 @@ fn file(path: &Path) -> Result<Described> {
 }
 
 fn parse(text: &str) -> std::result::Result<Described, String> {
-    toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())
+    let described: Described =
+        toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
+    let known = [numbers(&described.machine), numbers(&described.job)];
+    let unknown = |name: &&String| !known.iter().any(|figures| figures.contains_key(*name));
+    if let Some(name) = described.sources.keys().find(unknown) {
+        return Err(format!(
+            "[sources] {name}: expected the name of a figure of this file"
+        ));
+    }
+    if described.job.node_gb.is_some() && described.job.rank_gb.is_some() {
+        return Err("[job] node_gb and rank_gb: expected one of the two".to_owned());
+    }
+    Ok(described)
 }
 
 /// Every preset with its figures: name, what it is, and for each figure its value and source.

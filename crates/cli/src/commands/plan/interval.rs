@@ -9,7 +9,7 @@ use orcheck_plan::interval::Single;
 use orcheck_plan::levels::{Level, Levels, Pattern};
 use serde_json::{Value, json};
 
-use super::pictures::by_interval;
+use super::pictures::{Efficiency, by_interval};
 use crate::args::{IntervalArgs, JobArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
@@ -27,7 +27,17 @@ pub fn run(args: &IntervalArgs) -> std::result::Result<Outcome, Failure> {
     let mut warnings = Vec::new();
     if let Some(path) = &args.plot {
         let title = "How often: time that computes what counts";
-        draw(path, &[by_interval(title, &[curve])])?;
+        let (name, levels, pattern) = curve;
+        let best_s = pattern.interval_s;
+        let of = move |interval_s| {
+            let every = pattern.every.clone();
+            levels.efficiency(&Pattern { interval_s, every }).ok()
+        };
+        let of = Box::new(of);
+        draw(
+            path,
+            &[by_interval(title, &[Efficiency { name, best_s, of }])],
+        )?;
         warnings.push(format!("picture written: {}", path.display()));
     }
     Ok(Outcome {
@@ -113,6 +123,21 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Name
         span(single.restart_s),
         table_text(&shown)
     );
+    let text = match best_s < args.job.work {
+        true => text,
+        false => {
+            // Begun anew with each failure, as one segment that ends with the work.
+            let whole = Single {
+                checkpoint_s: 0.0,
+                ..single
+            };
+            let without_s = whole.expected_s(args.job.work, args.job.work);
+            format!(
+                "The work is shorter than the interval: without a checkpoint it takes {} in the mean. For more of it:\n{text}",
+                span(without_s)
+            )
+        }
+    };
     let document = json!({
         "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.job.work,
         "interval_s": best_s, "efficiency": efficiency, "rules": documents,

@@ -4,17 +4,19 @@
 
 use std::path::Path;
 
-use orcheck_format::Result;
-use orcheck_plan::advice::{Choice, Machine, Scheme, Task};
-use orcheck_plan::levels::{Level, Levels, Pattern};
+use orcheck_format::{Error, Result};
+use orcheck_plan::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
+use orcheck_plan::levels::Level;
 use orcheck_plan::life::{Failures, Job, Life};
 use orcheck_plan::survival::{Redundancy, Setup};
 
-use super::advice::{copies, name_of};
+use super::advice::name_of;
 use super::threads::spread;
-use crate::output::span;
+use crate::output::{count, span};
 use crate::picture::{Axis, Bars, Curve, Lines, Panel, draw};
 
+/// How far below the lowest of the best efficiencies is shown.
+const SHOWN_BELOW: f64 = 0.1;
 /// Points of a curve.
 const POINTS: u32 = 120;
 /// Runs that the causes of waste are the mean of, and the most segments that they have together.
@@ -23,7 +25,7 @@ const SEGMENTS_MAX: f64 = 4e6;
 /// Failures that a timeline shows; more cannot be told apart.
 const FAILURES_SHOWN: usize = 60;
 
-/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run.
+/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run. Whether a run could not be followed.
 pub fn advice(
     path: &Path,
     choices: &[Choice],
@@ -31,58 +33,69 @@ pub fn advice(
     machine: &Machine,
     task: &Task,
     work_s: f64,
-) -> Result<()> {
+) -> Result<bool> {
     let mut efficiencies = Vec::new();
-    let mut rows = Vec::new();
+    let (mut rows, mut left_out) = (Vec::new(), false);
     for (number, choice) in choices.iter().enumerate() {
-        let Ok(found) = &choice.found else {
+        let found = choice.found.as_ref().ok().filter(|_| !choice.is_without());
+        let Some(found) = found else {
             continue;
         };
-        let name = name_of(choice.scheme);
+        let name = name_of(choice.way);
         if is_drawn(choices, number, at) {
-            efficiencies.push((name.clone(), choice.levels.clone(), found.pattern.clone()));
+            efficiencies.push(Efficiency {
+                name: name.clone(),
+                best_s: found.pattern.interval_s,
+                of: Box::new(|interval_s| choice.efficiency_at(interval_s)),
+            });
         }
-        if let Some(job) = job(choice, work_s) {
-            rows.push((name, waste(&job)?));
+        match job(choice, work_s) {
+            Some(job) => rows.push((name, waste(&job)?)),
+            None => left_out = true,
         }
     }
-    let mut panels = vec![
-        by_interval("How often: time that computes what counts", &efficiencies),
-        causes("Where the other time goes", rows),
-    ];
+    let mut panels = Vec::new();
+    if !efficiencies.is_empty() {
+        let title = "How often: time that computes what counts";
+        panels.push(by_interval(title, &efficiencies));
+    }
+    if !rows.is_empty() {
+        panels.push(causes("Where the other time goes", rows));
+    }
     if machine.disk.is_some() {
-        let setups = (1..=3).map(|replicas| {
+        let setups = (1..=REPLICAS_MAX).map(|replicas| {
             let setup = Setup::alone(task.nodes, Redundancy::Random { replicas });
-            (copies(replicas), setup)
+            (count(u64::from(replicas), "replica"), setup)
         });
         let setups: Vec<(String, Setup)> =
             setups.filter(|(_, setup)| setup.check().is_ok()).collect();
-        if let Some(panel) = by_losses(
-            "Nodes lost at once, without need of the file system",
-            &setups,
-        )? {
-            panels.push(panel);
-        }
+        let title = "Nodes lost at once, without need of the file system";
+        panels.extend(by_losses(title, &setups)?);
     }
-    if let Some(job) = job(&choices[at], work_s) {
+    if let Some(job) = job(&choices[at], work_s).filter(|_| !choices[at].is_without()) {
         let life = job.live(1, 0)?;
-        let title = format!("A run of {}, drawn by chance", name_of(choices[at].scheme));
+        let title = format!("A run of {}, drawn by chance", name_of(choices[at].way));
         let mut names = choices[at].names.clone();
         names.resize(job.levels.0.len(), "the beginning");
         panels.push(timeline(&title, work_s, &life, &names));
     }
-    draw(path, &panels)
+    if panels.is_empty() {
+        return Err(Error::invalid(
+            "--plot: expected work that checkpoints are worth taking for, found nothing to draw",
+        ));
+    }
+    draw(path, &panels)?;
+    Ok(left_out)
 }
 
-/// Whether there is a curve for it: the recommended one, and of those with replicas and the file system the best. Where the work
-/// may begin anew it is not the interval that counts.
+/// Whether there is a curve for it: of those with replicas the recommended one, and the best that has the file system besides.
 fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
     let better = |other: &Choice| other.efficiency() > choices[number].efficiency();
-    match choices[number].scheme {
-        Scheme::PeersAlone { .. } => false,
-        Scheme::Peers { .. } if number != at => !choices
+    match choices[number].way {
+        Way::PeersAlone { .. } => number == at,
+        Way::Peers { .. } if number != at => !choices
             .iter()
-            .any(|other| matches!(other.scheme, Scheme::Peers { .. }) && better(other)),
+            .any(|other| matches!(other.way, Way::Peers { .. }) && better(other)),
         _ => true,
     }
 }
@@ -147,33 +160,33 @@ pub fn causes(title: &str, rows: Vec<(String, Vec<f64>)>) -> Panel {
     })
 }
 
+/// How efficient checkpoints of one kind are, by their interval.
+pub struct Efficiency<'a> {
+    pub name: String,
+    /// The best interval, seconds.
+    pub best_s: f64,
+    /// The share of the time that computes what counts; `None` for an interval that cannot be.
+    pub of: Box<dyn Fn(f64) -> Option<f64> + 'a>,
+}
+
 /// Efficiency by interval, around the best one of each; the best ones as points.
-pub fn by_interval(title: &str, of: &[(String, Levels, Pattern)]) -> Panel {
+pub fn by_interval(title: &str, of: &[Efficiency<'_>]) -> Panel {
+    let all_s = || of.iter().map(|one| one.best_s);
+    let low = (all_s().fold(f64::INFINITY, f64::min) / 8.0).ln();
+    let high = (all_s().fold(0.0, f64::max) * 8.0).ln();
+    let best = |one: &Efficiency<'_>| Some((one.best_s, (one.of)(one.best_s)?));
+    let best: Vec<(f64, f64)> = of.iter().filter_map(best).collect();
+    // What is far below all of them is left out: beside it they would look alike.
+    let least = best.iter().map(|&(_, efficiency)| efficiency);
+    let floor = (least.fold(1.0, f64::min) - SHOWN_BELOW).max(0.0);
     let mut curves = Vec::new();
-    let intervals = of.iter().map(|(_, _, pattern)| pattern.interval_s);
-    let (low_s, high_s) = intervals.fold((f64::INFINITY, 0.0f64), |(low, high), s| {
-        (low.min(s), high.max(s))
-    });
-    let (low, high) = ((low_s / 8.0).ln(), (high_s * 8.0).ln());
-    let mut best = Vec::new();
-    for (name, levels, pattern) in of {
-        let efficiency = |interval_s: f64| {
-            let pattern = Pattern {
-                interval_s,
-                every: pattern.every.clone(),
-            };
-            levels.efficiency(&pattern).ok()
-        };
-        let intervals =
-            (0..=POINTS).map(|n| (low + (high - low) * f64::from(n) / f64::from(POINTS)).exp());
-        let points = intervals.filter_map(|s| efficiency(s).map(|efficiency| (s, efficiency)));
-        let points: Vec<(f64, f64)> = points.collect();
-        best.extend(
-            efficiency(pattern.interval_s).map(|efficiency| (pattern.interval_s, efficiency)),
-        );
+    for one in of {
+        let shares = (0..=POINTS).map(|n| f64::from(n) / f64::from(POINTS));
+        let intervals = shares.map(|share| (low + (high - low) * share).exp());
+        let points = intervals.filter_map(|s| Some((s, (one.of)(s)?)));
         curves.push(Curve {
-            name: name.clone(),
-            points,
+            name: one.name.clone(),
+            points: points.filter(|&(_, found)| found >= floor).collect(),
             dots: false,
         });
     }
@@ -185,7 +198,7 @@ pub fn by_interval(title: &str, of: &[(String, Levels, Pattern)]) -> Panel {
     Panel::Lines(Lines {
         title: title.to_owned(),
         x: (Axis::Times, "computing between two checkpoints"),
-        y: (Axis::Share, "computes what counts"),
+        y: (Axis::PartOfShare, "computes what counts"),
         curves,
     })
 }
@@ -255,11 +268,7 @@ pub fn timeline(title: &str, work_s: f64, life: &Life, names: &[impl AsRef<str>]
         });
     }
     let first = if shown.len() < life.events.len() {
-        format!(
-            " (its first {} failures of {})",
-            shown.len(),
-            life.events.len()
-        )
+        format!(" (its first {} failures)", shown.len())
     } else {
         format!(" ({})", span(life.total_s))
     };
