@@ -455,7 +455,7 @@ fn short_work_is_told_to_take_none() {
     let with = |work| [&GIVEN[..], &["--work", work]].concat();
     let said = plan(&with("10min")).stdout;
     assert!(
-        said.starts_with("Take no checkpoint: the work is so short"),
+        said.starts_with("Take no checkpoint: for so little work"),
         "{said}"
     );
     assert!(said.contains("Options:\n  none\n"), "{said}");

@@ -171,7 +171,7 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     };
     let total_s = work_s / choice.efficiency();
     let advice = if choice.is_without() {
-        "Take no checkpoint: the work is so short, beside how often something fails, that it is done sooner without.".to_owned()
+        "Take no checkpoint: for so little work, with so few failures, checkpoints cost more time than they save.".to_owned()
     } else {
         format!("{what}, after every {interval} of computing.")
     };
