@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::plan::{time, time_or_none};
+use super::plan::{time, time_or_none, whole};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Advice")]
@@ -61,10 +61,10 @@ impl AdviceArgs {
 #[command(next_help_heading = "The job")]
 pub struct JobFigures {
     /// Nodes of the job; default: the machine's
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 10_000_000), allow_hyphen_values = true)]
     pub nodes: Option<u32>,
     /// Ranks on each node, for --rank-gb
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 10_000_000), allow_hyphen_values = true)]
     pub ranks_per_node: Option<u32>,
     /// GB (10^9 bytes) of one node's part of a checkpoint
     #[arg(long, value_name = "GB", allow_hyphen_values = true)]
@@ -96,7 +96,7 @@ pub struct JobFigures {
 #[command(next_help_heading = "The machine (of one node unless said)")]
 pub struct MachineFigures {
     /// Nodes of the machine
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 10_000_000), allow_hyphen_values = true)]
     pub machine_nodes: Option<u32>,
     /// GB of memory
     #[arg(long, value_name = "GB", allow_hyphen_values = true)]
@@ -134,7 +134,7 @@ pub struct MachineFigures {
     #[serde(deserialize_with = "of_file")]
     pub process_mtbf: Option<f64>,
     /// Nodes that fail together, such as those at one switch
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 10_000_000), allow_hyphen_values = true)]
     pub together: Option<u32>,
     /// Mean time between failures of one such switch; default: never
     #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
@@ -144,16 +144,6 @@ pub struct MachineFigures {
     #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub system_mtbf: Option<f64>,
-}
-
-/// A whole number above 0.
-fn whole(text: &str) -> Result<u32, String> {
-    let found = text
-        .trim()
-        .parse::<u32>()
-        .ok()
-        .filter(|&found| (1..=10_000_000).contains(&found));
-    found.ok_or_else(|| "expected a whole number from 1 to 10000000".to_owned())
 }
 
 /// A time, or never.

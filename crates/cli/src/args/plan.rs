@@ -13,7 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use orcheck_plan::contention::Mode;
 use orcheck_plan::levels::Level;
-use orcheck_plan::survival::Redundancy;
+use orcheck_plan::survival::{NODES_MAX, Redundancy};
 
 /// What is to be computed.
 #[derive(Debug, Args)]
@@ -63,16 +63,21 @@ its link and the server's to the server's disk. The defaults are the cluster of 
 'Formula' is what follows from bytes, rates and seeks alone, where that is enough.")]
 pub struct BurstArgs {
     /// Compute nodes
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub nodes: u32,
     /// Ranks on each
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub ranks_per_node: u32,
     /// I/O servers
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub servers: u32,
     /// Size of the whole checkpoint, in GB (10^9 bytes)
-    #[arg(long, value_name = "GB", default_value_t = 16.0)]
+    #[arg(
+        long,
+        value_name = "GB",
+        default_value_t = 16.0,
+        allow_hyphen_values = true
+    )]
     pub total_gb: f64,
     /// Only this mode; repeatable
     #[arg(long = "mode", value_name = "MODE", value_parser = burst_mode())]
@@ -96,7 +101,7 @@ pub struct SurvivalArgs {
     #[arg(long, conflicts_with_all = ["nodes", "with", "percent", "lost", "together", "apart"])]
     pub table1: bool,
     /// Nodes of the job; several with commas
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128, 256, 512, 1024, 2048])]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128, 256, 512, 1024, 2048], value_parser = whole::<u32>(1, NODES_MAX.into()), allow_hyphen_values = true)]
     pub nodes: Vec<u32>,
     /// How others protect a node's part; several with commas
     #[arg(long, value_name = "HOW", value_delimiter = ',', default_values = ["random:1", "random:2", "random:3", "random:4"], value_parser = how)]
@@ -109,20 +114,22 @@ pub struct SurvivalArgs {
         long,
         value_name = "N",
         value_delimiter = ',',
-        conflicts_with = "percent"
+        conflicts_with = "percent",
+        value_parser = whole::<u32>(0, NODES_MAX.into()),
+        allow_hyphen_values = true
     )]
     pub lost: Vec<u32>,
     /// Nodes that fail together, such as those at one switch: losses are of so many nodes each
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, NODES_MAX.into()), allow_hyphen_values = true)]
     pub together: u32,
     /// What protects a node's part keeps away from those that fail together with it
     #[arg(long)]
     pub apart: bool,
     /// Draw losses so often too, beside each exact number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 10_000_000_000), allow_hyphen_values = true)]
     pub trials: Option<u64>,
     /// What the random numbers of the trials are from
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX), allow_hyphen_values = true)]
     pub seed: u64,
     /// Draw survival by losses, where it is exact, into a file that ends with .svg or .png
     #[arg(long, value_name = "FILE", conflicts_with = "table1")]
@@ -191,7 +198,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, conflicts_with = "mtbf", requires = "nodes")]
     pub node_mtbf: Option<f64>,
     /// Nodes of the job, any of which ends it by failing
-    #[arg(long, value_name = "N", requires = "node_mtbf", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "node_mtbf", value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub nodes: Option<u32>,
     /// Computing that the job has to do
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time, allow_hyphen_values = true)]
@@ -214,7 +221,14 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub interval: Option<f64>,
     /// For each level: every so many checkpoints one is of it; 1 for the first, with commas
-    #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "interval")]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        requires = "interval",
+        value_parser = whole::<u32>(1, u32::MAX.into()),
+        allow_hyphen_values = true
+    )]
     pub pattern: Vec<u32>,
     /// Failures with a Weibull distribution of this shape; below 1 they come in bursts
     #[arg(long, value_name = "SHAPE", value_parser = shape, allow_hyphen_values = true)]
@@ -223,10 +237,10 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "weibull")]
     pub trace: Option<PathBuf>,
     /// Runs
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<u64>(1, 1_000_000), allow_hyphen_values = true)]
     pub runs: u64,
     /// What the random numbers are from
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX), allow_hyphen_values = true)]
     pub seed: u64,
     /// Draw the first run, and what the time goes into, into a file that ends with .svg or .png
     #[arg(long, value_name = "FILE")]
@@ -240,13 +254,13 @@ a lower bound: it counts what the writing threads take of the memory's bandwidth
 besides. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes.")]
 pub struct OverheadArgs {
     /// Checkpoints
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000_000), allow_hyphen_values = true)]
     pub checkpoints: u64,
     /// GB of one node's part of a checkpoint
     #[arg(long, value_name = "GB", value_parser = size, allow_hyphen_values = true)]
     pub node_gb: f64,
     /// Nodes
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub nodes: u32,
     /// GB/s of a node's memory
     #[arg(long, value_name = "GB/S", value_parser = size, allow_hyphen_values = true)]
@@ -278,7 +292,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "GB", default_value_t = 0.5, value_parser = state_size, allow_hyphen_values = true)]
     pub gb: f64,
     /// Checkpoints of each kind
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = whole::<u32>(1, 1000), allow_hyphen_values = true)]
     pub rounds: u32,
     /// Write the figures to a file too
     #[arg(long, value_name = "FILE")]
@@ -331,6 +345,20 @@ fn level(text: &str) -> Result<NamedLevel, String> {
 }
 
 /// A number that is one, between these.
+/// Whole numbers from `least` to `most`, which the type can hold.
+pub(super) fn whole<N: TryFrom<u64>>(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<N, String> + Clone {
+    move |text| {
+        let found = text.trim().parse::<u64>().ok();
+        found
+            .filter(|found| (least..=most).contains(found))
+            .and_then(|found| N::try_from(found).ok())
+            .ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    }
+}
+
 fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(found) if (least..=most).contains(&found) => Ok(found),

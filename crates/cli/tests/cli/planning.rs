@@ -475,7 +475,7 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
     );
     refused(
         &["survival", "--nodes", "0"],
-        &["--nodes 0", "expected 1 to"],
+        &["'0' for '--nodes", "expected a whole number from 1 to"],
     );
     refused(
         &["survival", "--nodes", "8", "--lost", "9"],
@@ -504,4 +504,36 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
         &overhead("--run", "NaN"),
         &["--run", "NaN", "expected a time"],
     );
+}
+
+// Breaks if: a number below zero is taken for a flag, and the message tells neither its own flag nor what is allowed.
+#[test]
+fn what_is_below_zero_is_refused_by_every_flag_with_a_number() {
+    for (what, flags) in [
+        (
+            "",
+            "nodes ranks-per-node machine-nodes node-gb together work",
+        ),
+        ("burst", "nodes ranks-per-node servers total-gb"),
+        ("survival", "nodes percent lost together trials seed"),
+        (
+            "interval",
+            "checkpoint restart mtbf node-mtbf nodes work every",
+        ),
+        ("simulate", "interval pattern weibull runs seed"),
+        ("overhead", "checkpoints node-gb nodes memory-gb-s run"),
+        ("calibrate", "gb rounds"),
+    ] {
+        for flag in flags.split(' ').map(|flag| format!("--{flag}")) {
+            let command: Vec<&str> = (!what.is_empty()).then_some(what).into_iter().collect();
+            let answer = answer(&[&["plan"], &command[..], &[&flag, "-4"]].concat());
+            let error = &answer.stderr;
+            assert_eq!(answer.code, 2, "{what} {flag}: {error}");
+            assert!(
+                error.contains(&flag) && error.contains("-4"),
+                "{what} {flag}: {error}"
+            );
+            assert!(error.contains("expected "), "{what} {flag}: {error}");
+        }
+    }
 }
