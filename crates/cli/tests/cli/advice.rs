@@ -160,6 +160,23 @@ fn what_is_missing_is_told_all_at_once() {
     );
 }
 
+// Breaks if: a time that no job lives to see is offered as an alternative.
+#[test]
+fn what_would_take_longer_than_anything_never_gets_on() {
+    let mut often = GIVEN;
+    often[11] = "5h";
+    let shown = plan(&often).stdout;
+    assert!(
+        shown.contains("itself, it never gets on: failures come before it has written one."),
+        "{shown}"
+    );
+    let own = shown
+        .lines()
+        .find(|line| line.contains("program, global"))
+        .unwrap();
+    assert!(own.contains("never"), "{shown}");
+}
+
 #[test]
 fn nonsense_is_refused_by_flag_value_and_range() {
     let with = |more: &[&'static str]| [&GIVEN[..], more].concat();

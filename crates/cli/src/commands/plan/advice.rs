@@ -17,6 +17,9 @@ use crate::output::{Failure, Outcome, count, percent, plain, right, span, table,
 /// Probabilities of survival that are told, percent.
 const PERCENTS: [f64; 3] = [90.0, 99.0, 99.9];
 
+/// What takes so many times the work is as good as never done.
+const HOPELESS: f64 = 1000.0;
+
 /// Recommends.
 pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     if args.presets {
@@ -191,14 +194,14 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     let own_s = work_s / choices[0].efficiency();
     match &choices[0].found {
         _ if choice.way == Way::Program || choice.is_without() => {}
-        _ if choices[0].is_without() && own_s.is_finite() => {
+        _ if choices[0].is_without() && own_s < HOPELESS * work_s => {
             text += &format!(
                 "Where the program writes checkpoints itself it is best off without any: the work then takes {}, {} more.\n",
                 span(own_s),
                 span(own_s - total_s)
             );
         }
-        Ok(own) => {
+        Ok(own) if own_s < HOPELESS * work_s => {
             text += &format!(
                 "Where the program writes checkpoints itself, at the best interval for that ({}), they take {}: {} more.\n",
                 span(own.pattern.interval_s),
@@ -206,7 +209,7 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
                 span(own_s - total_s)
             );
         }
-        Err(_) => {
+        _ => {
             text += "Where the program writes checkpoints itself, it never gets on: failures come before it has written one.\n";
         }
     }
@@ -283,7 +286,7 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
             true => "-".to_owned(),
             false => span(interval_s(choice)),
         };
-        let total_s = if efficiency > 0.0 {
+        let total_s = if efficiency > 1.0 / HOPELESS {
             work_s / efficiency
         } else {
             f64::INFINITY
