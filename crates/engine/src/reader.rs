@@ -41,7 +41,9 @@ use orcheck_io::memory::zeroed;
 use orcheck_io::{Dir, File, Secret, Span};
 
 use crate::encoding::{ContainerKey, Decoder, no_key};
+use crate::remote::OTHER_NODES;
 
+use copies::without_next;
 use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
 use source::{Buffers, Source, Stored};
@@ -120,8 +122,9 @@ impl Reader {
                 Ok(Some(mut reader)) => {
                     if let Some(error) = worst {
                         reader.notes.push(format!(
-                            "used the copy in {}, because {error}",
-                            dir.path().display()
+                            "another copy is used ({}): {}",
+                            dir.path().display(),
+                            without_next(error.message())
                         ));
                     }
                     return Ok(reader);
@@ -170,7 +173,11 @@ impl Reader {
             Err(damage) if damage.kind() == ErrorKind::Corrupt && !off(Switch::Rebuild) => {
                 let manifest =
                     rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
-                        Error::new(damage.kind(), format!("{damage}; {failed}"))
+                        let (damage_text, failed) = (
+                            without_next(damage.message()),
+                            without_next(failed.message()),
+                        );
+                        Error::new(damage.kind(), format!("{damage_text}; {failed}"))
                             .next("use an older step")
                     })?;
                 notes.push(format!(
@@ -703,9 +710,13 @@ fn short(digest: &[u8; 32]) -> String {
     format!("{}…", orcheck_format::ids::hex(&digest[..8]))
 }
 
-fn listed(places: &[Arc<dyn Dir>]) -> String {
-    let places = places.iter().map(|dir| dir.path().display().to_string());
-    places.collect::<Vec<String>>().join(", ")
+/// The places, for a person: all copies on other nodes are one place.
+pub(crate) fn listed(places: &[Arc<dyn Dir>]) -> String {
+    let (here, others): (Vec<_>, Vec<_>) =
+        (places.iter().map(|dir| dir.path())).partition(|path| !path.starts_with(OTHER_NODES));
+    let mut text: Vec<String> = here.iter().map(|path| path.display().to_string()).collect();
+    text.extend((!others.is_empty()).then(|| "the other nodes".to_owned()));
+    text.join(", ")
 }
 
 fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<ContainerHeader> {

@@ -34,6 +34,9 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most copies of a file that are looked at.
 const COPIES_MAX: usize = 256;
 
+/// The path of all directories that are other nodes' (it leads nowhere on this machine).
+pub(crate) const OTHER_NODES: &str = "other nodes";
+
 /// Names of files with their lengths.
 pub type Files = Vec<(String, u64)>;
 /// What each node holds.
@@ -102,7 +105,7 @@ impl Others {
         let most = self.files.values().map(Vec::len).max().unwrap_or(0);
         let dir = |nth| -> Arc<dyn Dir> {
             Arc::new(OtherDir {
-                path: PathBuf::from(format!("other nodes, copy {}", nth + 1)),
+                path: Path::new(OTHER_NODES).join(format!("copy {}", nth + 1)),
                 others: Arc::clone(self),
                 nth,
             })

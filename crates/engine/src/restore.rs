@@ -15,7 +15,7 @@
 use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
-use crate::reader::{Reader, holder_of};
+use crate::reader::{Reader, holder_of, listed};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
@@ -226,13 +226,15 @@ impl RankView {
                 Ok(None) => {
                     let known = was_there(places, candidate, level);
                     never += usize::from(known);
-                    let why = if known {
-                        "it was not committed here"
+                    let what = if known {
+                        "no record that it was committed there"
                     } else {
-                        "nor anything else of that run"
+                        "nothing of the run that took it"
                     };
-                    let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
-                    errors.push(Error::not_found(format!("level {level}: no {name}, {why}")));
+                    let home = home_of(places, level);
+                    errors.push(Error::not_found(format!(
+                        "level {level}: {home} holds {what}"
+                    )));
                 }
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
                 Err(error) => errors.push(error.at(format!("level {level}"))),
@@ -247,10 +249,7 @@ impl RankView {
                 ErrorKind::NotFound => ErrorKind::Corrupt,
                 kind => kind,
             };
-            return Err(Error::new(
-                kind,
-                format!("step {} rank {rank}: {}", candidate.step, text.join("; ")),
-            ));
+            return Err(Error::new(kind, text.join("; ")));
         }
         let notes = errors
             .iter()
@@ -415,6 +414,15 @@ fn levels_of(places: &Places, candidate: Candidate) -> Result<Vec<Level>> {
         .into_iter()
         .chain(global.then_some(Level::Global))
         .collect())
+}
+
+/// Where a rank looks for its part at a level before it asks other nodes.
+fn home_of(places: &Places, level: Level) -> String {
+    let own = places.node.as_ref().filter(|_| level != Level::Global);
+    own.map_or_else(
+        || listed(&places.to_read(level)),
+        |dir| dir.path().display().to_string(),
+    )
 }
 
 /// Whether every directory of a level that this run uses was there in the candidate's run too: it

@@ -106,8 +106,13 @@ impl Reader {
 /// What to say of damage where another copy is good: that no older step is needed.
 #[must_use]
 pub fn beside_a_good_copy(damage: &str) -> String {
-    let what = damage.split(". Next: ").next().unwrap_or(damage);
+    let what = without_next(damage);
     format!("{what}; another copy is good. Next: have the storage checked")
+}
+
+/// A message that becomes part of another one, which has its own next step.
+pub(super) fn without_next(message: &str) -> &str {
+    message.split(". Next: ").next().unwrap_or(message)
 }
 
 /// What to say of a container that is in none of these places.

@@ -232,7 +232,7 @@ fn a_good_copy_is_used_where_another_is_damaged() {
         reader
             .notes()
             .iter()
-            .any(|note| note.contains("used the copy in")),
+            .any(|note| note.contains("another copy is used")),
         "{:?}",
         reader.notes()
     );
