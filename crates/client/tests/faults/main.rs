@@ -34,6 +34,7 @@ mod processes;
 mod reads;
 mod records;
 mod rivals;
+mod scenarios;
 mod servers;
 mod signals;
 mod strangers;
@@ -78,6 +79,7 @@ const TESTS: &[harness::Test] = tests![
     reads::one_error_at_every_call_of_verify,
     rivals::clocks_that_lie,
     rivals::several_restarts_at_once,
+    scenarios::what_happens_to_users_of_scr_and_fti,
     servers::a_server_is_killed_at_each_of_its_steps,
     servers::the_disk_of_a_server_fails_at_each_call,
     servers::a_server_is_killed_at_random_moments,
