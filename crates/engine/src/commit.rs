@@ -9,6 +9,7 @@
 //! 1. Called only with records whose containers are all durable (`protocol.rs`, invariant 1).
 //! 2. `Ok` is returned only when every directory holds the record and no newer claim was seen
 //!    after the last rename.
+//! 3. No record is written where the configured path does not lead: whoever opens the path would not find it.
 //!
 //! Survives: a crash between any two steps (the record is whole or absent in each directory), a
 //! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable,
@@ -38,6 +39,10 @@ pub fn make_visible(
     if !off(Switch::EpochBefore) {
         look_for_newer_runs(dirs, record.epoch)?;
     }
+    let in_place = |(number, dir): (usize, &Arc<dyn Dir>)| {
+        dir.check_path().map_err(|error| (Some(number), error))
+    };
+    dirs.iter().enumerate().try_for_each(in_place)?;
     let bytes = record.encode();
     // What readers would refuse must not be acknowledged.
     if !off(Switch::RecordReadable) {

@@ -14,7 +14,8 @@
 //! Invariants:
 //! 1. Every write begins where the last one of its file ended, at a multiple of a block.
 //! 2. `finish` = manifest, trailer, truncate, fsync of every file, close, fsync of every
-//!    directory, in this order; an error anywhere means the container is lost.
+//!    directory, in this order; an error anywhere means the container is lost. So does a directory that its
+//!    configured path does not lead to any more.
 //! 3. A container that is not finished is removed (or, after a crash, collected by prune): no
 //!    commit record ever names it.
 //!
@@ -135,10 +136,10 @@ impl Store {
             self.file.sync()?;
         }
         self.file.close()?;
-        if off(Switch::FsyncContainerDirectory) {
-            return Ok(());
+        if !off(Switch::FsyncContainerDirectory) {
+            self.dir.sync()?;
         }
-        self.dir.sync()
+        self.dir.check_path()
     }
 }
 

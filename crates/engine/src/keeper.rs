@@ -343,6 +343,7 @@ impl KeeperThread {
             return Err(error);
         }
         room.sync()?;
+        room.check_path()?;
         Ok(crc.value())
     }
 

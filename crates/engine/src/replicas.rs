@@ -256,6 +256,10 @@ impl Dir for ReplicatedDir {
     fn read_only(&self) -> Result<bool> {
         self.own.read_only()
     }
+
+    fn check_path(&self) -> Result<()> {
+        self.own.check_path()
+    }
 }
 
 /// A container being written here and sent to its holders.

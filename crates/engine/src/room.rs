@@ -205,6 +205,10 @@ impl Dir for Room {
     fn read_only(&self) -> Result<bool> {
         self.disk.read_only()
     }
+
+    fn check_path(&self) -> Result<()> {
+        self.disk.check_path()
+    }
 }
 
 /// A replica that is written to the disk and to memory.

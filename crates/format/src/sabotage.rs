@@ -117,6 +117,7 @@ switches! {
     ShortRead = "short-read", "that a file which ends early is an error", "orcheck-io disk file_lives; orcheck-engine reading torn";
     TruncateSurplus = "truncate-surplus", "that a container ends with its trailer", "orcheck-engine outage surplus";
     EveryDirectory = "every-directory", "that a commit record is written into every directory of its level", "orcheck-engine reading into_every_directory";
+    PathIsHandle = "path-is-handle", "that nothing is committed where the configured path does not lead any more", "orcheck-io paths moved_away; orcheck-client session moved_away";
     RecordReadable = "record-readable", "that a commit record which readers would refuse is not written", "orcheck-engine reading readers_would_refuse";
     AllDirectories = "all-directories", "that a new job begins only when all its directories are there", "orcheck-client session while_a_directory_is_missing";
     // Order.

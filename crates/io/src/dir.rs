@@ -11,14 +11,17 @@
 //! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
 //!    synced before `child` returns it.
 //! 4. Every effect asks [`Steps`] first.
+//! 5. A handle outlives its path: [`Dir::check_path`] says whether the path that was configured still leads to what the
+//!    handle writes to. It is asked before anything is called durable.
 //!
 //! Faults survived: a FIFO, device or link in place of a file (refused, never opened blocking); entries that
 //! vanish while the directory is listed.
 //!
 //! Not here: reading and writing (see [`crate::file`]).
 
-use crate::error::{os_error, rustix_error};
+use crate::error::{errno_name, os_error, rustix_error};
 use crate::file::{File, OsFile};
+use crate::rng::random_bytes;
 use crate::served;
 use crate::steps::{Effect, Steps};
 use orcheck_format::sabotage::{Switch, off};
@@ -83,6 +86,11 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> Result<u64>;
     /// Whether the file system is mounted read-only or this user may not write in the directory.
     fn read_only(&self) -> Result<bool>;
+    /// Ok while the path that was configured leads to this directory, so that whoever opens the path finds what is
+    /// written here. Unavailable once the directory was moved away, replaced or unmounted.
+    fn check_path(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Opens an existing directory, of this machine or of a staging I/O server (`orcheck://…`).
@@ -104,9 +112,13 @@ pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
             }
             _ => rustix_error(errno, what()),
         })?;
+    // Breaks if: the path stays relative; a program that changes its working directory would lose every step.
+    let anchor = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     Ok(Arc::new(OsDir {
         handle,
         path: path.to_path_buf(),
+        anchor,
+        last: AtFlags::empty(),
         steps,
     }))
 }
@@ -152,10 +164,25 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rusti
 struct OsDir {
     handle: OwnedFd,
     path: PathBuf,
+    /// The path as it is found from any working directory, and whether its last name may be a link: the user's may.
+    anchor: PathBuf,
+    last: AtFlags,
     steps: Steps,
 }
 
 impl OsDir {
+    /// Whether a file that is made through the handle appears at the path: the same file system, mounted again or through
+    /// another client, has another device number.
+    fn seen_through_path(&self) -> Result<bool> {
+        let name = format!("path-{:016x}.tmp", u64::from_le_bytes(random_bytes()));
+        let file = self.create(&name, Create::Buffered)?;
+        let seen =
+            retry(|| fs::statat(fs::CWD, self.anchor.join(&name), AtFlags::SYMLINK_NOFOLLOW));
+        drop(file);
+        self.remove(&name)?;
+        Ok(seen.is_ok())
+    }
+
     fn full(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
     }
@@ -393,6 +420,8 @@ impl Dir for OsDir {
         Ok(Arc::new(OsDir {
             handle,
             path: self.path.join(name),
+            anchor: self.anchor.join(name),
+            last: AtFlags::SYMLINK_NOFOLLOW,
             steps: self.steps.clone(),
         }))
     }
@@ -428,6 +457,36 @@ impl Dir for OsDir {
             Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => Ok(true),
             Err(errno) => Err(what(errno)),
         }
+    }
+
+    fn check_path(&self) -> Result<()> {
+        let full = self.begin_here("dir.path", "look at")?;
+        let own = retry(|| fs::fstat(&self.handle))
+            .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))?;
+        let found = match retry(|| fs::statat(fs::CWD, &self.anchor, self.last)) {
+            Ok(there) if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino) => return Ok(()),
+            // Breaks if: only device numbers count; a file system that was mounted again would be given up.
+            Ok(there)
+                if FileType::from_raw_mode(there.st_mode) == FileType::Directory
+                    && self.seen_through_path()? =>
+            {
+                return Ok(());
+            }
+            Ok(_) => "another directory".to_owned(),
+            Err(Errno::NOENT | Errno::NOTDIR) => "nothing".to_owned(),
+            Err(errno) => format!(
+                "what cannot be looked at ({})",
+                errno_name(errno.raw_os_error())
+            ),
+        };
+        if off(Switch::PathIsHandle) {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "directory {full} was moved away, replaced or unmounted: expected at this path the directory that this run \
+             writes to, found {found}"
+        ))
+        .next("move it back or mount it again at this path"))
     }
 }
 

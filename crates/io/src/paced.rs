@@ -200,6 +200,10 @@ impl Dir for PacedDir {
     fn read_only(&self) -> Result<bool> {
         Ok(true)
     }
+
+    fn check_path(&self) -> Result<()> {
+        self.dir.check_path()
+    }
 }
 
 struct PacedFile {

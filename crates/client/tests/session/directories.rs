@@ -9,7 +9,7 @@ use orcheck_format::ids::Level;
 use orcheck_io::steps::Verdict;
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 /// Protects, checkpoints and waits; the session stays open.
 fn save(session: &mut Session, rank: u32, step: u64, scale: usize) {
@@ -592,4 +592,92 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
             300,
         );
     }
+}
+
+/// What the wait for a step says whose directory is not where its path leads.
+fn moved_away(session: &mut Session, step: u64, level: Level, dir: &str) {
+    let error = refused(session.wait(step, level, LONG));
+    let step = format!("checkpoint {step} is not safe");
+    let expected = [step.as_str(), dir, "moved away, replaced or unmounted"];
+    says(&error, ErrorKind::Unavailable, &expected);
+}
+
+// Breaks if: containers or records are written wherever the open handle leads (`Dir::check_path` says Ok).
+#[test]
+fn a_directory_moved_away_loses_the_step_and_is_left_out() {
+    if crate::support::needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("moved");
+    let (here, there) = (scratch.path().join("ost1"), scratch.path().join("away"));
+    let job = Job::new(scratch.path(), 2, 2, false).nodes(2);
+    let all = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        save(&mut session, rank, 1, 20);
+        if all.wait().is_leader() {
+            disk::rename(&here, &there);
+            crate::support::make_dir(&here);
+        }
+        all.wait();
+        let mut state = State::new(rank, 2, 20);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(2).unwrap();
+        moved_away(&mut session, 2, Level::Global, "ost1");
+        save(&mut session, rank, 3, 20);
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(disk::names(&here), [""; 0]);
+    let steps: Vec<u64> = containers(&there).iter().map(|(step, _)| *step).collect();
+    assert!(!steps.contains(&3), "{steps:?}");
+    // Without what was moved away: the newest step that was called safe.
+    restores(&job, 3, 20);
+}
+
+// Breaks if: a node writes its record, or a container, where the open handle leads.
+#[test]
+fn a_nodes_directory_moved_away_loses_steps_until_it_is_back() {
+    let scratch = Scratch::new("moved-node");
+    let (here, there) = (scratch.path().join("local"), scratch.path().join("away"));
+    let job = Job::new(scratch.path(), 2, 0, true);
+    let all = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut take = |step: u64| {
+            let mut state = State::new(rank, step, 20);
+            state.protect(&mut session).unwrap();
+            all.wait();
+            session.checkpoint(step).unwrap();
+            let result = session.wait(step, Level::Node, LONG);
+            // Nobody moves anything before all have waited.
+            all.wait();
+            result
+        };
+        take(1).unwrap();
+        if rank == 0 {
+            disk::rename(&here, &there);
+        }
+        for step in [2, 3] {
+            let error = refused(take(step));
+            says(
+                &error,
+                ErrorKind::Unavailable,
+                &[
+                    "local",
+                    "moved away, replaced or unmounted",
+                    "found nothing",
+                ],
+            );
+        }
+        if rank == 0 {
+            disk::rename(&there, &here);
+        }
+        take(4).unwrap();
+        session.close(LONG).unwrap();
+    });
+    let left = disk::names(&here.join("job/n0"));
+    assert!(
+        left.iter().all(|name| !name.contains("s000000000002")),
+        "{left:?}"
+    );
 }

@@ -96,6 +96,33 @@ pub fn mount_over(at: &Path, how: Mount) -> Result<()> {
     }
 }
 
+/// Mounts a directory over `at`, as itself, until [`detach`]; after [`own_mounts`].
+///
+/// # Errors
+/// What the kernel says.
+pub fn mount_bound(dir: &Path, at: &Path) -> Result<()> {
+    mount_call(&dir.display().to_string(), at, "", libc::MS_BIND, "")
+}
+
+/// Mounts over `at` what shows the files of `dir` under another device number, as a second mount of a network file
+/// system does; `beside` takes what that needs. Until [`detach`]; after [`own_mounts`].
+///
+/// # Errors
+/// What the kernel says.
+pub fn mount_again(dir: &Path, at: &Path, beside: &Path) -> Result<()> {
+    let [lower, work] = ["lower", "work"].map(|name| beside.join(name));
+    for made in [&lower, &work] {
+        std::fs::create_dir_all(made)?;
+    }
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        dir.display(),
+        work.display()
+    );
+    mount_call("overlay", at, "overlay", 0, &options)
+}
+
 /// A directory in memory that only this process and its children see, in a mount table of their own.
 #[derive(Debug)]
 pub struct Room {
