@@ -7,6 +7,7 @@
 
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
 use orcheck_format::agent::Adoption;
+use orcheck_format::choice::Choice;
 use orcheck_format::container::{
     ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer,
     decode_rank_record, encode_rank_record,
@@ -27,7 +28,7 @@ use std::sync::OnceLock;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -38,6 +39,7 @@ pub const TARGETS: [Target; 18] = [
     ("claim", claim),
     ("resumed", resumed),
     ("members", members),
+    ("choice", choice),
     ("frame_header", frame_header),
     ("message", message),
     ("adoption", adoption),
@@ -201,6 +203,12 @@ fn resumed(bytes: &[u8]) {
 fn members(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
         one_encoding(bytes, envelope(bytes), Members::decode, Members::encode);
+    });
+}
+
+fn choice(bytes: &[u8]) {
+    with_crc(bytes, |bytes| {
+        one_encoding(bytes, envelope(bytes), Choice::decode, Choice::encode);
     });
 }
 

@@ -94,7 +94,7 @@ impl Session {
             same as i64,
             !(same as i64),
             -i64::from(busy),
-            -i64::from(self.trigger.wants_stop()),
+            -i64::from(self.trigger.stops_with_this()),
         ];
         if self.options.agent != AgentKind::Off {
             values.push(-i64::from(self.agent_ended()));

@@ -516,7 +516,7 @@ impl Session {
 
     /// Tells the triggers whether the engine of this node has seen a request to halt.
     pub(crate) fn hear_halt(&mut self) {
-        let asked = self.index().is_halt_asked();
+        let asked = self.index().halt();
         self.trigger.hear_halt(asked);
     }
 

@@ -18,6 +18,7 @@ use crate::auto::Auto;
 pub use crate::auto::Kept;
 use crate::collective::Collective;
 use crate::options::Options;
+use orcheck_engine::halt::Asked;
 use orcheck_format::error::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::signal::install_signal;
@@ -127,8 +128,10 @@ pub struct Trigger {
     blocked_s: f64,
     last_blocked_s: f64,
     stop: bool,
-    /// Somebody outside asks this run to end.
-    halt: bool,
+    /// What somebody outside asks this run for.
+    halt: Asked,
+    /// Checkpoints until it ends, once it was asked to end after some.
+    halt_after: Option<u64>,
     /// The last answer of `due` came from a wish, not from the step.
     answered: bool,
 }
@@ -178,7 +181,8 @@ impl Trigger {
             blocked_s: 0.0,
             last_blocked_s: 0.0,
             stop: false,
-            halt: false,
+            halt: Asked::Nothing,
+            halt_after: None,
             answered: false,
         })
     }
@@ -195,15 +199,26 @@ impl Trigger {
         self.stop
     }
 
-    /// This rank's wish to stop, for the checkpoint's own message.
-    #[must_use]
-    pub fn wants_stop(&self) -> bool {
-        self.request.stop.load(Ordering::Acquire) || self.halt
+    /// This rank's wish to take a checkpoint and stop.
+    fn wants_stop(&self) -> bool {
+        self.request.stop.load(Ordering::Acquire) || self.halt == Asked::Now
     }
 
-    /// Whether somebody outside asks this run to take a checkpoint and end; it can be withdrawn until all ranks agreed.
-    pub fn hear_halt(&mut self, asked: bool) {
-        self.halt = asked;
+    /// This rank's wish to stop after the checkpoint that is being taken, for its message.
+    #[must_use]
+    pub fn stops_with_this(&self) -> bool {
+        self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
+    }
+
+    /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
+    pub fn hear_halt(&mut self, asked: Asked) {
+        if asked != self.halt {
+            self.halt = asked;
+            self.halt_after = match asked {
+                Asked::After(count) => Some(count),
+                _ => None,
+            };
+        }
     }
 
     /// Takes the agreed wish to stop in.
@@ -314,6 +329,7 @@ impl Trigger {
     /// A checkpoint of `step` was taken and blocked the program so long; `flush_cpu_ns`: processor time of flushes until now.
     pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
+        self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
         if let Some(auto) = &mut self.auto {
             auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);
         }

@@ -28,7 +28,8 @@ use std::sync::Arc;
 
 use crate::commit::name_of;
 use orcheck_format::{
-    Claim, CommitRecord, Epoch, Error, ErrorKind, FileName, JobName, Level, Result, Resumed,
+    Choice, Claim, CommitRecord, Decision, Epoch, Error, ErrorKind, FileName, JobName, Level,
+    Result, Resumed,
 };
 use orcheck_io::{Dir, Entry, read_small};
 
@@ -58,6 +59,8 @@ pub struct Catalog {
     places: Vec<Arc<dyn Dir>>,
     commits: Vec<Commit>,
     fenced: Vec<Commit>,
+    rejected: Vec<Commit>,
+    choices: BTreeMap<ChoiceKey, Option<Choice>>,
     claims: Vec<(Claim, Option<Resumed>)>,
     notes: Vec<String>,
     problems: Vec<Problem>,
@@ -66,6 +69,13 @@ pub struct Catalog {
 
 /// Commits are ordered and merged by this key.
 type CommitKey = (u64, Epoch, Level);
+
+/// What was decided about a checkpoint: step, epoch counter, beginning of the run id.
+type ChoiceKey = ((u64, u64, [u8; 4]), Decision);
+
+fn choice_key(step: u64, epoch: Epoch, decision: Decision) -> ChoiceKey {
+    ((step, epoch.counter, epoch.run.short_bytes()), decision)
+}
 
 impl Catalog {
     /// Reads the job's directories. An unreadable one becomes a note.
@@ -110,6 +120,25 @@ impl Catalog {
     /// The commits that the resume rule excludes, newest first.
     pub fn fenced(&self) -> &[Commit] {
         &self.fenced
+    }
+
+    /// The commits that count but were found wrong by the program, newest first.
+    pub fn rejected(&self) -> &[Commit] {
+        &self.rejected
+    }
+
+    /// Whether somebody wants this checkpoint to stay.
+    #[must_use]
+    pub fn is_kept(&self, step: u64, epoch: Epoch) -> bool {
+        let key = choice_key(step, epoch, Decision::Kept);
+        self.choices.contains_key(&key)
+    }
+
+    /// Who rejected this checkpoint and why; `None` where the file that says so cannot be read, or nobody did.
+    #[must_use]
+    pub fn rejection(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+        let key = choice_key(step, epoch, Decision::Rejected);
+        self.choices.get(&key).and_then(Option::as_ref)
     }
 
     /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
@@ -179,6 +208,21 @@ fn fenced_by(
         })
 }
 
+/// That a checkpoint is left out, by whose decision.
+fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String {
+    let who = choice.as_ref().map_or_else(String::new, |choice| {
+        let why = match choice.why.is_empty() {
+            true => String::new(),
+            false => format!(": {}", choice.why),
+        };
+        format!(" by user {} on host {}{why}", choice.uid, choice.host)
+    });
+    format!(
+        "step {} of epoch {} (level {}) was rejected{who}",
+        record.step, record.epoch, record.level
+    )
+}
+
 /// A scan in progress.
 struct Scan<'a> {
     job: &'a JobName,
@@ -186,6 +230,7 @@ struct Scan<'a> {
     commits: BTreeMap<CommitKey, Vec<Commit>>,
     claims: BTreeMap<u64, Vec<(Claim, String)>>,
     resumed: BTreeMap<u64, Resumed>,
+    choices: BTreeMap<ChoiceKey, Option<Choice>>,
     files: Vec<(usize, Entry, Option<FileName>)>,
     foreign: Vec<Vec<String>>,
     notes: Vec<String>,
@@ -200,6 +245,7 @@ impl<'a> Scan<'a> {
             commits: BTreeMap::new(),
             claims: BTreeMap::new(),
             resumed: BTreeMap::new(),
+            choices: BTreeMap::new(),
             files: Vec::new(),
             foreign: vec![Vec::new(); places.len()],
             notes: Vec::new(),
@@ -226,7 +272,10 @@ impl<'a> Scan<'a> {
                 None if entry.is_dir => {}
                 None => self.foreign[place].push(entry.name.clone()),
                 Some(
-                    FileName::Commit { .. } | FileName::Claim { .. } | FileName::Resumed { .. },
+                    FileName::Commit { .. }
+                    | FileName::Claim { .. }
+                    | FileName::Resumed { .. }
+                    | FileName::Choice { .. },
                 ) => {
                     let path = dir.path().join(&entry.name).display().to_string();
                     match read_small(dir, &entry.name, RECORD_LIMIT_BYTES) {
@@ -240,6 +289,9 @@ impl<'a> Scan<'a> {
                                 }
                                 Some(FileName::Resumed { epoch }) => {
                                     self.take_resumed(*epoch, &bytes)
+                                }
+                                Some(name @ FileName::Choice { .. }) => {
+                                    self.take_choice(name, &bytes)
                                 }
                                 _ => Ok(()),
                             };
@@ -342,6 +394,37 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
+    /// A choice counts by its name: what the program found wrong must not come back because a file was damaged.
+    fn take_choice(&mut self, name: &FileName, bytes: &[u8]) -> Result<()> {
+        let FileName::Choice {
+            step,
+            epoch,
+            run,
+            decision,
+        } = *name
+        else {
+            return Ok(());
+        };
+        let read = Choice::decode(bytes);
+        if let Ok(choice) = &read {
+            self.check_job(&choice.job)?;
+        }
+        let read = read.and_then(|choice| match choice.file_name() == *name {
+            true => Ok(choice),
+            false => Err(Error::corrupt(format!(
+                "the file name and the choice disagree: the choice belongs into {}",
+                choice.file_name()
+            ))),
+        });
+        let known = self
+            .choices
+            .entry(((step, epoch, run), decision))
+            .or_default();
+        let choice = read?;
+        known.get_or_insert(choice);
+        Ok(())
+    }
+
     fn finish(mut self) -> Result<Catalog> {
         let mut claims = BTreeMap::new();
         for (counter, mut found) in std::mem::take(&mut self.claims) {
@@ -395,6 +478,7 @@ impl<'a> Scan<'a> {
         }
         let mut commits = Vec::new();
         let mut fenced = Vec::new();
+        let mut rejected = Vec::new();
         for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
             if variants.len() > 1 {
                 // Most copies first; a stable sort keeps the order of the places otherwise.
@@ -417,7 +501,19 @@ impl<'a> Scan<'a> {
             }
             let commit = variants.swap_remove(0);
             match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
-                None => commits.push(commit),
+                None => {
+                    let known = self
+                        .choices
+                        .get(&choice_key(key.0, key.1, Decision::Rejected));
+                    match known.filter(|_| !off(Switch::Rejected)) {
+                        None => commits.push(commit),
+                        Some(choice) => {
+                            // Breaks if: it is offered all the same; the program would find it wrong at every restart.
+                            self.notes.push(describe_rejection(&commit.record, choice));
+                            rejected.push(commit);
+                        }
+                    }
+                }
                 Some(why) => {
                     let note = format!(
                         "step {} of epoch {} (level {}) does not count: {why}",
@@ -452,6 +548,8 @@ impl<'a> Scan<'a> {
             places: self.places.to_vec(),
             commits,
             fenced,
+            rejected,
+            choices: self.choices,
             claims: claims
                 .into_iter()
                 .map(|(counter, claim)| (claim, resumed.remove(&counter)))

@@ -15,7 +15,7 @@
 //! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
 
 use crate::commit;
-use crate::halt::Watch;
+use crate::halt::{Asked, Watch};
 use crate::index::{Index, IndexShape, Outcome};
 use crate::places::Places;
 use crate::protocol::{
@@ -258,13 +258,19 @@ impl Control {
     }
 
     fn look_for_halt(&mut self) {
-        let Some(asked) = self.halt.look(self.context.clock.now()) else {
+        let Some(asked) = self
+            .halt
+            .look(self.context.clock.now(), self.context.clock.unix_ms())
+        else {
             return;
         };
         Index::new(&self.context.pool, self.context.shape).set_halt(asked);
         self.context.shared.note(match asked {
-            true => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
-            false => "the request to halt was withdrawn".to_owned(),
+            Asked::Now => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
+            Asked::After(count) => {
+                format!("the run is asked to halt after {count} more checkpoints")
+            }
+            Asked::Nothing => "the request to halt was withdrawn".to_owned(),
         });
     }
 

@@ -107,6 +107,8 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
                 | FileName::Resumed { epoch }
                 | FileName::Members { epoch }
                 | FileName::Halt { epoch }
+                | FileName::HaltAt { epoch }
+                | FileName::Choice { epoch, .. }
                 | FileName::Commit { epoch, .. }
                 | FileName::Container { epoch, .. }
                 | FileName::Stripe { epoch, .. },

@@ -5,13 +5,17 @@
 //! without, on one machine or many. The control thread finds the file and tells the ranks of its node, which agree on it
 //! as they do on every wish.
 //!
+//! A request for later (at a time, or after some checkpoints) is another file, under a name that 0.1.0 does not know: there
+//! the mere existence of the first one ends the run at once.
+//!
 //! ```text
 //! orcheck halt ─file─▶ directory ◀─looks─ control thread ─word of the index─▶ ranks ─agree─▶ checkpoint, end
 //! ```
 //!
 //! Invariants:
 //! 1. A request is for one epoch. The next run of the job is not stopped by it.
-//! 2. That the file is there is all that counts; its text is for people.
+//! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
+//!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
 //! 3. A look is for one name in one directory, and there are at least [`EVERY`] between two.
 //! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
 //!
@@ -38,12 +42,88 @@ fn name_of(epoch: u64) -> String {
     FileName::Halt { epoch }.to_string()
 }
 
+fn later_name_of(epoch: u64) -> String {
+    FileName::HaltAt { epoch }.to_string()
+}
+
+/// When a run is to halt that is not to halt at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At this time, milliseconds since 1970.
+    At(u64),
+    /// After so many further checkpoints, at least one; counted by the run from when it sees the request.
+    After(u64),
+}
+
+impl When {
+    /// The first line of the file.
+    fn line(self) -> String {
+        match self {
+            Self::At(unix_ms) => format!("at {unix_ms}"),
+            Self::After(count) => format!("after {count}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (word, number) = text.lines().next()?.split_once(' ')?;
+        let number = number.trim().parse().ok()?;
+        match word {
+            "at" => Some(Self::At(number)),
+            "after" if number > 0 => Some(Self::After(number)),
+            _ => None,
+        }
+    }
+}
+
+/// What a run is asked for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// To take a checkpoint and end.
+    Now,
+    /// To end after so many further checkpoints.
+    After(u64),
+}
+
+impl Asked {
+    /// As one number, for the ranks of the node.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Now => 1,
+            Self::After(count) => count.saturating_add(1),
+        }
+    }
+
+    /// What [`Self::word`] gave.
+    #[must_use]
+    pub fn of_word(word: u64) -> Self {
+        match word {
+            0 => Self::Nothing,
+            1 => Self::Now,
+            more => Self::After(more - 1),
+        }
+    }
+}
+
+/// What one directory asks for.
+#[derive(Debug, Default, Clone, Copy)]
+struct Wish {
+    now: bool,
+    later: Option<When>,
+}
+
 /// Looks for requests, in one directory after the other.
 pub struct Watch {
     name: String,
-    dirs: Vec<(Arc<dyn Dir>, bool)>,
+    later: String,
+    dirs: Vec<(Arc<dyn Dir>, Wish)>,
     next: usize,
     looked: Duration,
+    told: Asked,
 }
 
 impl Watch {
@@ -52,33 +132,54 @@ impl Watch {
     pub fn new(dirs: Vec<Arc<dyn Dir>>, epoch: u64, now: Duration) -> Self {
         Self {
             name: name_of(epoch),
-            dirs: dirs.into_iter().map(|dir| (dir, false)).collect(),
+            later: later_name_of(epoch),
+            dirs: dirs.into_iter().map(|dir| (dir, Wish::default())).collect(),
             next: 0,
             looked: now,
+            told: Asked::Nothing,
         }
     }
 
-    /// Whether the run is asked to halt, when a look changed that.
-    pub fn look(&mut self, now: Duration) -> Option<bool> {
+    /// What the run is asked for, when a look or the time, `unix_ms`, changed that.
+    pub fn look(&mut self, now: Duration, unix_ms: u64) -> Option<Asked> {
         if now.saturating_sub(self.looked) < EVERY || self.dirs.is_empty() {
             return None;
         }
         self.looked = now;
-        let before = self.is_asked();
         let at = self.next % self.dirs.len();
         self.next = at + 1;
-        let (dir, asked) = &mut self.dirs[at];
+        let (dir, wish) = &mut self.dirs[at];
         let found = match off(Switch::HaltOfEpoch) {
             false => dir.holds(&self.name),
             true => requests(std::slice::from_ref(dir)).map(|found| !found.is_empty()),
         };
-        *asked = found.unwrap_or(*asked);
-        let after = self.is_asked();
-        (before != after).then_some(after)
+        wish.now = found.unwrap_or(wish.now);
+        wish.later = match read_small(dir.as_ref(), &self.later, TEXT_LIMIT_BYTES) {
+            Ok(bytes) => When::parse(&String::from_utf8_lossy(&bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(_) => wish.later,
+        };
+        let asked = self.asked(unix_ms);
+        let changed = asked != self.told;
+        self.told = asked;
+        changed.then_some(asked)
     }
 
-    fn is_asked(&self) -> bool {
-        self.dirs.iter().any(|(_, asked)| *asked)
+    /// The earliest of what the directories ask for.
+    fn asked(&self, unix_ms: u64) -> Asked {
+        let mut asked = Asked::Nothing;
+        for (_, wish) in &self.dirs {
+            asked = match (wish.now, wish.later, asked) {
+                (true, ..) | (_, _, Asked::Now) => Asked::Now,
+                (_, Some(When::At(at)), _) if at <= unix_ms => Asked::Now,
+                (_, Some(When::After(count)), Asked::After(other)) => {
+                    Asked::After(count.min(other))
+                }
+                (_, Some(When::After(count)), Asked::Nothing) => Asked::After(count),
+                (_, _, asked) => asked,
+            };
+        }
+        asked
     }
 }
 
@@ -130,10 +231,23 @@ impl Run {
     /// # Errors
     /// What the first directory says, when none takes the request.
     pub fn ask(&self, text: &str) -> Result<Vec<String>> {
-        let name = name_of(self.claim.epoch.counter);
+        self.put(&name_of(self.claim.epoch.counter), text)
+    }
+
+    /// Asks it to take a checkpoint and end later on; what could not be written where. It takes the place of an earlier
+    /// request for later. `text` is for people.
+    ///
+    /// # Errors
+    /// What the first directory says, when none takes the request.
+    pub fn ask_later(&self, when: When, text: &str) -> Result<Vec<String>> {
+        let text = format!("{}\n{text}", when.line());
+        self.put(&later_name_of(self.claim.epoch.counter), &text)
+    }
+
+    fn put(&self, name: &str, text: &str) -> Result<Vec<String>> {
         let mut failed: Vec<Error> = Vec::new();
         for dir in &self.dirs {
-            failed.extend(write_small(dir.as_ref(), &name, text.as_bytes()).err());
+            failed.extend(write_small(dir.as_ref(), name, text.as_bytes()).err());
         }
         if failed.len() == self.dirs.len() && !failed.is_empty() {
             return Err(failed.swap_remove(0).at("asking the run to halt"));
@@ -167,15 +281,48 @@ pub fn requests(dirs: &[Arc<dyn Dir>]) -> Result<Vec<(u64, String)>> {
     Ok(found)
 }
 
-/// Takes all requests back; the epochs that they were for.
+/// The requests for later in these directories: epochs, each with what it asks for (`None`: its first line says nothing
+/// known).
+///
+/// # Errors
+/// When a directory cannot be listed.
+pub fn later_requests(dirs: &[Arc<dyn Dir>]) -> Result<Vec<(u64, Option<When>)>> {
+    let mut found: Vec<(u64, Option<When>)> = Vec::new();
+    for dir in dirs {
+        for entry in dir.list()? {
+            let Some(FileName::HaltAt { epoch }) = FileName::parse(&entry.name) else {
+                continue;
+            };
+            let text = read_small(dir.as_ref(), &entry.name, TEXT_LIMIT_BYTES);
+            let when = text
+                .ok()
+                .and_then(|bytes| When::parse(&String::from_utf8_lossy(&bytes)));
+            if found.iter().all(|(known, _)| *known != epoch) {
+                found.push((epoch, when));
+            }
+        }
+    }
+    found.sort_unstable_by_key(|(epoch, _)| *epoch);
+    Ok(found)
+}
+
+/// Takes all requests back, those for later too; the epochs that they were for.
 ///
 /// # Errors
 /// What a directory says.
 pub fn withdraw(dirs: &[Arc<dyn Dir>]) -> Result<Vec<u64>> {
     let mut gone = Vec::new();
     for dir in dirs {
-        for (epoch, _) in requests(std::slice::from_ref(dir))? {
-            dir.remove(&name_of(epoch))?;
+        for entry in dir.list()? {
+            let (FileName::Halt { epoch } | FileName::HaltAt { epoch }) =
+                (match FileName::parse(&entry.name) {
+                    Some(name) => name,
+                    None => continue,
+                })
+            else {
+                continue;
+            };
+            dir.remove(&entry.name)?;
             dir.sync()?;
             gone.push(epoch);
         }

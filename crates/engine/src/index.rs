@@ -34,6 +34,7 @@
 mod returns;
 
 pub use crate::descriptor::Descriptor;
+use crate::halt::Asked;
 use crate::layout::Node;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
@@ -378,15 +379,15 @@ impl<'p> Index<'p> {
         self.get(NOTES)
     }
 
-    /// Says whether the run is asked to take a checkpoint and end.
-    pub fn set_halt(&self, asked: bool) {
-        self.set(HALT, u64::from(asked));
+    /// Says whether the run is asked to take a checkpoint and end, and when.
+    pub fn set_halt(&self, asked: Asked) {
+        self.set(HALT, asked.word());
     }
 
-    /// Whether the run is asked to take a checkpoint and end.
+    /// Whether the run is asked to take a checkpoint and end, and when.
     #[must_use]
-    pub fn is_halt_asked(&self) -> bool {
-        self.get(HALT) != 0
+    pub fn halt(&self) -> Asked {
+        Asked::of_word(self.get(HALT))
     }
 
     /// The interval that triggers keep by what they measured, what a checkpoint costs the program, and how long it then takes

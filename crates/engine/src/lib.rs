@@ -24,6 +24,7 @@ pub mod agent;
 pub mod baseline;
 pub mod budget;
 pub mod catalog;
+pub mod choose;
 pub mod commit;
 pub mod container;
 pub mod control;

@@ -10,7 +10,8 @@
 //!    run (the one it resumed from counts where that level has it).
 //! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
 //! 3. After a crash anywhere, a record never names a container that prune removed before it.
-//! 4. What a record that stays refers to stays as well, its own record included, and so on. A record
+//! 4. What a person marked to be kept stays. What was rejected does not count for `keep`.
+//! 5. What a record that stays refers to stays as well, its own record included, and so on. A record
 //!    that cannot be read may refer to anything older, so all of that stays.
 //!
 //! With the first commit of this run also go: containers without record (crashed or failed steps),
@@ -19,6 +20,7 @@
 //! Not here: when to prune (`control.rs`).
 
 use crate::catalog::RECORD_LIMIT_BYTES;
+use orcheck_format::choice::Decision;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
@@ -200,10 +202,18 @@ pub fn prune(
     }
     let records = records(&listed, level);
     let recorded = |step, epoch| records.contains(&(step, epoch));
-    let kept = rule.kept(recorded);
+    let rejected = chosen(&listed, Decision::Rejected);
+    let by_hand = chosen(&listed, Decision::Kept);
+    // Breaks if: what was rejected counts; the good ones before it would go.
+    let counts = |step, epoch| {
+        recorded(step, epoch) && (!rejected.contains(&(step, epoch)) || off(Switch::RejectedCounts))
+    };
+    let kept = rule.kept(counts);
     // Before enough are kept only what no restart can use may go.
     let ruled_out = |step, epoch| {
-        if kept.is_empty() {
+        if by_hand.contains(&(step, epoch)) && !off(Switch::KeptByHand) {
+            false
+        } else if kept.is_empty() {
             rule.is_superseded(step, epoch)
                 || !recorded(step, epoch) && rule.is_abandoned(step, epoch)
         } else {
@@ -239,7 +249,13 @@ pub fn prune(
         // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
         listed.iter().try_for_each(|listed| listed.dir.sync())?;
     }
-    let oldest_epoch = kept.iter().map(|&(_, epoch)| epoch).min().unwrap_or(0);
+    // The notes of later runs say whether what stays by hand is superseded.
+    let staying = by_hand
+        .iter()
+        .filter(|&&(step, epoch)| recorded(step, epoch));
+    let staying = staying.filter(|_| !kept.is_empty());
+    let oldest_epoch = kept.iter().chain(staying).map(|&(_, epoch)| epoch);
+    let oldest_epoch = oldest_epoch.min().unwrap_or(0);
     for Listed { dir, names } in &listed {
         for (name, is_dir) in names {
             if *is_dir {
@@ -253,12 +269,19 @@ pub fn prune(
                 Some(
                     FileName::Claim { epoch }
                     | FileName::Resumed { epoch }
-                    | FileName::Members { epoch },
+                    | FileName::Members { epoch }
+                    | FileName::Choice { epoch, .. },
                 ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
                 // For an older run: nobody looks at it any more.
-                Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
+                Some(FileName::Halt { epoch } | FileName::HaltAt { epoch }) => {
+                    epoch < rule.epoch.counter
+                }
                 None if off(Switch::ForeignFiles) => true,
-                Some(FileName::Temporary(target)) => is_of_dead_run(&target, rule.epoch.counter),
+                Some(FileName::Temporary(target)) => match FileName::parse(&target) {
+                    // A person may be deciding about an older run's checkpoint now.
+                    Some(FileName::Choice { epoch, .. }) => epoch < oldest_epoch,
+                    _ => is_of_dead_run(&target, rule.epoch.counter),
+                },
                 _ => going.contains(name),
             };
             if goes {
@@ -300,6 +323,22 @@ fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
+/// The checkpoints about which this was decided; the file's name alone counts.
+fn chosen(listed: &[Listed], wanted: Decision) -> BTreeSet<(u64, u64)> {
+    let names = listed.iter().flat_map(|listed| &listed.names);
+    names
+        .filter_map(|(name, _)| match FileName::parse(name) {
+            Some(FileName::Choice {
+                step,
+                epoch,
+                decision,
+                ..
+            }) if decision == wanted => Some((step, epoch)),
+            _ => None,
+        })
+        .collect()
+}
+
 /// Between the name of a container and the counter of the epoch in which it is on its way to another node.
 const COMING: &str = ".epoch-";
 
@@ -330,7 +369,8 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             | FileName::Claim { epoch }
             | FileName::Resumed { epoch }
             | FileName::Members { epoch }
-            | FileName::Halt { epoch },
+            | FileName::Halt { epoch }
+            | FileName::HaltAt { epoch },
         ) => epoch < counter,
         _ => false,
     }

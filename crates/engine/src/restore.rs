@@ -45,6 +45,8 @@ pub struct Offer {
     pub candidates: Vec<Candidate>,
     /// What the scan skipped, for the user.
     pub notes: Vec<String>,
+    /// Checkpoints that would count, had the program not rejected them.
+    pub rejected: Vec<Candidate>,
     /// A checkpoint newer than all candidates has a commit record, but no copy of it can be read.
     pub hidden: Option<Error>,
 }
@@ -56,11 +58,7 @@ pub struct Offer {
 pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     let catalog = Catalog::scan(job, &places.all())?;
     let mut candidates: Vec<Candidate> = Vec::new();
-    for Commit { record, .. } in catalog.commits() {
-        let candidate = Candidate {
-            step: record.step,
-            epoch: record.epoch,
-        };
+    for candidate in catalog.commits().iter().map(candidate_of) {
         if !candidates.contains(&candidate) {
             candidates.push(candidate);
         }
@@ -82,9 +80,17 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     }
     Ok(Offer {
         hidden: hidden(&catalog),
+        rejected: catalog.rejected().iter().map(candidate_of).collect(),
         candidates,
         notes: catalog.notes().to_vec(),
     })
+}
+
+fn candidate_of(commit: &Commit) -> Candidate {
+    Candidate {
+        step: commit.record.step,
+        epoch: commit.record.epoch,
+    }
 }
 
 /// What one node's own directory knows.
@@ -96,6 +102,8 @@ pub struct NodeView {
     pub claims: Vec<u64>,
     /// Checkpoints that a later run superseded.
     pub fenced: Vec<Candidate>,
+    /// Checkpoints that the program rejected.
+    pub rejected: Vec<Candidate>,
 }
 
 /// Looks into the directory of level `node`; nothing without one.
@@ -108,18 +116,15 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
         return Ok(NodeView::default());
     }
     let catalog = Catalog::scan(job, &dirs)?;
-    let candidate = |commit: &Commit| Candidate {
-        step: commit.record.step,
-        epoch: commit.record.epoch,
-    };
     Ok(NodeView {
-        newest: catalog.commits().first().map(candidate),
+        newest: catalog.commits().first().map(candidate_of),
         claims: catalog
             .claims()
             .iter()
             .map(|(claim, _)| claim.epoch.counter)
             .collect(),
-        fenced: catalog.fenced().iter().map(candidate).collect(),
+        fenced: catalog.fenced().iter().map(candidate_of).collect(),
+        rejected: catalog.rejected().iter().map(candidate_of).collect(),
     })
 }
 
@@ -130,6 +135,7 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
         .commits()
         .iter()
         .chain(catalog.fenced())
+        .chain(catalog.rejected())
         .map(|commit| &commit.record)
         .collect();
     let newest = catalog.commits().first().map(|commit| commit.record.step);

@@ -19,6 +19,7 @@
 
 pub mod agent;
 mod cbor;
+pub mod choice;
 pub mod container;
 pub mod crc;
 pub mod encoding;
@@ -33,6 +34,7 @@ pub mod store;
 pub mod wire;
 
 pub use agent::{Adoption, AgentMessage, ConnState};
+pub use choice::{Choice, Decision};
 pub use container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix,
     RankHeader, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,

@@ -11,6 +11,8 @@
 //! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it went on |
 //! | `epoch-000007.members` | where its nodes are reached by later runs |
 //! | `epoch-000007.halt` | the run of epoch 7 is asked to take a checkpoint and end |
+//! | `epoch-000007.halt-at` | the same, at a time or after some checkpoints |
+//! | `s000000000042-e000007-1a2b3c4d.rejected`, `….kept` | step 42 of epoch 7 is never offered again; is never pruned |
 //! | `<anything>.tmp` | a file that was not complete when its writer died |
 //!
 //! Invariants:
@@ -19,6 +21,7 @@
 //!
 //! Not here: which of these files are needed, and when they are removed.
 
+use crate::choice::Decision;
 use crate::ids::{Level, hex, parse_hex};
 use crate::sabotage::{Switch, off};
 use std::fmt;
@@ -88,6 +91,22 @@ pub enum FileName {
         /// The epoch's counter.
         epoch: u64,
     },
+    /// The run of an epoch is asked to take a checkpoint and end later on.
+    HaltAt {
+        /// The epoch's counter.
+        epoch: u64,
+    },
+    /// What somebody decided about a checkpoint.
+    Choice {
+        /// The checkpoint's step.
+        step: u64,
+        /// Counter of the epoch that wrote it.
+        epoch: u64,
+        /// First four bytes of the run id that wrote it.
+        run: [u8; 4],
+        /// The decision.
+        decision: Decision,
+    },
     /// A file under construction; holds the final name.
     Temporary(
         /// The name without `.tmp`.
@@ -138,6 +157,16 @@ impl fmt::Display for FileName {
             FileName::Resumed { epoch } => write!(f, "epoch-{epoch:06}.resumed"),
             FileName::Members { epoch } => write!(f, "epoch-{epoch:06}.members"),
             FileName::Halt { epoch } => write!(f, "epoch-{epoch:06}.halt"),
+            FileName::HaltAt { epoch } => write!(f, "epoch-{epoch:06}.halt-at"),
+            FileName::Choice {
+                step,
+                epoch,
+                run,
+                decision,
+            } => {
+                stem(f, step, epoch, run)?;
+                write!(f, ".{decision}")
+            }
             FileName::Temporary(name) => write!(f, "{name}.tmp"),
         }
     }
@@ -154,6 +183,27 @@ impl FileName {
         }
         // Numbers are read leniently; printing the result and comparing makes it exact.
         parse_loosely(text).filter(|name| off(Switch::NameExact) || name.to_string() == text)
+    }
+
+    /// The checkpoint that the file belongs to: step, epoch counter and the beginning of the run id; `None` for files of a
+    /// whole run.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<(u64, u64, [u8; 4])> {
+        match *self {
+            FileName::Container {
+                step, epoch, run, ..
+            }
+            | FileName::Stripe {
+                step, epoch, run, ..
+            }
+            | FileName::Commit {
+                step, epoch, run, ..
+            }
+            | FileName::Choice {
+                step, epoch, run, ..
+            } => Some((step, epoch, run)),
+            _ => None,
+        }
     }
 
     /// The step of the container called `text` if it differs from this one only in being of an
@@ -187,6 +237,7 @@ fn parse_loosely(text: &str) -> Option<FileName> {
             "resumed" => Some(FileName::Resumed { epoch }),
             "members" => Some(FileName::Members { epoch }),
             "halt" => Some(FileName::Halt { epoch }),
+            "halt-at" => Some(FileName::HaltAt { epoch }),
             _ => None,
         };
     }
@@ -195,7 +246,17 @@ fn parse_loosely(text: &str) -> Option<FileName> {
     let step = parts.next()?.strip_prefix('s')?.parse().ok()?;
     let epoch = parts.next()?.strip_prefix('e')?.parse().ok()?;
     let run = parse_hex::<4>(parts.next()?)?;
-    let fourth = parts.next()?;
+    let Some(fourth) = parts.next() else {
+        let decision = Decision::ALL
+            .into_iter()
+            .find(|decision| decision.name() == suffix)?;
+        return Some(FileName::Choice {
+            step,
+            epoch,
+            run,
+            decision,
+        });
+    };
     let fifth = parts.next();
     if parts.next().is_some() {
         return None;
@@ -289,6 +350,15 @@ mod tests {
             any::<u64>().prop_map(|epoch| FileName::Resumed { epoch }),
             any::<u64>().prop_map(|epoch| FileName::Members { epoch }),
             any::<u64>().prop_map(|epoch| FileName::Halt { epoch }),
+            any::<u64>().prop_map(|epoch| FileName::HaltAt { epoch }),
+            (any::<u64>(), any::<u64>(), run, any::<bool>()).prop_map(
+                |(step, epoch, run, kept)| FileName::Choice {
+                    step,
+                    epoch,
+                    run,
+                    decision: Decision::ALL[usize::from(kept)],
+                }
+            ),
             "[a-z.-]{1,40}".prop_map(FileName::Temporary),
         ]
     }
@@ -361,6 +431,25 @@ mod tests {
             ("epoch-000007.resumed", FileName::Resumed { epoch: 7 }),
             ("epoch-000007.members", FileName::Members { epoch: 7 }),
             ("epoch-000007.halt", FileName::Halt { epoch: 7 }),
+            ("epoch-000007.halt-at", FileName::HaltAt { epoch: 7 }),
+            (
+                "s000000000042-e000007-1a2b3c4d.rejected",
+                FileName::Choice {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    decision: Decision::Rejected,
+                },
+            ),
+            (
+                "s000000000042-e000007-1a2b3c4d.kept",
+                FileName::Choice {
+                    step: 42,
+                    epoch: 7,
+                    run,
+                    decision: Decision::Kept,
+                },
+            ),
             ("x.orc.tmp", FileName::Temporary("x.orc".into())),
         ];
         for (text, name) in cases {
@@ -374,6 +463,8 @@ mod tests {
             "s42-e000007-1a2b3c4d-n0003-w00.orc",
             "s+00000000042-e000007-1a2b3c4d-n0003-w00.orc",
             "s000000000042-e000007-1A2B3C4D-n0003-w00.orc",
+            "s000000000042-e000007-1a2b3c4d.commit",
+            "s000000000042-e000007-1a2b3c4d-global.kept",
             "s000000000042-e000007-1a2b3c4d-peers(2).commit",
             "s000000000042-e000007-1a2b3c4d-peers0.commit",
             "a/b.tmp",

@@ -48,6 +48,7 @@ const KIND_COMMIT: u16 = 1;
 const KIND_CLAIM: u16 = 2;
 const KIND_RESUMED: u16 = 3;
 pub(crate) const KIND_MEMBERS: u16 = 4;
+pub(crate) const KIND_CHOICE: u16 = 5;
 
 /// The record whose appearance makes a checkpoint restartable at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]

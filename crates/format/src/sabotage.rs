@@ -172,6 +172,10 @@ switches! {
     LeadFirst = "lead-first", "that of all nodes the lead claims first", "orcheck-client session lead_claims";
     SupersededByLater = "superseded-by-later", "that a later run's steps supersede older ones without its note of resumption", "orcheck-engine reading resume_rule";
     FencesMore = "fences-more", "that of two notes of resumption the one with the older step counts", "orcheck-engine reading a_resumed_record";
+    Rejected = "rejected", "that a checkpoint which the program rejected is not offered again", "orcheck-engine reading a_rejected_checkpoint";
+    RejectedCounts = "rejected-counts", "that a rejected checkpoint does not count for the keep rule", "orcheck-engine reading rejected_checkpoints_do_not_count";
+    KeptByHand = "kept-by-hand", "that prune leaves what somebody marked to be kept", "orcheck-engine reading marked_to_be_kept";
+    RemovedUnreferred = "removed-unreferred", "that a checkpoint which others need is not removed by hand", "orcheck-engine reading others_refer_to";
     ClaimsStay = "claims-stay", "that prune leaves the claims of runs whose checkpoints stay", "orcheck-engine prune claims_stay";
     // Strangers.
     PlainName = "plain-name", "that a file name is one component", "orcheck-io disk names_are";

@@ -463,7 +463,13 @@ impl Workload {
                         | FileName::Resumed { epoch }
                         | FileName::Members { epoch },
                     ) => epoch >= oldest,
-                    Some(FileName::Temporary(_) | FileName::Halt { .. }) | None => false,
+                    Some(
+                        FileName::Temporary(_)
+                        | FileName::Halt { .. }
+                        | FileName::HaltAt { .. }
+                        | FileName::Choice { .. },
+                    )
+                    | None => false,
                 };
                 if !expected {
                     found.push(format!("{}/{name} (kept are {kept:?})", dir.display()));

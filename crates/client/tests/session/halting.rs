@@ -3,7 +3,7 @@
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
 use orcheck_client::Session;
-use orcheck_engine::halt::{Run, requests, withdraw};
+use orcheck_engine::halt::{Run, When, requests, withdraw};
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -44,11 +44,20 @@ fn computes(session: Result<Session>, rank: u32, level: Level) -> (Vec<u64>, u64
 
 /// Asks the run of the job whose claim is in `names` to halt, once it is there.
 fn ask_once_there(root: &Path, names: &[&str], over: &AtomicBool) -> Vec<Arc<dyn Dir>> {
+    once_there(root, names, over, &|run| run.ask("a test\n"))
+}
+
+fn once_there(
+    root: &Path,
+    names: &[&str],
+    over: &AtomicBool,
+    ask: &dyn Fn(&Run) -> Result<Vec<String>>,
+) -> Vec<Arc<dyn Dir>> {
     let dirs = dirs(root, names);
     let until = SystemClock.now() + LONG;
     loop {
         if let Some(run) = Run::newest(&dirs).unwrap().filter(|run| run.lives) {
-            assert_eq!(run.ask("a test\n").unwrap(), Vec::<String>::new());
+            assert_eq!(ask(&run).unwrap(), Vec::<String>::new());
             return dirs;
         }
         assert!(SystemClock.now() < until && !over.load(Ordering::Acquire));
@@ -108,5 +117,28 @@ fn with_steps_alone_it_is_heard_at_the_next_checkpoint() {
     assert_eq!(results[0], results[1]);
     let (due, last) = &results[0];
     assert_eq!(due.last(), Some(last));
+    assert!(due.iter().all(|step| step % 50000 == 0), "{due:?}");
+}
+
+// Breaks if: the number does not reach the ranks, makes a checkpoint due by itself, or is not counted down.
+#[test]
+fn a_run_that_is_asked_to_halt_after_some_checkpoints_ends_with_the_last_of_them() {
+    let scratch = Scratch::new("halting");
+    let job = Job::new(scratch.path(), 2, 1, false).with("every_steps = 50000");
+    crate::support::make_dir(&scratch.path().join("ost0/job"));
+    let over = AtomicBool::new(false);
+    let results = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let later = |run: &Run| run.ask_later(When::After(3), "a test\n");
+            once_there(scratch.path(), &["ost0/job"], &over, &later);
+        });
+        let results = job.run(|session, rank| computes(session, rank, Level::Global));
+        over.store(true, Ordering::Release);
+        results
+    });
+    assert_eq!(results[0], results[1]);
+    let (due, last) = &results[0];
+    assert_eq!(due.last(), Some(last));
+    assert!(due.len() >= 3, "{due:?}");
     assert!(due.iter().all(|step| step % 50000 == 0), "{due:?}");
 }

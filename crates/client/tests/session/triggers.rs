@@ -3,7 +3,8 @@
 use crate::mistakes::LONG;
 use crate::support::{Job, State, Threads};
 use orcheck_client::trigger::Trigger;
-use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_client::{Collective, Environment, Options, Session, Solo};
+use orcheck_engine::halt::Asked;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -655,4 +656,24 @@ fn ranks_with_different_ideas_of_the_cost_agree_on_one_stride() {
         (100..=500).contains(&calls[0]),
         "{calls:?} messages in 20000 steps"
     );
+}
+
+// Breaks if: it is counted by calls instead of checkpoints, or ends the run one too early or too late.
+#[test]
+fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
+    let clock = Hand::at(1000.0);
+    let mut trigger = trigger("every_steps = 10", &clock);
+    let mut stops = Vec::new();
+    for step in (10..=50).step_by(10) {
+        if step >= 20 {
+            trigger.hear_halt(Asked::After(3));
+        }
+        assert!(trigger.due(&mut Solo, step).unwrap());
+        assert!(!trigger.due(&mut Solo, step + 1).unwrap());
+        stops.push(trigger.stops_with_this());
+        trigger.taken(step, 0.0, 0);
+    }
+    assert_eq!(stops, [false, false, false, true, true]);
+    trigger.hear_halt(Asked::Nothing);
+    assert!(!trigger.stops_with_this());
 }

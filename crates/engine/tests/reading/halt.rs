@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::halt::{EVERY, Run, Watch, requests, withdraw};
+use orcheck_engine::halt::{Asked, EVERY, Run, Watch, When, later_requests, requests, withdraw};
 use orcheck_io::Dir;
 
 use crate::fixture::{Scratch, claim, epoch, open_places};
@@ -36,9 +36,12 @@ fn a_request_to_halt_is_for_one_run() {
     let later = START + EVERY;
     let mut asked = Watch::new(dirs.clone(), 2, START);
     let mut next = Watch::new(dirs.clone(), 3, START);
-    assert_eq!((asked.look(later), next.look(later)), (Some(true), None));
+    assert_eq!(
+        (asked.look(later, 0), next.look(later, 0)),
+        (Some(Asked::Now), None)
+    );
     // Said once.
-    assert_eq!(asked.look(later + EVERY), None);
+    assert_eq!(asked.look(later + EVERY, 0), None);
 }
 
 // Breaks if: each turn of the control thread looks: a shared file system would feel it.
@@ -50,8 +53,8 @@ fn it_is_looked_for_now_and_then() {
     run.ask("").unwrap();
     let mut watch = Watch::new(dirs, 2, START);
     let almost = EVERY - Duration::from_millis(1);
-    assert_eq!(watch.look(START + almost), None);
-    assert_eq!(watch.look(START + EVERY), Some(true));
+    assert_eq!(watch.look(START + almost, 0), None);
+    assert_eq!(watch.look(START + EVERY, 0), Some(Asked::Now));
 }
 
 // Breaks if: only one of the directories is looked at, or one without a request takes back what another one asks for.
@@ -62,11 +65,15 @@ fn any_directory_of_the_run_asks() {
     let second = &dirs[1..];
     Run::newest(second).unwrap().unwrap().ask("").unwrap();
     let mut watch = Watch::new(dirs.clone(), 2, START);
-    let said: Vec<Option<bool>> = (1..=4).map(|at| watch.look(START + EVERY * at)).collect();
-    assert_eq!(said, [None, Some(true), None, None]);
+    let said: Vec<Option<Asked>> = (1..=4)
+        .map(|at| watch.look(START + EVERY * at, 0))
+        .collect();
+    assert_eq!(said, [None, Some(Asked::Now), None, None]);
     assert_eq!(withdraw(&dirs).unwrap(), [2]);
-    let said: Vec<Option<bool>> = (5..=7).map(|at| watch.look(START + EVERY * at)).collect();
-    assert_eq!(said, [None, Some(false), None]);
+    let said: Vec<Option<Asked>> = (5..=7)
+        .map(|at| watch.look(START + EVERY * at, 0))
+        .collect();
+    assert_eq!(said, [None, Some(Asked::Nothing), None]);
     assert_eq!(requests(&dirs).unwrap(), []);
 }
 
@@ -81,4 +88,41 @@ fn a_run_whose_claim_is_not_here_is_not_asked() {
     Run::newest(&all).unwrap().unwrap().ask("").unwrap();
     assert_eq!(requests(&empty).unwrap(), []);
     assert_eq!(requests(&dirs).unwrap().len(), 1);
+}
+
+// Breaks if: the time is not looked at again at each look, or a count replaces a request to halt at once.
+#[test]
+fn a_request_for_later_waits_for_its_time_or_count() {
+    let scratch = Scratch::new();
+    let dirs = places(&scratch);
+    let run = Run::newest(&dirs).unwrap().unwrap();
+    let mut turn = 0;
+    let mut watch = Watch::new(dirs.clone(), 2, START);
+    // As many looks as there are directories see all of them.
+    let mut look = |watch: &mut Watch, unix_ms| {
+        let said = (0..dirs.len()).filter_map(|_| {
+            turn += 1;
+            watch.look(START + EVERY * turn, unix_ms)
+        });
+        said.collect::<Vec<_>>()
+    };
+    run.ask_later(When::At(5000), "asked by a test\n").unwrap();
+    // Who knows only the older name sees nothing: 0.1.0 would end at once.
+    assert_eq!(requests(&dirs).unwrap(), []);
+    assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::At(5000)))]);
+    assert_eq!(look(&mut watch, 4999), []);
+    assert_eq!(look(&mut watch, 5000), [Asked::Now]);
+    assert_eq!(withdraw(&dirs).unwrap(), [2]);
+    assert_eq!(look(&mut watch, 5001), [Asked::Nothing]);
+
+    run.ask_later(When::After(3), "").unwrap();
+    assert_eq!(look(&mut watch, 6000), [Asked::After(3)]);
+    assert_eq!(look(&mut watch, 7000), []);
+    run.ask("").unwrap();
+    assert_eq!(look(&mut watch, 7000), [Asked::Now]);
+    for asked in [Asked::Nothing, Asked::Now, Asked::After(1), Asked::After(9)] {
+        assert_eq!(Asked::of_word(asked.word()), asked);
+    }
+    std::fs::write(scratch.dir("a").join("epoch-000002.halt-at"), "soon").unwrap();
+    assert_eq!(later_requests(&dirs[..1]).unwrap(), [(2, None)]);
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod catalog;
+mod choose;
 mod copies;
 mod damage;
 mod fixture;

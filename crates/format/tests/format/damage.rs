@@ -44,6 +44,9 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("members", samples::members().encode(), |b| {
             Members::decode(b).map(|v| v.encode())
         }),
+        ("choice", samples::choice().encode(), |b| {
+            Choice::decode(b).map(|v| v.encode())
+        }),
     ]
 }
 

@@ -47,6 +47,7 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
         ("claim.bin", samples::claim().encode()),
         ("resumed.bin", samples::resumed().encode()),
         ("members.bin", samples::members().encode()),
+        ("choice.bin", samples::choice().encode()),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -125,6 +126,7 @@ fn golden_files_decode_to_the_samples() {
         Members::decode(&read("members.bin")),
         Ok(samples::members())
     );
+    assert_eq!(Choice::decode(&read("choice.bin")), Ok(samples::choice()));
     let frame = read("frame-vote.bin");
     let header = FrameHeader::decode(&frame).unwrap();
     assert_eq!(header.seq, 0x0102_0304_0506_0708);

@@ -276,6 +276,18 @@ proptest! {
     }
 
     #[test]
+    fn choices(
+        (job, epoch, step) in (job(), epoch(), any::<u64>()),
+        (host, uid, since_unix_ms) in (name(), any::<u32>(), any::<u64>()),
+        (why, rejected) in (option::of(name()), any::<bool>()),
+    ) {
+        let decision = Decision::ALL[usize::from(rejected)];
+        let why = why.unwrap_or_default();
+        let choice = Choice { job, step, epoch, decision, host, uid, since_unix_ms, why };
+        prop_assert_eq!(Choice::decode(&choice.encode()), Ok(choice));
+    }
+
+    #[test]
     fn notes_of_resumption(job in job(), epochs in (epoch(), option::of(epoch())), step: Option<u64>) {
         let resumed = Resumed { job, epoch: epochs.0, step, from: epochs.1 };
         prop_assert_eq!(Resumed::decode(&resumed.encode()), Ok(resumed));

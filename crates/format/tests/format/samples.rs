@@ -256,6 +256,19 @@ pub fn resumed() -> Resumed {
     }
 }
 
+pub fn choice() -> Choice {
+    Choice {
+        job: job(),
+        step: 42,
+        epoch: epoch(),
+        decision: Decision::Rejected,
+        host: "login1".into(),
+        uid: 1000,
+        since_unix_ms: 1_700_000_000_999,
+        why: "the energy grows".into(),
+    }
+}
+
 pub fn members() -> Members {
     let member = |name: &str, addresses: &[&str], epoch| Member {
         name: name.into(),

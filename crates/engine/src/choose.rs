@@ -1,0 +1,266 @@
+//! Choosing among checkpoints: one is rejected, kept, or removed by hand.
+//!
+//! How: a decision is a small file beside the commit records, named after the checkpoint (`format::choice`). A reader
+//! leaves out what is rejected (`catalog.rs`); prune does not count it, and lets what is kept stay (`prune.rs`). Whoever
+//! removes a checkpoint makes a plan first, which can be shown, and carries it out afterwards.
+//!
+//! Invariants:
+//! 1. A decision is durable in every directory it was made for before the call returns.
+//! 2. Nothing is removed that another checkpoint refers to, or may refer to because its record cannot be read, that is
+//!    kept, or that a living run wrote: its next checkpoint may refer to it.
+//! 3. Commit records go first, durably and everywhere; a crash never leaves one without its containers.
+//!
+//! Not here: which step is meant (callers), agreement among ranks (crate `client`).
+
+use crate::catalog::{Catalog, Commit};
+use crate::halt::Run;
+use orcheck_format::choice::{Choice, Decision, MAX_WHY_BYTES};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Clock;
+use orcheck_io::dir::Dir;
+use orcheck_io::file::write_small;
+use orcheck_io::net::{effective_uid, host_name};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A decision of this process's user, made now.
+#[must_use]
+pub fn decision(
+    job: &JobName,
+    (step, epoch): (u64, Epoch),
+    decision: Decision,
+    why: &str,
+    clock: &dyn Clock,
+) -> Choice {
+    let mut text: String = why.trim().replace(char::is_control, " ");
+    while text.len() > MAX_WHY_BYTES {
+        text.pop();
+    }
+    Choice {
+        job: job.clone(),
+        step,
+        epoch,
+        decision,
+        host: host_name(),
+        uid: effective_uid(),
+        since_unix_ms: clock.unix_ms(),
+        why: text,
+    }
+}
+
+/// Puts a decision into every one of these directories. One that is there already stays as it is.
+///
+/// # Errors
+/// What the first directory says that does not take it; the others may have it.
+pub fn decide(dirs: &[Arc<dyn Dir>], choice: &Choice) -> Result<()> {
+    let name = choice.file_name().to_string();
+    let bytes = choice.encode();
+    for dir in dirs {
+        if !dir.holds(&name)? {
+            let place = || {
+                format!(
+                    "marking step {} {} in {}",
+                    choice.step,
+                    choice.decision,
+                    dir.path().display()
+                )
+            };
+            write_small(dir.as_ref(), &name, &bytes).map_err(|error| error.at(place()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a decision back; in how many directories there was one.
+///
+/// # Errors
+/// What a directory says.
+pub fn take_back(dirs: &[Arc<dyn Dir>], choice: &FileName) -> Result<usize> {
+    let name = choice.to_string();
+    let mut gone = 0;
+    for dir in dirs {
+        match dir.remove(&name) {
+            Ok(()) => gone += 1,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        }
+        dir.sync()?;
+    }
+    Ok(gone)
+}
+
+/// The checkpoint that a person means by its step: one that can be restarted from, else the newest of that step.
+///
+/// # Errors
+/// NotFound, with the steps that there are.
+pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
+    let of_step = |commit: &&Commit| commit.record.step == step;
+    if let Some(commit) = all_commits(catalog).find(of_step) {
+        return Ok(&commit.record);
+    }
+    let steps: BTreeSet<u64> = all_commits(catalog)
+        .map(|commit| commit.record.step)
+        .collect();
+    let steps: Vec<String> = steps.iter().rev().map(ToString::to_string).collect();
+    Err(Error::not_found(format!(
+        "there is no checkpoint of step {step}; there are: {}",
+        match steps.is_empty() {
+            true => "none".to_owned(),
+            false => steps.join(", "),
+        }
+    )))
+}
+
+fn all_commits(catalog: &Catalog) -> impl Iterator<Item = &Commit> {
+    let commits = catalog.commits().iter().chain(catalog.rejected());
+    commits.chain(catalog.fenced())
+}
+
+/// What goes when one checkpoint is removed.
+pub struct Removal {
+    /// Its step.
+    pub step: u64,
+    /// The run that wrote it.
+    pub epoch: Epoch,
+    /// Levels at which there is a record of it.
+    pub levels: Vec<Level>,
+    /// Files that go, and the bytes they take.
+    pub files: usize,
+    /// See above.
+    pub bytes: u64,
+    dirs: Vec<Arc<dyn Dir>>,
+    records: Vec<(usize, String)>,
+    containers: Vec<(usize, String)>,
+    choices: Vec<(usize, String)>,
+}
+
+impl Removal {
+    /// What is to be removed for the checkpoint of `step` (of this epoch counter, where one is given).
+    ///
+    /// # Errors
+    /// NotFound. Invalid when something refers to it, when it is kept, or when the run that wrote it lives; Corrupt when a
+    /// newer record cannot be read.
+    pub fn plan(catalog: &Catalog, step: u64, epoch: Option<u64>) -> Result<Self> {
+        let of = |commit: &&Commit| {
+            commit.record.step == step && epoch.is_none_or(|e| commit.record.epoch.counter == e)
+        };
+        let record = match all_commits(catalog).find(of) {
+            Some(commit) => &commit.record,
+            None => checkpoint_of(catalog, step)?,
+        };
+        let epoch = record.epoch;
+        if !off(Switch::RemovedUnreferred) {
+            check_unneeded(catalog, step, epoch)?;
+        }
+        let mut levels = BTreeSet::new();
+        let (mut records, mut containers, mut choices) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut files, mut bytes) = (0, 0);
+        for (place, entry, name) in catalog.files() {
+            let Some((s, e, run)) = name.as_ref().and_then(FileName::checkpoint) else {
+                continue;
+            };
+            if (s, e, run) != (step, epoch.counter, epoch.run.short_bytes()) {
+                continue;
+            }
+            let list = match name {
+                Some(FileName::Commit { level, .. }) => {
+                    levels.insert(*level);
+                    &mut records
+                }
+                Some(FileName::Choice { .. }) => &mut choices,
+                _ => &mut containers,
+            };
+            list.push((*place, entry.name.clone()));
+            files += 1;
+            bytes += entry.len_bytes;
+        }
+        Ok(Self {
+            step,
+            epoch,
+            levels: levels.into_iter().collect(),
+            files,
+            bytes,
+            dirs: catalog.places().to_vec(),
+            records,
+            containers,
+            choices,
+        })
+    }
+
+    /// Removes it. After an error or a crash the rest can be removed by [`Self::plan`] again, or is pruned.
+    ///
+    /// # Errors
+    /// What a directory says.
+    pub fn carry_out(&self) -> Result<()> {
+        for files in [&self.records, &self.containers, &self.choices] {
+            let mut touched = BTreeSet::new();
+            for (place, name) in files {
+                let dir = &self.dirs[*place];
+                match dir.remove(name) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(error.at(format!("removing step {}", self.step)));
+                    }
+                    _ => touched.insert(*place),
+                };
+            }
+            // Breaks if: containers go before the records are durably gone.
+            touched
+                .into_iter()
+                .try_for_each(|place| self.dirs[place].sync())?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what others need.
+fn check_unneeded(catalog: &Catalog, step: u64, epoch: Epoch) -> Result<()> {
+    if catalog.is_kept(step, epoch) {
+        return Err(Error::invalid(format!("step {step} is marked to be kept"))
+            .next("take the mark back with `orcheck keep --undo`, then remove it"));
+    }
+    let refers = |commit: &&Commit| {
+        commit.record.epoch == epoch && commit.record.refers_to().contains(&step)
+    };
+    // Not what is superseded: no restart reads it.
+    let needed = catalog.commits().iter().chain(catalog.rejected());
+    let needed: BTreeSet<u64> = needed
+        .filter(refers)
+        .map(|commit| commit.record.step)
+        .collect();
+    if let Some(newest) = needed.last() {
+        let steps: Vec<String> = needed.iter().map(ToString::to_string).collect();
+        return Err(Error::invalid(format!(
+            "step {step} holds data of step {}, which refers to it",
+            steps.join(" and step ")
+        ))
+        .next(format!("remove step {newest} first, or leave both")));
+    }
+    let known: BTreeSet<String> = all_commits(catalog)
+        .map(|commit| {
+            crate::commit::name_of(commit.record.step, commit.record.epoch, commit.record.level)
+        })
+        .collect();
+    let unread = catalog.files().iter().find(|(_, entry, name)| {
+        matches!(name, Some(FileName::Commit { step: s, epoch: e, .. })
+            if *s > step && *e == epoch.counter && !known.contains(&entry.name))
+    });
+    if let Some((place, entry, _)) = unread {
+        return Err(Error::corrupt(format!(
+            "{} cannot be read and may refer to step {step}",
+            catalog.places()[*place].path().join(&entry.name).display()
+        ))
+        .next("run `orcheck verify`, and remove the damaged checkpoint first"));
+    }
+    let newest = Run::newest(catalog.places())?;
+    if newest.is_some_and(|run| run.lives && run.claim.epoch.counter == epoch.counter) {
+        return Err(Error::invalid(format!(
+            "the run that wrote step {step} is alive, and its next checkpoint may refer to it"
+        ))
+        .next("wait until the run has ended"));
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Checkpoints that were rejected, kept or removed by hand.
+
+use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
+use orcheck_engine::catalog::Catalog;
+use orcheck_engine::choose::{Removal, checkpoint_of, decide, decision, take_back};
+use orcheck_engine::places::Places;
+use orcheck_engine::prune::{KeepRule, Referred, prune};
+use orcheck_engine::restore::candidates;
+use orcheck_format::{Choice, CommitRecord, Decision, ErrorKind, FileName, Level};
+use orcheck_io::clock::SystemClock;
+use orcheck_io::{Dir, Steps};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn choice(step: u64, counter: u64, what: Decision, why: &str) -> Choice {
+    decision(&job(), (step, epoch(counter)), what, why, &SystemClock)
+}
+
+/// Two places with checkpoints of one run.
+fn with_steps(scratch: &Scratch, steps: &[u64]) -> (Vec<PathBuf>, Vec<Arc<dyn Dir>>) {
+    let paths = vec![scratch.dir("a"), scratch.dir("b")];
+    for path in &paths {
+        claim(path, epoch(1), Some(None));
+    }
+    for &step in steps {
+        write(&paths, &Spec::new(step, 1));
+    }
+    let dirs = open_places(&paths);
+    (paths, dirs)
+}
+
+fn steps(catalog: &Catalog) -> Vec<u64> {
+    let commits = catalog.commits().iter();
+    commits.map(|commit| commit.record.step).collect()
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn refer(paths: &[PathBuf], from: u64, to: u64) {
+    for path in paths {
+        let path = path.join(Spec::new(from, 1).commit_name());
+        let mut record = CommitRecord::decode(&std::fs::read(&path).unwrap()).unwrap();
+        record.containers[0].refers_to = vec![to];
+        std::fs::write(&path, record.encode()).unwrap();
+    }
+}
+
+// Breaks if: one place's decision is not everybody's, or a damaged file says nothing.
+#[test]
+fn a_rejected_checkpoint_is_not_offered() {
+    let scratch = Scratch::new();
+    let (paths, dirs) = with_steps(&scratch, &[10, 20, 30]);
+    let rejected = choice(30, 1, Decision::Rejected, "the energy\ngrows");
+    decide(&dirs[1..], &rejected).unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [20, 10]);
+    assert_eq!(catalog.rejected()[0].record.step, 30);
+    assert_eq!(catalog.rejection(30, epoch(1)), Some(&rejected));
+    let notes = catalog.notes().join("\n");
+    assert!(
+        notes.contains("step 30") && notes.contains("the energy"),
+        "{notes}"
+    );
+    assert!(catalog.problems().is_empty(), "{notes}");
+
+    let name = paths[1].join(rejected.file_name().to_string());
+    std::fs::write(&name, b"damaged").unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [20, 10]);
+    assert_eq!(catalog.problems()[0].kind, ErrorKind::Corrupt);
+
+    // One of another job that got in here says nothing.
+    let other = Choice {
+        job: orcheck_format::JobName::new("other").unwrap(),
+        ..choice(20, 1, Decision::Rejected, "")
+    };
+    decide(&dirs[..1], &other).unwrap();
+    assert_eq!(steps(&Catalog::scan(&job(), &dirs).unwrap()), [20, 10]);
+
+    let gone = take_back(&dirs, &rejected.file_name()).unwrap();
+    assert_eq!(gone, 1);
+    assert_eq!(steps(&Catalog::scan(&job(), &dirs).unwrap()), [30, 20, 10]);
+}
+
+#[test]
+fn what_was_rejected_is_told_from_nothing() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("root");
+    let path = scratch.dir("root/cavity");
+    claim(&path, epoch(1), Some(None));
+    write(std::slice::from_ref(&path), &Spec::new(10, 1));
+    let dirs = open_places(&[path]);
+    decide(&dirs, &choice(10, 1, Decision::Rejected, "")).unwrap();
+    let places = Places::open(&job(), "a", None, &[root], &Steps::none(), false).unwrap();
+    let offer = candidates(&job(), &places).unwrap();
+    assert_eq!((offer.candidates.len(), offer.rejected.len()), (0, 1));
+    assert!(offer.hidden.is_none());
+}
+
+fn rule(committed: &[u64]) -> KeepRule {
+    KeepRule {
+        keep: 2,
+        epoch: epoch(1),
+        resumed: None,
+        committed: committed.iter().copied().collect(),
+    }
+}
+
+// Breaks if: rejected ones count; two of them in a row would let every good checkpoint go.
+#[test]
+fn rejected_checkpoints_do_not_count_for_keep() {
+    let scratch = Scratch::new();
+    let (_, dirs) = with_steps(&scratch, &[10, 20, 30, 40]);
+    for step in [30, 40] {
+        decide(&dirs, &choice(step, 1, Decision::Rejected, "")).unwrap();
+    }
+    prune(
+        &dirs,
+        Level::Global,
+        &rule(&[10, 20, 30, 40]),
+        &mut Referred::default(),
+    )
+    .unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [20, 10]);
+    assert_eq!(catalog.rejected().len(), 2);
+}
+
+// Breaks if: prune looks at the keep rule alone, or lets go what the kept checkpoint refers to.
+#[test]
+fn what_is_marked_to_be_kept_stays() {
+    let scratch = Scratch::new();
+    let (paths, dirs) = with_steps(&scratch, &[10, 20, 30, 40, 50]);
+    refer(&paths, 20, 10);
+    decide(&dirs, &choice(20, 1, Decision::Kept, "")).unwrap();
+    prune(
+        &dirs,
+        Level::Global,
+        &rule(&[10, 20, 30, 40, 50]),
+        &mut Referred::default(),
+    )
+    .unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [50, 40, 20, 10]);
+    assert!(catalog.is_kept(20, epoch(1)) && !catalog.is_kept(10, epoch(1)));
+    assert_eq!(
+        take_back(&dirs, &choice(20, 1, Decision::Kept, "").file_name()).unwrap(),
+        2
+    );
+    prune(
+        &dirs,
+        Level::Global,
+        &rule(&[10, 20, 30, 40, 50]),
+        &mut Referred::default(),
+    )
+    .unwrap();
+    assert_eq!(steps(&Catalog::scan(&job(), &dirs).unwrap()), [50, 40]);
+}
+
+// Breaks if: the claims of later runs go while a superseded checkpoint stays by hand: it would come back.
+#[test]
+fn a_superseded_checkpoint_that_is_kept_stays_superseded() {
+    let scratch = Scratch::new();
+    let (paths, dirs) = with_steps(&scratch, &[10, 20]);
+    for (counter, resumed) in [(2, 10), (3, 10), (4, 30)] {
+        for path in &paths {
+            claim(path, epoch(counter), Some(Some(resumed)));
+        }
+    }
+    for step in [30, 40] {
+        write(&paths, &Spec::new(step, 4));
+    }
+    decide(&dirs, &choice(20, 1, Decision::Kept, "")).unwrap();
+    let rule = KeepRule {
+        epoch: epoch(4),
+        ..rule(&[30, 40])
+    };
+    prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [40, 30]);
+    assert_eq!(catalog.fenced()[0].record.step, 20);
+    let resumed = FileName::Resumed { epoch: 2 }.to_string();
+    assert!(names(&paths[0]).contains(&resumed));
+}
+
+// Breaks if: containers of a checkpoint that another one needs are removed.
+#[test]
+fn what_others_refer_to_is_not_removed_by_hand() {
+    let scratch = Scratch::new();
+    let (paths, dirs) = with_steps(&scratch, &[10, 20, 30]);
+    refer(&paths, 30, 10);
+    let refused = |step: u64| {
+        let catalog = Catalog::scan(&job(), &dirs).unwrap();
+        Removal::plan(&catalog, step, None).err().unwrap()
+    };
+    let error = refused(10);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("remove step 30 first"), "{error}");
+    assert_eq!(refused(11).kind(), ErrorKind::NotFound);
+
+    decide(&dirs, &choice(20, 1, Decision::Kept, "")).unwrap();
+    assert!(refused(20).message().contains("marked to be kept"));
+
+    // A record that cannot be read may refer to anything older.
+    let name = paths[0].join(Spec::new(30, 1).commit_name());
+    let good = std::fs::read(&name).unwrap();
+    for path in &paths {
+        std::fs::write(path.join(Spec::new(30, 1).commit_name()), b"damaged").unwrap();
+    }
+    assert_eq!(refused(10).kind(), ErrorKind::Corrupt);
+    for path in &paths {
+        std::fs::write(path.join(Spec::new(30, 1).commit_name()), &good).unwrap();
+    }
+
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    let removal = Removal::plan(&catalog, 30, None).unwrap();
+    assert_eq!(removal.levels, [Level::Global]);
+    assert!(removal.files >= 3 && removal.bytes > 0);
+    let before = names(&paths[0]);
+    // A plan removes nothing.
+    assert_eq!(names(&paths[0]), before);
+    removal.carry_out().unwrap();
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    assert_eq!(steps(&catalog), [20, 10]);
+    let of_30 = |name: &String| name.starts_with("s000000000030");
+    assert!(
+        !paths
+            .iter()
+            .flat_map(|path| names(path))
+            .any(|name| of_30(&name))
+    );
+    assert_eq!(checkpoint_of(&catalog, 10).unwrap().step, 10);
+    Removal::plan(&catalog, 10, None)
+        .unwrap()
+        .carry_out()
+        .unwrap();
+}
