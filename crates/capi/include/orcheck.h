@@ -459,8 +459,8 @@ void orc_abandon(orc_session *session);
 
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
- * what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_checkpoint() or
- * orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
+ * what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_due(), orc_checkpoint()
+ * or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
  * NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
@@ -539,12 +539,16 @@ orc_status orc_free(orc_session *session, void *address);
 /**
  * [collective] Tells whether a checkpoint should be taken after this step, by the configured
  * triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
- * requests. The answer is the same on all ranks. Usually without any message between ranks.
+ * requests. The answer is the same on all ranks. Usually without any message between ranks. A program
+ * that asks without any trigger configured gets a warning on rank 0, once.
  *
- * @param step  the step just computed; must grow from call to call
+ * @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
+ *              fires when a multiple was reached or stepped over
  * @param due   gets 1 or 0
  */
-orc_status orc_due(orc_session *session, uint64_t step, int *due);
+orc_status orc_due(orc_session *session,
+                   uint64_t step,
+                   int *due);
 
 /**
  * Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for

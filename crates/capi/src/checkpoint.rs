@@ -16,9 +16,11 @@ use std::ffi::{c_char, c_int};
 
 /// [collective] Tells whether a checkpoint should be taken after this step, by the configured
 /// triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
-/// requests. The answer is the same on all ranks. Usually without any message between ranks.
+/// requests. The answer is the same on all ranks. Usually without any message between ranks. A program
+/// that asks without any trigger configured gets a warning on rank 0, once.
 ///
-/// @param step  the step just computed; must grow from call to call
+/// @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
+///              fires when a multiple was reached or stepped over
 /// @param due   gets 1 or 0
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_due(
@@ -30,10 +32,10 @@ pub unsafe extern "C" fn orc_due(
         not_null(due, "due")?;
         // SAFETY: not NULL, and the caller promises room for an int.
         unsafe { due.write(0) };
-        let is_due = registry::with(session, |session| session.due(step))?;
+        let (is_due, warning) = registry::with_warnings(session, |session| session.due(step))?;
         // SAFETY: as above.
         unsafe { due.write(c_int::from(is_due)) };
-        Ok(String::new())
+        Ok(warning)
     })
 }
 

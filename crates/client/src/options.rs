@@ -2,18 +2,19 @@
 //!
 //! Later wins: built-in default, the program's text (`orc_open`), the file `$ORCHECK_CONFIG`, the
 //! environment (`ORCHECK_` and the option's name in capitals). Every option has its variable; an
-//! unknown name is an error that proposes the nearest one.
+//! unknown name is an error that proposes the nearest one (`options/variables.rs` has the variables that are none).
 //!
 //! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
 
 mod raw;
+mod variables;
 
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_engine::room::ReplicaStore;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::environment::{env_var, read_text};
+use orcheck_io::environment::{env_names, env_var, read_text};
 use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
@@ -232,16 +233,16 @@ impl Options {
             merge(&mut table, &text, &path)?;
         }
         for name in NAMES {
-            let variable = format!("ORCHECK_{}", name.to_uppercase());
-            let variable = if name == "node_name" {
-                "ORCHECK_NODE".to_owned()
-            } else {
-                variable
-            };
-            if let Some(value) = env_var(&variable).filter(|value| !value.is_empty()) {
+            if let Some(value) =
+                env_var(&variables::variable_of(name)).filter(|value| !value.is_empty())
+            {
                 table.insert(name.to_owned(), value_of(name, &value));
             }
         }
+        // Where keys come from may be a variable of any name.
+        let mut places = vec![toml::Value::Table(table.clone()).to_string()];
+        places.extend(env_var("ORCHECK_SERVER_KEY"));
+        variables::check(&env_names(variables::PREFIX), &places)?;
         if let Some(value) =
             env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok())
         {

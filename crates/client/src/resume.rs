@@ -391,6 +391,7 @@ impl Session {
         }
         self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);
+        self.trigger.count_from(candidate.step);
         Ok(candidate.step)
     }
 

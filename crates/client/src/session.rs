@@ -166,6 +166,8 @@ pub struct Session {
     /// The highest epoch that this run asked for.
     pub(crate) asked_for: u64,
     pub(crate) warnings: Vec<String>,
+    /// Whether the lack of a trigger was looked for.
+    pub(crate) trigger_said: bool,
 }
 
 impl Session {
@@ -262,6 +264,7 @@ impl Session {
             between_agents: false,
             asked_for: epoch.counter,
             warnings: notes,
+            trigger_said: false,
             options,
         })
     }
@@ -464,6 +467,7 @@ impl Session {
         self.hear_halt();
         self.give_snapshots_back(usize::MAX);
         self.look_for_the_awaited();
+        self.warn_untriggered();
         let due = self.trigger.due(self.collective.as_mut(), step)?;
         if self.local == 0
             && let Some(kept) = self.trigger.kept()
@@ -474,6 +478,18 @@ impl Session {
         let complaint = self.trigger.complaint();
         self.warnings.extend(complaint.filter(|_| self.rank == 0));
         Ok(due)
+    }
+
+    /// Says once, to a program that asks when checkpoints are due, that nothing makes one due.
+    fn warn_untriggered(&mut self) {
+        let said = std::mem::replace(&mut self.trigger_said, true);
+        if said || self.rank != 0 || self.trigger.is_configured() || off(Switch::UntriggeredSaid) {
+            return;
+        }
+        self.warnings.push(
+            "no trigger is configured: due answers no, and no checkpoint is taken, unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
+                .to_owned(),
+        );
     }
 
     /// Processor time of all CP-threads of this node, since the session opened.

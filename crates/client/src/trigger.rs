@@ -1,6 +1,6 @@
 //! When a checkpoint is due.
 //!
-//! * every n steps: every rank knows it, no message;
+//! * every n steps, once a multiple of n was reached or stepped over since the last checkpoint: every rank knows it, no message;
 //! * every t seconds, an interval from what was measured, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
 //!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
 //!   of the run time.
@@ -20,6 +20,7 @@ use crate::collective::Collective;
 use crate::options::Options;
 use orcheck_engine::halt::Asked;
 use orcheck_format::error::Result;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::signal::install_signal;
 use std::collections::BTreeMap;
@@ -109,6 +110,11 @@ impl SignalView {
 /// A session's triggers.
 pub struct Trigger {
     every_steps: u64,
+    /// The step that multiples of `every_steps` are counted from: the last checkpoint's, the one restarted from, or where
+    /// the program began to ask.
+    counted_from: Option<u64>,
+    /// Whether anything but a request makes a checkpoint due.
+    configured: bool,
     every: Option<Duration>,
     overhead_share: f64,
     auto: Option<Auto>,
@@ -120,6 +126,8 @@ pub struct Trigger {
     /// Agreements happen every so many calls; calls since the last.
     stride: i64,
     calls: i64,
+    /// The step of the last question.
+    asked_at: u64,
     last_call: Option<Duration>,
     step_time_s: f64,
     cost_s: f64,
@@ -163,6 +171,8 @@ impl Trigger {
         let now = clock.now();
         Ok(Self {
             every_steps: options.every_steps,
+            counted_from: None,
+            configured: configured || options.every_steps > 0,
             every,
             overhead_share: options.overhead_percent / 100.0,
             auto,
@@ -173,6 +183,7 @@ impl Trigger {
             clock,
             stride: 1,
             calls: 0,
+            asked_at: 0,
             last_call: None,
             step_time_s: 0.0,
             cost_s: 0.0,
@@ -231,7 +242,8 @@ impl Trigger {
     /// # Errors
     /// What the collective says.
     pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
-        let by_steps = self.every_steps > 0 && step > 0 && step.is_multiple_of(self.every_steps);
+        let by_steps = self.by_steps(step);
+        self.asked_at = step;
         self.answered = false;
         if !self.agreed {
             return Ok(by_steps);
@@ -287,6 +299,31 @@ impl Trigger {
         Ok(by_steps || due)
     }
 
+    /// Whether a multiple of `every_steps` was reached or stepped over.
+    fn by_steps(&mut self, step: u64) -> bool {
+        let every = self.every_steps;
+        if every == 0 || step == 0 {
+            return false;
+        }
+        if off(Switch::PassedMultiple) {
+            return step.is_multiple_of(every);
+        }
+        // A program may begin at any step.
+        let from = *self.counted_from.get_or_insert(step - 1);
+        step / every > from / every
+    }
+
+    /// The program goes on from this step, which needs no checkpoint.
+    pub fn count_from(&mut self, step: u64) {
+        self.counted_from = Some(step);
+    }
+
+    /// Whether anything but a request makes a checkpoint due.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.configured
+    }
+
     /// Calls between agreements that keep their cost below the share, from what was seen so far.
     fn stride_wish(&self) -> i64 {
         if self.step_time_s <= 0.0 || self.cost_s <= 0.0 {
@@ -321,6 +358,8 @@ impl Trigger {
 
     /// A checkpoint that was due was left out: whoever wished for it still does.
     pub fn left_out(&mut self) {
+        // The next multiple counts, as if this one had been taken.
+        self.counted_from = Some(self.asked_at);
         if self.answered {
             self.request.checkpoint.store(true, Ordering::Release);
         }
@@ -329,6 +368,7 @@ impl Trigger {
     /// A checkpoint of `step` was taken and blocked the program so long; `flush_cpu_ns`: processor time of flushes until now.
     pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
+        self.counted_from = Some(step);
         self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
         if let Some(auto) = &mut self.auto {
             auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);

@@ -277,6 +277,9 @@ switches! {
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-client session not_the_same_everywhere";
+    UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";
+    UntriggeredSaid = "untriggered-said", "that a program which asks for due checkpoints hears that no trigger is configured", "orcheck-client session without_a_trigger";
+    PassedMultiple = "passed-multiple", "that a step trigger sees a multiple which the program stepped over", "orcheck-client session stepped_over";
     PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-client session afresh_by_accident";
     NeverAfresh = "never-afresh", "that records which cannot be read are not taken for none", "orcheck-client session never_taken_for";
     KnownElsewhere = "known-elsewhere", "that a node which lost its directory does not hide what others have", "orcheck-client session a_new_first_node";

@@ -21,6 +21,16 @@ pub fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// Names of the variables that begin like this and are not empty, in order.
+#[must_use]
+pub fn env_names(prefix: &str) -> Vec<String> {
+    let all = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+    let names = all.filter_map(|(name, _)| name.into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    names
+}
+
 /// Where relative paths begin; the root where that is not known any more.
 #[must_use]
 pub fn working_dir() -> PathBuf {

@@ -143,7 +143,13 @@ fn a_step_trigger_sends_no_message() {
     let sent = world(3, |mut collective, clock, _| {
         let mut trigger = trigger("every_steps = 7", &clock);
         let due: Vec<u64> = (0..30)
-            .filter(|&step| trigger.due(&mut collective, step).unwrap())
+            .filter(|&step| {
+                let due = trigger.due(&mut collective, step).unwrap();
+                if due {
+                    trigger.taken(step, 0.0, 0);
+                }
+                due
+            })
             .collect();
         assert_eq!(due, [7, 14, 21, 28]);
         collective.count()
@@ -668,12 +674,84 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
         if step >= 20 {
             trigger.hear_halt(Asked::After(3));
         }
+        assert!(!trigger.due(&mut Solo, step - 1).unwrap());
         assert!(trigger.due(&mut Solo, step).unwrap());
-        assert!(!trigger.due(&mut Solo, step + 1).unwrap());
         stops.push(trigger.stops_with_this());
         trigger.taken(step, 0.0, 0);
     }
     assert_eq!(stops, [false, false, false, true, true]);
     trigger.hear_halt(Asked::Nothing);
     assert!(!trigger.stops_with_this());
+}
+
+// Breaks if: only exact multiples count: a program that advances by 999 would never take a checkpoint.
+#[test]
+fn a_multiple_that_was_stepped_over_counts() {
+    let clock = Hand::at(1000.0);
+    let due = |trigger: &mut Trigger, steps: &[u64]| {
+        let due = steps.iter().copied().filter(|&step| {
+            let due = trigger.due(&mut Solo, step).unwrap();
+            if due {
+                trigger.taken(step, 0.0, 0);
+            }
+            due
+        });
+        due.collect::<Vec<u64>>()
+    };
+    let mut fresh = trigger("every_steps = 1000", &clock);
+    let by_999: Vec<u64> = (1..=8).map(|turn| turn * 999).collect();
+    // Each is beyond a multiple that the one before it had not reached.
+    assert_eq!(due(&mut fresh, &by_999), by_999[1..]);
+    let mut fresh = trigger("every_steps = 1000", &clock);
+    assert_eq!(
+        due(&mut fresh, &[1, 400, 1100, 1999, 2000, 2001, 5500, 5999]),
+        [1100, 2000, 5500]
+    );
+    // A step that was restarted from counts like a checkpoint.
+    let mut resumed = trigger("every_steps = 1000", &clock);
+    resumed.count_from(1500);
+    assert_eq!(
+        due(&mut resumed, &[1501, 1999, 2001, 2500, 3000]),
+        [2001, 3000]
+    );
+    // One that is not taken stays due; one that is left out waits for the next multiple.
+    let mut waiting = trigger("every_steps = 10", &clock);
+    waiting.count_from(0);
+    assert!(waiting.due(&mut Solo, 10).unwrap() && waiting.due(&mut Solo, 11).unwrap());
+    waiting.left_out();
+    assert!(!waiting.due(&mut Solo, 12).unwrap() && waiting.due(&mut Solo, 21).unwrap());
+}
+
+// Breaks if: nobody says so, or it is said again and again; the job would end without a checkpoint, and without a word.
+#[test]
+fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
+    for (option, expected) in [
+        ("keep = 2", 1),
+        ("every_s = 1e6", 0),
+        ("signal = 'USR2'", 0),
+    ] {
+        let scratch = Scratch::new("triggers");
+        let job = Job::new(scratch.path(), 2, 1, false).with(option);
+        let said = job.run(|session, _| {
+            let mut session = session.unwrap();
+            let mut said = Vec::new();
+            let mut hear = |session: &mut Session| {
+                said.extend(std::iter::from_fn(|| session.take_warning()));
+            };
+            hear(&mut session);
+            for step in 1..=3 {
+                assert!(!session.due(step).unwrap());
+                hear(&mut session);
+            }
+            session.close(LONG).unwrap();
+            said.retain(|text| text.contains("no trigger is configured"));
+            said
+        });
+        assert_eq!(
+            [said[0].len(), said[1].len()],
+            [expected, 0],
+            "{option}: {said:?}"
+        );
+        assert!(said[0].iter().all(|text| text.contains("every_s = 600")));
+    }
 }

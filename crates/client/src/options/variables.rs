@@ -1,0 +1,137 @@
+//! Environment variables that begin like options and are none.
+//!
+//! Invariant: every variable `ORCHECK_…` in the environment is an option, is named in [`OTHERS`], begins with one of
+//! [`FAMILIES`], or is named by an option as the place of a key. Anything else is a mistyped option, and an error.
+//!
+//! Not here: the options and what their variables are called (`raw.rs`, `options.rs`).
+
+use super::raw::{NAMES, nearest};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+
+/// What the variable of every option begins with.
+pub(super) const PREFIX: &str = "ORCHECK_";
+
+/// Variables that are no options, and what reads them; docs/options.md has the same list.
+pub const OTHERS: [(&str, &str); 16] = [
+    ("ORCHECK_CONFIG", "a file of options"),
+    ("ORCHECK_NODE", "the option `node_name`"),
+    ("ORCHECK_NODES", "what `orcheck run` tells of nodes"),
+    ("ORCHECK_JOB", "the job that `orcheck run` looks after"),
+    ("ORCHECK_SERVER_KEY", "where the key of staging servers is"),
+    ("ORCHECK_MUNGE_SOCKET", "where MUNGE listens"),
+    (
+        "ORCHECK_COPY_KERNEL",
+        "how bytes are copied, for comparisons",
+    ),
+    ("ORCHECK_PREFIX", "where `make install` puts files"),
+    ("ORCHECK_FORTRAN", "whether CMake builds the module"),
+    ("ORCHECK_TRIALS", "tests: how many trials"),
+    ("ORCHECK_SEED", "tests: which trials"),
+    ("ORCHECK_SOAK", "tests: share of the full number"),
+    ("ORCHECK_FAULTS", "tests: which faults"),
+    ("ORCHECK_FUZZ_S", "tests: how long to fuzz"),
+    ("ORCHECK_SABOTAGE", "tests: which protection is off"),
+    ("ORCHECK_SABOTAGE_JOBS", "tests: how many at once"),
+];
+
+/// Beginnings of further such variables.
+pub const FAMILIES: [&str; 3] = ["ORCHECK_RUN_", "ORCHECK_TEST_", "ORCHECK_WRITE_"];
+
+/// The variable of an option.
+pub(super) fn variable_of(name: &str) -> String {
+    match name {
+        "node_name" => "ORCHECK_NODE".to_owned(),
+        _ => format!("{PREFIX}{}", name.to_uppercase()),
+    }
+}
+
+/// Refuses variables that look like options and are none. `places`: texts that may name variables as places of keys.
+///
+/// # Errors
+/// Invalid, with the nearest option.
+pub(super) fn check(variables: &[String], places: &[String]) -> Result<()> {
+    for variable in variables {
+        let Some(rest) = variable.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let known = NAMES.iter().any(|name| variable_of(name) == *variable)
+            || OTHERS.iter().any(|(other, _)| other == variable)
+            || FAMILIES.iter().any(|family| variable.starts_with(family))
+            || places.iter().any(|text| names(text, variable));
+        // Breaks if: it is ignored; a job with ORCHECK_EVERY_STEP=2 would never take a checkpoint.
+        if known || off(Switch::UnknownVariable) {
+            continue;
+        }
+        let error = Error::invalid(format!(
+            "the environment variable {variable} is not an option"
+        ));
+        return Err(match nearest(&rest.to_lowercase()) {
+            Some(near) => error.next(format!("did you mean {}?", variable_of(near))),
+            None => error.next("unset it, or look up its name in docs/options.md"),
+        });
+    }
+    Ok(())
+}
+
+/// Whether a text such as `env:NAME` or `…?key=env:NAME` names this variable.
+fn names(text: &str, variable: &str) -> bool {
+    let mut parts = text.split("env:").skip(1);
+    parts.any(|part| {
+        let end = part
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .unwrap_or(part.len());
+        &part[..end] == variable
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(variable: &str) -> Option<String> {
+        let error = check(&[variable.to_owned()], &[]).err()?;
+        Some(error.message().to_owned())
+    }
+
+    #[test]
+    fn a_variable_that_is_no_option_names_the_nearest() {
+        let text = refused("ORCHECK_EVERY_STEP").unwrap();
+        assert!(text.contains("did you mean ORCHECK_EVERY_STEPS?"), "{text}");
+        let text = refused("ORCHECK_NODE_NAME").unwrap();
+        assert!(text.contains("did you mean ORCHECK_NODE?"), "{text}");
+        assert!(refused("ORCHECK_COMPLETELY_ELSE").is_some());
+        for good in [
+            "ORCHECK_EVERY_STEPS",
+            "ORCHECK_RUN_ATTEMPT",
+            "PATH",
+            "ORCHECKED",
+        ] {
+            assert_eq!(refused(good), None, "{good}");
+        }
+        for (other, _) in OTHERS {
+            assert_eq!(refused(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_holds_a_key_may_have_any_name() {
+        let variable = ["ORCHECK_MY_KEY".to_owned()];
+        for good in ["env:ORCHECK_MY_KEY", "orcheck://h:1?key=env:ORCHECK_MY_KEY"] {
+            assert_eq!(check(&variable, &[good.to_owned()]), Ok(()), "{good}");
+        }
+        let other = ["env:ORCHECK_MY_KEYS".to_owned()];
+        assert!(check(&variable, &other).is_err());
+    }
+
+    #[test]
+    fn the_documents_name_every_variable_that_is_no_option() {
+        let document = include_str!("../../../../docs/options.md");
+        for (other, _) in OTHERS {
+            assert!(document.contains(&format!("`{other}`")), "{other}");
+        }
+        for family in FAMILIES {
+            assert!(document.contains(&format!("`{family}…`")), "{family}");
+        }
+    }
+}
