@@ -376,6 +376,7 @@ impl Session {
             rank: self.rank,
             writer: self.writer,
             encoded: self.encoded,
+            checked: self.options.checks_pool(),
             timeout,
             patience: self.patience.clone(),
             steps: self.environment.steps.clone(),

@@ -206,7 +206,7 @@ pub(crate) fn open(
             &options,
             &layout,
             node,
-            (shape, !recipe.is_plain()),
+            (shape, !recipe.is_plain() || options.checks_pool()),
             kept_pool.as_ref(),
             clock,
         )
@@ -453,7 +453,7 @@ fn node_side(
     options: &Options,
     layout: &Layout,
     node: u32,
-    (shape, encoded): (IndexShape, bool),
+    (shape, pieces): (IndexShape, bool),
     again: Option<&Arc<Pool>>,
     clock: &dyn Clock,
 ) -> Result<NodeSide> {
@@ -476,8 +476,8 @@ fn node_side(
         chunk_count,
         words: shape.words(),
         rings: shape.ranks,
-        // Where containers are encoded, pieces are told besides segments.
-        ring_entries: (if encoded { 4 } else { 2 } * chunk_count).clamp(64, 1 << 16),
+        // Where containers are encoded or the pool is checked, pieces are told besides segments.
+        ring_entries: (if pieces { 4 } else { 2 } * chunk_count).clamp(64, 1 << 16),
     };
     let pool = Pool::create_of(pool_shape, options.huge_pages)?;
     let mut held = claim(dirs, claimant, counter, clock)?;

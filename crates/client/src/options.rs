@@ -143,6 +143,8 @@ pub struct Options {
     pub lanes_per_node: Option<u32>,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
+    /// The pool is compared with what was staged right before it is handed to the kernel.
+    pub check_pool: bool,
     /// Pin CP-threads to the SMT sibling where there is one.
     pub pin: bool,
     /// Checkpoints to keep.
@@ -251,6 +253,13 @@ impl Options {
                 .or_insert(toml::Value::Integer(value));
         }
         Self::from_table(table)
+    }
+
+    /// Whether what was staged is compared with what the pool holds when it is written: always where this process reads it
+    /// on its way to somebody else.
+    #[must_use]
+    pub fn checks_pool(&self) -> bool {
+        self.check_pool || self.peers > 0 || self.global.iter().any(|root| is_served(root))
     }
 
     /// Mean time between failures of a job on so many nodes, where the interval follows from it, seconds.
@@ -375,6 +384,7 @@ impl Options {
             mapping: raw.mapping,
             lanes_per_node: (raw.lanes_per_node > 0).then_some(raw.lanes_per_node),
             direct: raw.direct,
+            check_pool: raw.check_pool,
             pin: raw.pin,
             keep: raw.keep as usize,
             strict: raw.strict,

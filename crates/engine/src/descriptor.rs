@@ -6,7 +6,8 @@
 use crate::encoding::EncodePiece;
 
 /// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`
-/// at any point after `Begin`. Where containers are encoded, the pieces of a segment come before it.
+/// at any point after `Begin`. Where containers are encoded or the pool is checked, the pieces of a segment come
+/// before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {
     /// A snapshot begins.
@@ -113,7 +114,7 @@ impl Descriptor {
                     u64::from(piece.element_log2),
                     low,
                     high,
-                    0,
+                    u64::from(piece.checked),
                 ]
             }
             Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
@@ -153,6 +154,7 @@ impl Descriptor {
                 crc_plain: words[3],
                 element_log2: u8::try_from(words[4]).ok()?,
                 region: whole(words[5], words[6]),
+                checked: words[7] != 0,
             }),
             _ => return None,
         })
@@ -181,6 +183,7 @@ mod tests {
             crc_plain: 0x0123_4567_89ab_cdef,
             element_log2: 4,
             region: std::array::from_fn(|i| i as u8 * 17),
+            checked: true,
         };
         let (pool_at_bytes, len_bytes) = (1 << 40, 4096);
         for descriptor in [

@@ -15,6 +15,7 @@
 //!    because a container is written strictly forward and the nonce is the offset of the extent.
 //! 3. [`Decoder::decode`] returns bytes only if every checksum and tag agrees, and exactly as many as the extent says.
 //! 4. No key byte is in any message; keys are overwritten when dropped.
+//! 5. What is encoded is what was staged: the bytes read from the pool have the checksum that the rank took.
 //!
 //! Faults survived: any stored byte, tag, salt or key check changed; extents exchanged within or between
 //! containers; a wrong key or none. Not here: what the bits mean (`format::encoding`), where keys come from
@@ -86,6 +87,8 @@ pub struct EncodePiece {
     pub element_log2: u8,
     /// Stands for the region; see `RegionRecord::identity`.
     pub region: [u8; 16],
+    /// The pool is read again before it is written as it is, and compared with `crc_plain`.
+    pub checked: bool,
 }
 
 /// A piece ready to be stored.
@@ -94,6 +97,8 @@ pub enum Body<'a> {
     Plain,
     /// Smaller.
     Packed(&'a [u8], Encoding),
+    /// Not at all: the pool holds other bytes than the rank staged.
+    Changed,
 }
 
 /// Which bytes an extent is about: what encryption binds it to.
@@ -352,6 +357,9 @@ impl Encoder {
             pool.span(pool_at_bytes, u64::from(piece.len_bytes))?,
             &mut self.plain[..len],
         );
+        if crc64(&self.plain[..len]) != piece.crc_plain && !off(Switch::PoolChecked) {
+            return Ok(Body::Changed);
+        }
         let plain = std::mem::take(&mut self.plain);
         let packed = self.pack(&plain[..len], piece.element_log2.min(4));
         self.plain = plain;

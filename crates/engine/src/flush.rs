@@ -19,6 +19,8 @@
 //! 3. The first error of a container is reported, once, and ends that container only; the other
 //!    level goes on.
 //! 4. `Durable` is reported after fsync of the files and their directories.
+//! 5. Bytes that the processor reads on their way, or that are checked by option, are what the rank staged
+//!    (`flush/pieces.rs`).
 //!
 //! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
 //! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
@@ -111,8 +113,10 @@ pub struct Flusher {
     begun: Vec<Option<Begin>>,
     /// Absent where everything is stored as it is.
     encoder: Option<Encoder>,
-    /// Taken off the ring of the rank being flushed before its turn.
-    ahead: Option<Descriptor>,
+    /// Taken off the ring of the rank being flushed before their turn.
+    ahead: VecDeque<Descriptor>,
+    /// What damage in the pool cost the snapshot being flushed.
+    damaged: Option<Damaged>,
     /// Per rank that ended: what was still in its ring.
     left: Vec<VecDeque<Descriptor>>,
     /// Bytes of streams, and bytes in files, of all containers so far.
@@ -146,8 +150,14 @@ struct Part {
     len_bytes: u64,
     /// First and number; none for the program's own memory in the pool.
     chunks: Option<(u32, u32)>,
-    /// What it holds; empty where nothing is encoded.
+    /// What it holds; empty where nothing is encoded or checked.
     pieces: Vec<EncodePiece>,
+}
+
+/// A piece that is not what was staged, and the levels whose containers were given up for it.
+struct Damaged {
+    piece: EncodePiece,
+    levels: Vec<Level>,
 }
 
 impl Flusher {
@@ -172,7 +182,8 @@ impl Flusher {
             populated,
             begun,
             encoder,
-            ahead: None,
+            ahead: VecDeque::new(),
+            damaged: None,
             left,
             written: (0, 0),
         })
@@ -622,6 +633,7 @@ impl Flusher {
                 }
                 Some(Descriptor::Seal) => break,
                 Some(Descriptor::Fail) | None => {
+                    self.tell_damaged(step, rank, None)?;
                     for sink in sinks.iter_mut() {
                         self.lose(step, sink, given_up(rank, step))?;
                     }
@@ -635,6 +647,7 @@ impl Flusher {
                 }
             }
         }
+        self.tell_damaged(step, rank, Some(&record))?;
         for sink in sinks.iter_mut() {
             let framed = record.clone();
             self.on_sink(step, sink, |container, _, ledger| {
@@ -668,6 +681,7 @@ impl Flusher {
                 self.give(part.chunks)?;
             }
         }
+        self.tell_damaged(step, rank, snapshot.record.as_deref())?;
         for sink in sinks.iter_mut() {
             match snapshot.record.clone() {
                 Some(framed) => self.on_sink(step, sink, |container, _, ledger| {

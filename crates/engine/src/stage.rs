@@ -24,18 +24,17 @@
 //! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
 
 mod context;
+mod told;
 
 pub use context::StageContext;
 
 use crate::baseline::Capture;
-use crate::encoding::EncodePiece;
 use crate::index::Descriptor;
 use crate::pages::{Copied, Wanted};
-use crate::stream::{Piece, Plan, Segment};
+use crate::stream::{Piece, Plan};
 use orcheck_format::container::{BLOCK_BYTES, encode_rank_record};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gate;
@@ -46,6 +45,7 @@ use orcheck_io::track::page_bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use told::{Kind, push_pages, push_pieces};
 
 /// Reads `dst.len()` bytes of a region from offset `at_bytes` on.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
@@ -80,28 +80,6 @@ pub struct Staging {
     most_extents: usize,
     /// What the CP-thread is told of each region; empty unless it encodes.
     kinds: Vec<Kind>,
-}
-
-/// What encoding must know of a region.
-#[derive(Clone, Copy)]
-struct Kind {
-    identity: [u8; 16],
-    element_log2: u8,
-}
-
-impl Kind {
-    fn of(record: &RegionRecord) -> Self {
-        // Complex numbers are shuffled by their parts.
-        let element_bytes = match record.dtype {
-            Dtype::C64 => 4,
-            Dtype::C128 => 8,
-            other => other.size_bytes(),
-        };
-        Kind {
-            identity: record.identity(),
-            element_log2: element_bytes.trailing_zeros() as u8,
-        }
-    }
 }
 
 /// What fills at most one chunk.
@@ -148,7 +126,7 @@ impl Staging {
     ) -> Self {
         let (regions, sources) = parts;
         let (capture, most_extents) = incremental.unzip();
-        let kinds = if context.encoded {
+        let kinds = if context.encoded || context.checked {
             regions.iter().map(Kind::of).collect()
         } else {
             Vec::new()
@@ -563,30 +541,6 @@ fn give_back(pool: &Pool, index: u32) {
     }
 }
 
-/// Describes the pieces of the segment that follows, where the CP-thread encodes.
-fn push_pieces(
-    context: &StageContext,
-    segment: &Segment,
-    crcs: &[u64],
-    kinds: &[Kind],
-) -> Result<()> {
-    if !context.encoded {
-        return Ok(());
-    }
-    for (piece, &crc_plain) in segment.pieces.iter().zip(crcs) {
-        let kind = kinds[piece.region];
-        context.push(Descriptor::Piece(EncodePiece {
-            segment_at_bytes: piece.segment_at_bytes as u32,
-            len_bytes: piece.len_bytes as u32,
-            region_at_bytes: piece.region_at_bytes,
-            crc_plain,
-            element_log2: kind.element_log2,
-            region: kind.identity,
-        }))?;
-    }
-    Ok(())
-}
-
 /// What the copying threads of one snapshot share.
 struct Copying<'a> {
     context: &'a StageContext,
@@ -674,6 +628,12 @@ impl Copying<'_> {
             }
             // Where pieces are encoded no pages are tracked.
             _ if self.context.encoded => Err(Error::internal("pages cannot be encoded")),
+            (Job::Pages(region, _), Filled::Pages(copied, _)) => {
+                match self.capture.and_then(|capture| capture.pages(*region)) {
+                    Some(pages) => push_pages(self.context, pages, copied, self.kinds.get(*region)),
+                    None => Ok(()),
+                }
+            }
             _ => Ok(()),
         };
         told.and_then(|()| self.context.push(descriptor))

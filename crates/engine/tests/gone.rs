@@ -208,6 +208,7 @@ fn nonsense_of_a_neighbour_ends_the_flush() {
         crc_plain: 0,
         element_log2: 0,
         region: [0; 16],
+        checked: false,
     };
     let packed = Recipe {
         compression: Compression::Lz4,

@@ -86,6 +86,7 @@ fn write(site: &Site) -> std::path::PathBuf {
         crc_plain: crc64(&bytes),
         element_log2: 3,
         region: region.identity(),
+        checked: false,
     };
     region.extents.push(Extent {
         container: None,
@@ -114,7 +115,7 @@ fn write(site: &Site) -> std::path::PathBuf {
     };
     let mut encoder = Encoder::new(&recipe).unwrap();
     let body = encoder.encode(&pool, 0, &piece).unwrap();
-    writer.append_piece(&pool, 0, &piece, &body).unwrap();
+    assert!(writer.append_piece(&pool, 0, &piece, &body).unwrap());
     writer.end_segment(stream_len_bytes).unwrap();
     let record = RankRecord {
         rank: 0,

@@ -87,6 +87,7 @@ pub(super) struct Raw {
     pub(super) mapping: Option<PathBuf>,
     pub(super) lanes_per_node: u32,
     pub(super) direct: bool,
+    pub(super) check_pool: bool,
     pub(super) pin: bool,
     pub(super) keep: u32,
     pub(super) strict: bool,
@@ -142,6 +143,7 @@ impl Default for Raw {
             mapping: None,
             lanes_per_node: 0,
             direct: true,
+            check_pool: false,
             pin: true,
             keep: 2,
             strict: false,
@@ -182,7 +184,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 50] = [
+pub(super) const NAMES: [&str; 51] = [
     "global",
     "node_dir",
     "node_name",
@@ -197,6 +199,7 @@ pub(super) const NAMES: [&str; 50] = [
     "mapping",
     "lanes_per_node",
     "direct",
+    "check_pool",
     "pin",
     "keep",
     "strict",

@@ -36,6 +36,8 @@ mod resume;
 mod runs;
 #[path = "../session/save.rs"]
 mod save;
+#[path = "../session/stray.rs"]
+mod stray;
 #[path = "../session/support.rs"]
 mod support;
 #[path = "../session/tracked.rs"]

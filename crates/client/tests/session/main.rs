@@ -19,6 +19,7 @@ mod regions;
 mod resume;
 mod runs;
 mod save;
+mod stray;
 mod support;
 mod tracked;
 mod tree;

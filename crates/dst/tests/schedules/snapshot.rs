@@ -107,6 +107,7 @@ impl Node {
     fn checkpoint(&self, local: u32, step: u64, bytes: &mut [u8]) {
         let context = StageContext {
             encoded: false,
+            checked: false,
             pool: Arc::clone(&self.pool),
             shape: SHAPE,
             local,

@@ -93,7 +93,8 @@ fn reserve(main: &mut Store, more: u64) -> Result<()> {
 }
 
 impl ContainerWriter {
-    /// Writes the next piece of the segment at `segment_at_bytes` in the pool.
+    /// Writes the next piece of the segment at `segment_at_bytes` in the pool. `false`: it is not what was staged, and
+    /// the container must be given up.
     ///
     /// # Errors
     /// What the file says; Corrupt for a piece outside the announced stream.
@@ -103,7 +104,7 @@ impl ContainerWriter {
         segment_at_bytes: u64,
         piece: &EncodePiece,
         body: &Body<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (Some(stream), Some(encoded)) = (&mut self.stream, &mut self.encoded) else {
             return Err(Error::internal("an encoded piece outside a rank"));
         };
@@ -122,6 +123,7 @@ impl ContainerWriter {
         let mut encoding = match body {
             Body::Plain => Encoding::default(),
             Body::Packed(_, encoding) => *encoding,
+            Body::Changed => return Ok(false),
         };
         encoding.encrypted = encoded.key.is_some();
         let blocks = len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -142,15 +144,21 @@ impl ContainerWriter {
         let payload_len = match body {
             Body::Plain => len_bytes - from_pool,
             Body::Packed(bytes, _) => bytes.len() as u64,
+            Body::Changed => 0,
         };
         let added = if encoding.encrypted { SEAL_BYTES } else { 0 };
         let room = encoded.bounce.next((payload_len + added) as usize);
         match body {
-            Body::Plain => copy_into(
-                pool.span(pool_at_bytes + from_pool, payload_len)?,
-                &mut room[..payload_len as usize],
-            ),
+            Body::Plain => {
+                let payload = &mut room[..payload_len as usize];
+                copy_into(pool.span(pool_at_bytes + from_pool, payload_len)?, payload);
+                // All of it was read: what is encrypted and stored is this copy.
+                if !direct && crc64(payload) != piece.crc_plain && !off(Switch::PoolChecked) {
+                    return Ok(false);
+                }
+            }
             Body::Packed(bytes, _) => room[..bytes.len()].copy_from_slice(bytes),
+            Body::Changed => {}
         }
         if let Some(key) = &encoded.key {
             let binding = Binding {
@@ -178,7 +186,7 @@ impl ContainerWriter {
             crc_plain: piece.crc_plain,
         };
         encoded.pieces.insert(stream_at, extent);
-        encoded.write(&mut self.main, false)
+        encoded.write(&mut self.main, false).map(|()| true)
     }
 
     /// The segment whose pieces were appended ends.

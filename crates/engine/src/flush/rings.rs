@@ -51,7 +51,7 @@ impl Flusher {
 
     /// The rank's next descriptor; `None` when the session ends first.
     pub(super) fn next(&mut self, which: usize) -> Result<Option<Descriptor>> {
-        if let Some(descriptor) = self.ahead.take() {
+        if let Some(descriptor) = self.ahead.pop_front() {
             return Ok(Some(descriptor));
         }
         loop {

@@ -26,6 +26,8 @@ pub struct StageContext {
     pub writer: u32,
     /// Whether the CP-thread must know the pieces of each segment, because it encodes them.
     pub encoded: bool,
+    /// Whether the pool is compared with what was staged before it is written.
+    pub checked: bool,
     /// Longest wait for a chunk or the CP-thread without any progress.
     pub timeout: Duration,
     /// How it waits.

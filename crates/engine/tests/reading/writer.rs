@@ -6,6 +6,7 @@ use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
 use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
+use orcheck_format::encoding::Encoding;
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
 use orcheck_io::testing::FaultPlan;
@@ -291,8 +292,11 @@ fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
             crc_plain: 0,
             element_log2: 0,
             region: [0; 16],
+            checked: false,
         };
-        writer.append_piece(&pool, 0, &piece, &Body::Plain).unwrap();
+        let bytes = vec![0; len_bytes as usize];
+        let body = Body::Packed(&bytes, Encoding::default());
+        assert!(writer.append_piece(&pool, 0, &piece, &body).unwrap());
         writer.end_segment(4096).unwrap();
         let record = record(0, 4096, None);
         let found = writer.end_rank(record, &[], &mut Ledger::default());
