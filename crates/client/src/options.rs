@@ -207,6 +207,8 @@ pub struct Options {
     pub agent_linger_s: f64,
     /// Trigger: this signal.
     pub signal: Option<i32>,
+    /// Whether the program is to stop after the checkpoint that the signal makes due.
+    pub signal_stop: bool,
     /// How containers are made smaller.
     pub compression: Compression,
     /// Level of the compressor, where it has levels.
@@ -326,6 +328,7 @@ impl Options {
             return Err(Error::invalid("no directory is configured")
                 .next("set `global` (directories of the parallel file system), `node_dir` (a local one), or both"));
         }
+        let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
         let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
         if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
             return Err(Error::invalid(format!(
@@ -412,11 +415,8 @@ impl Options {
             node_mtbf_s: raw.node_mtbf_s,
             end_time_unix_s: raw.end_time_unix_s,
             end_margin_s: raw.end_margin_s,
-            signal: raw
-                .signal
-                .filter(|name| !name.is_empty())
-                .map(|name| signal_number(&name))
-                .transpose()?,
+            signal,
+            signal_stop: raw.signal_stop.unwrap_or(signal == Some(SIGTERM)),
             compression,
             compress_level: raw.compress_level,
             encrypt,
@@ -599,12 +599,27 @@ fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
     }
 }
 
+/// Number of the signal that asks a process to end.
+const SIGTERM: i32 = 15;
+
+/// The watched signal. Without one nothing can ask for a stop in this way.
+fn watched_signal(name: Option<&str>, stop: Option<bool>) -> Result<Option<i32>> {
+    let name = name.filter(|name| !name.is_empty());
+    if name.is_none() && stop == Some(true) {
+        return Err(
+            Error::invalid("signal_stop = true, but no signal is watched")
+                .next("set `signal` too, or leave `signal_stop` out"),
+        );
+    }
+    name.map(signal_number).transpose()
+}
+
 fn signal_number(name: &str) -> Result<i32> {
     // Numbers of Linux on x86-64 and Arm.
     match name.trim_start_matches("SIG") {
         "USR1" => Ok(10),
         "USR2" => Ok(12),
-        "TERM" => Ok(15),
+        "TERM" => Ok(SIGTERM),
         "HUP" => Ok(1),
         "XCPU" => Ok(24),
         _ => Err(Error::invalid(format!(
@@ -623,6 +638,22 @@ mod tests {
         assert!(error.message().contains("did you mean 'global'"), "{error}");
     }
 
+    // Breaks if: a program that asked for a checkpoint by a signal is ended by it, or runs on after SIGTERM until it is killed.
+    #[test]
+    fn a_program_stops_on_sigterm_unless_told_otherwise() {
+        for (text, stops) in [
+            ("signal = 'TERM'", true),
+            ("signal = 'SIGTERM'", true),
+            ("signal = 'TERM'\nsignal_stop = false", false),
+            ("signal = 'USR1'", false),
+            ("signal = 'USR1'\nsignal_stop = true", true),
+            ("", false),
+        ] {
+            let options = Options::from_text(&format!("global = '/a'\n{text}")).unwrap();
+            assert_eq!(options.signal_stop, stops, "{text}");
+        }
+    }
+
     #[test]
     fn sizes_and_ranges_are_checked_by_name() {
         let good =
@@ -637,6 +668,7 @@ mod tests {
             ("global = '/a'\nhuge_pages = 'many'", "huge_pages"),
             ("global = '/a'\nnuma = 'maybe'", "numa"),
             ("global = '/a'\nsignal = 'KILL'", "signal"),
+            ("global = '/a'\nsignal_stop = true", "no signal is watched"),
             ("global = '/a'\nincremental_chain = 33", "incremental_chain"),
             (
                 "global = '/a'\nincremental = 'auto'\nmode = 'traditional'",

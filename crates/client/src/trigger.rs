@@ -122,6 +122,8 @@ pub struct Trigger {
     agreed: bool,
     request: &'static Request,
     signal: Option<SignalView>,
+    /// The program is to stop after the checkpoint that the signal makes due.
+    signal_stop: bool,
     clock: Arc<dyn Clock>,
     /// Agreements happen every so many calls; calls since the last.
     stride: i64,
@@ -180,6 +182,7 @@ impl Trigger {
             agreed: configured || options.every_steps == 0,
             request,
             signal,
+            signal_stop: options.signal_stop,
             clock,
             stride: 1,
             calls: 0,
@@ -217,8 +220,9 @@ impl Trigger {
 
     /// This rank's wish to stop after the checkpoint that is being taken, for its message.
     #[must_use]
-    pub fn stops_with_this(&self) -> bool {
-        self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
+    pub fn stops_with_this(&mut self) -> bool {
+        let signalled = self.signal_stop && self.is_signalled();
+        signalled || self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
     }
 
     /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
@@ -235,6 +239,9 @@ impl Trigger {
     /// Takes the agreed wish to stop in.
     pub fn agree_stop(&mut self, stop: bool) {
         self.stop |= stop;
+        if let Some(signal) = self.signal.as_mut().filter(|_| stop) {
+            signal.clear();
+        }
     }
 
     /// Whether a checkpoint is due at `step`.
@@ -339,9 +346,13 @@ impl Trigger {
         stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
     }
 
+    fn is_signalled(&mut self) -> bool {
+        self.signal.as_mut().is_some_and(SignalView::is_pending)
+    }
+
     fn wishes(&mut self, now: Duration) -> (bool, bool) {
-        let asked = self.request.checkpoint.load(Ordering::Acquire)
-            || self.signal.as_mut().is_some_and(SignalView::is_pending);
+        let signalled = self.is_signalled();
+        let asked = self.request.checkpoint.load(Ordering::Acquire) || signalled;
         let since = now.saturating_sub(self.last_checkpoint);
         let by_time = self.every.is_some_and(|every| since >= every)
             || self.auto.as_ref().is_some_and(|auto| auto.is_due(since));
@@ -350,9 +361,8 @@ impl Trigger {
             && elapsed_s > 0.0
             && self.blocked_s + self.last_blocked_s <= self.overhead_share * elapsed_s
             && since > Duration::ZERO;
-        let ending = self
-            .end_unix_ms
-            .is_some_and(|end| self.clock.unix_ms() >= end);
+        let ending = (signalled && self.signal_stop)
+            || (self.end_unix_ms).is_some_and(|end| self.clock.unix_ms() >= end);
         (asked || by_time || by_budget, ending)
     }
 

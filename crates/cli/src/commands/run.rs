@@ -11,7 +11,7 @@
 //! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
 //! 4. A job that was asked to halt since this began is not started again, where `--dir` or `--node-dir` let that be seen.
 //! 5. The exit code is that of the last run: its own, or 128 + n when signal n killed it; 13 when a job that was asked to
-//!    halt ended well.
+//!    halt, or to stop by a signal, ended well: it is not finished.
 //!
 //! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a restart that makes no
 //! progress twice in a row (where `--dir` or `--node-dir` let that be seen) ends the restarts.
@@ -133,11 +133,18 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         }));
 
         let ended = format!("run {attempt} {} after {seconds:.1} s", describe(status));
-        let last = if status.success() && halted {
+        // Breaks if: a stop by a signal counts as the end of the work: what waits for the result would begin.
+        let last = if status.success() && (halted || stopped) {
             let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
-            let text = format!(
-                "{ended}: halted, as `orcheck halt` asked; newest checkpoint: {newest}; start it again to go on"
-            );
+            let newest = match supervisor.told_where() {
+                true => format!("; newest checkpoint: {newest}"),
+                false => String::new(),
+            };
+            let asked = match halted {
+                true => "halted, as `orcheck halt` asked",
+                false => "stopped, as a signal asked",
+            };
+            let text = format!("{ended}: {asked}{newest}; start it again to go on");
             supervisor.say("halted", attempt, &text);
             break exit::HALTED;
         } else if status.success() {
@@ -324,7 +331,7 @@ impl Supervisor<'_> {
                         "stop",
                         attempt,
                         &format!(
-                            "signal {signal} passed on; killing after {} s",
+                            "signal {signal} passed on; the command has {} s to take its last checkpoint and end",
                             self.grace.as_secs_f64()
                         ),
                     );

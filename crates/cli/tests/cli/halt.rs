@@ -10,12 +10,16 @@ fn options(root: &str) -> String {
 }
 
 fn supervised(root: &str, what: &str) -> Running {
+    supervised_with(root, what, &options(root))
+}
+
+fn supervised_with(root: &str, what: &str, options: &str) -> Running {
     let line = command_line();
     let mut arguments = vec!["run", "--max-restarts", "5", "--dir", root, "--job"];
     arguments.extend(["cavity", "--"]);
     arguments.extend(line.iter().map(String::as_str));
     let mut command = orcheck(&arguments);
-    tell(&mut command, what, "cavity", &options(root));
+    tell(&mut command, what, "cavity", options);
     Running::of(command)
 }
 
@@ -62,6 +66,31 @@ fn a_running_job_takes_a_checkpoint_ends_and_goes_on_later() {
     next.wait_for(&format!("ready {step}"));
     let (code, said) = next.end();
     assert_eq!((code, said.as_str()), (Some(0), ""));
+}
+
+// Breaks if: the program is killed before its last checkpoint, or runs on until the grace time is over.
+#[test]
+fn sigterm_gives_a_running_job_its_last_checkpoint_and_it_goes_on_later() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let options = format!("{}signal = 'TERM'\n", options(&root));
+    let mut job = supervised_with(&root, "computes", &options);
+    job.wait_for("ready 0");
+    job.signal("TERM");
+    let step = job.wait_for("stopped")["stopped ".len()..].to_owned();
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    for words in [
+        "signal 15 passed on; the command has 30 s to take its last checkpoint and end",
+        &format!(
+            "stopped, as a signal asked; newest checkpoint: step {step}; start it again to go on"
+        ),
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let mut next = supervised(&root, "ends");
+    next.wait_for(&format!("ready {step}"));
+    assert_eq!(next.end().0, Some(0));
 }
 
 #[test]

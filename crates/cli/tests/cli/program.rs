@@ -66,6 +66,14 @@ impl Running {
         }
     }
 
+    /// Sends a signal to it.
+    pub fn signal(&self, name: &str) {
+        let mut kill = Command::new("kill");
+        kill.arg(format!("-{name}"))
+            .arg(self.child.id().to_string());
+        assert!(kill.status().unwrap().success());
+    }
+
     /// Lets it go on.
     pub fn go_on(&mut self) {
         let input = self.child.stdin.as_mut().unwrap();

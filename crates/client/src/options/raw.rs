@@ -112,6 +112,7 @@ pub(super) struct Raw {
     pub(super) end_time_unix_s: Option<f64>,
     pub(super) end_margin_s: f64,
     pub(super) signal: Option<String>,
+    pub(super) signal_stop: Option<bool>,
     pub(super) compress: CompressName,
     pub(super) compress_level: i32,
     pub(super) encrypt: EncryptName,
@@ -168,6 +169,7 @@ impl Default for Raw {
             end_time_unix_s: None,
             end_margin_s: 120.0,
             signal: None,
+            signal_stop: None,
             compress: CompressName::None,
             compress_level: 1,
             encrypt: EncryptName::None,
@@ -184,7 +186,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 51] = [
+pub(super) const NAMES: [&str; 52] = [
     "global",
     "node_dir",
     "node_name",
@@ -224,6 +226,7 @@ pub(super) const NAMES: [&str; 51] = [
     "end_time_unix_s",
     "end_margin_s",
     "signal",
+    "signal_stop",
     "compress",
     "compress_level",
     "encrypt",

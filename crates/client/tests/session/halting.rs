@@ -11,6 +11,7 @@ use orcheck_io::dir::{Dir, open_dir};
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -141,4 +142,48 @@ fn a_run_that_is_asked_to_halt_after_some_checkpoints_ends_with_the_last_of_them
     assert_eq!(due.last(), Some(last));
     assert!(due.len() >= 3, "{due:?}");
     assert!(due.iter().all(|step| step % 50000 == 0), "{due:?}");
+}
+
+/// A signal comes to rank 1 alone: when each rank took its last checkpoint before it stopped, if it did.
+fn signalled(options: &str) -> Vec<Option<u64>> {
+    let scratch = Scratch::new("signal-stop");
+    let job = Job::new(scratch.path(), 2, 1, false).with(options);
+    let until = SystemClock.now() + LONG;
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::new(rank, 0, 20);
+        state.protect(&mut session).unwrap();
+        assert!(!session.due(1).unwrap());
+        if rank == 1 {
+            let mut kill = Command::new("kill");
+            kill.arg("-XCPU").arg(std::process::id().to_string());
+            assert!(kill.status().unwrap().success());
+        }
+        let mut taken = None;
+        for step in 2.. {
+            if session.due(step).unwrap() {
+                assert!(taken.is_none(), "one signal, one checkpoint");
+                session.checkpoint(step).unwrap();
+                taken = Some(step);
+            }
+            if session.should_stop() || taken.is_some_and(|at| step > at + 100) {
+                break;
+            }
+            assert!(SystemClock.now() < until, "the signal did not come");
+        }
+        let step = taken.filter(|_| session.should_stop());
+        session.close(LONG).unwrap();
+        step
+    })
+}
+
+// Breaks if: `wishes` does not take the signal for an ending, or one rank stops by itself.
+#[test]
+fn a_signal_stops_all_ranks_after_the_checkpoint_it_asked_for_where_it_is_to() {
+    let stopped = signalled("signal = 'XCPU'\nsignal_stop = true");
+    assert!(
+        stopped[0].is_some() && stopped[0] == stopped[1],
+        "{stopped:?}"
+    );
+    assert_eq!(signalled("signal = 'XCPU'"), [None, None]);
 }
