@@ -14,7 +14,8 @@
 //! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
 //!    names both, never a choice.
 //! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
-//!    that vanished between listing and reading (another process pruned it) and temporary files.
+//!    that vanished between listing and reading (another process pruned it) and temporary files. Of many of one sort in
+//!    one place only the last in its listing, the newest, are told one by one; the others are counted in one note.
 //!
 //! Faults survived: any number of unreadable places as long as one can be read; damaged, truncated, renamed or
 //! foreign files; stale copies that reappear; a crash of any writer at any point.
@@ -23,7 +24,7 @@
 //! about which commit to use.
 
 use orcheck_format::sabotage::{Switch, off};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::commit::name_of;
@@ -208,6 +209,16 @@ fn fenced_by(
         })
 }
 
+/// What a small file is called in notes.
+fn sort_of(name: Option<&FileName>) -> &'static str {
+    match name {
+        Some(FileName::Commit { .. }) => "commit record",
+        Some(FileName::Claim { .. }) => "claim",
+        Some(FileName::Resumed { .. }) => "note of resumption",
+        _ => "choice",
+    }
+}
+
 /// That a checkpoint is left out, by whose decision.
 fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String {
     let who = choice.as_ref().map_or_else(String::new, |choice| {
@@ -221,6 +232,34 @@ fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String 
         "step {} of epoch {} (level {}) was rejected{who}",
         record.step, record.epoch, record.level
     )
+}
+
+/// Most files of one sort and place that are told one by one when they cannot be read.
+const TOLD_MOST: usize = 8;
+
+/// Files of one sort and place that cannot be read.
+#[derive(Default)]
+struct Unread {
+    /// The last ones; without a kind: no fault of the disk.
+    last: VecDeque<(Option<ErrorKind>, String)>,
+    /// How many more there are of each kind, and the name of the first.
+    more: Vec<(Option<ErrorKind>, u64, String)>,
+}
+
+impl Unread {
+    fn add(&mut self, kind: Option<ErrorKind>, text: String) {
+        self.last.push_back((kind, text));
+        // Breaks if: all are kept; a directory full of damaged files would fill the memory and the user's screen.
+        if self.last.len() <= TOLD_MOST || off(Switch::NotesBound) {
+            return;
+        }
+        if let Some((kind, text)) = self.last.pop_front() {
+            match self.more.iter_mut().find(|(other, ..)| *other == kind) {
+                Some((_, count, _)) => *count += 1,
+                None => self.more.push((kind, 1, text)),
+            }
+        }
+    }
 }
 
 /// A scan in progress.
@@ -253,6 +292,23 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Tells what could not be read in a place.
+    fn tell(&mut self, dir: &dyn Dir, sort: &str, unread: Unread) {
+        let summed = unread.more.into_iter().map(|(kind, count, first)| {
+            let text = format!(
+                "skipped {count} more such files ({sort}s) in {}, the first of them: {first}",
+                dir.path().display()
+            );
+            (kind, text)
+        });
+        for (kind, text) in summed.chain(unread.last) {
+            match kind {
+                Some(kind) => self.skip(kind, text),
+                None => self.notes.push(text),
+            }
+        }
+    }
+
     fn skip(&mut self, kind: ErrorKind, note: String) {
         self.notes.push(note.clone());
         self.problems.push(Problem {
@@ -262,6 +318,7 @@ impl<'a> Scan<'a> {
     }
 
     fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
+        let mut unread: BTreeMap<&str, Unread> = BTreeMap::new();
         for entry in entries {
             let name = if entry.is_dir {
                 None
@@ -278,6 +335,7 @@ impl<'a> Scan<'a> {
                     | FileName::Choice { .. },
                 ) => {
                     let path = dir.path().join(&entry.name).display().to_string();
+                    let unread = unread.entry(sort_of(name.as_ref())).or_default();
                     match read_small(dir, &entry.name, RECORD_LIMIT_BYTES) {
                         Ok(bytes) => {
                             let taken = match &name {
@@ -299,22 +357,26 @@ impl<'a> Scan<'a> {
                                 Ok(()) => {}
                                 // A run that died while it claimed leaves a torn claim. It restricts nothing,
                                 // so it is no fault of the disk.
-                                Err(error) if matches!(name, Some(FileName::Claim { .. })) => {
-                                    self.notes.push(format!("skipped {path}: {error}"));
-                                }
                                 Err(error) => {
-                                    self.skip(error.kind(), format!("skipped {path}: {error}"))
+                                    let torn = matches!(name, Some(FileName::Claim { .. }));
+                                    let kind = (!torn).then_some(error.kind());
+                                    unread.add(kind, format!("skipped {path}: {error}"));
                                 }
                             }
                         }
                         // Pruned by another process between the listing and now.
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                        Err(error) => self.skip(error.kind(), format!("skipped {path}: {error}")),
+                        Err(error) => {
+                            unread.add(Some(error.kind()), format!("skipped {path}: {error}"));
+                        }
                     }
                 }
                 Some(_) => {}
             }
             self.files.push((place, entry, name));
+        }
+        for (sort, unread) in unread {
+            self.tell(dir, sort, unread);
         }
     }
 

@@ -81,6 +81,8 @@ switches! {
     CborDepth = "cbor-depth", "that metadata is nested only so deep", "orcheck-format lib loose_encodings";
     ItemsBound = "items-bound", "that a list has at most so many items", "orcheck-format format lists_and_texts";
     TextBound = "text-bound", "that a text has at most so many bytes", "orcheck-format format lists_and_texts";
+    NotesBound = "notes-bound", "that only so many damaged files of a place are told one by one", "orcheck-engine reading thousands_of_damaged";
+    UringDeadline = "uring-deadline", "that a wait for a write through io_uring ends", "orcheck-io lib a_write_that_never_ends";
     RecordBound = "record-bound", "that a rank record has at most so many bytes", "orcheck-format format lists_and_texts";
     TrailerBounds = "trailer-bounds", "that the manifest lies inside its file", "orcheck-format format lists_and_texts";
     SmallBound = "small-bound", "that a small file has at most so many bytes", "orcheck-io disk small_files";

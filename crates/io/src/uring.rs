@@ -10,7 +10,9 @@
 //! `None` says that the caller must write by itself.
 //!
 //! Invariants
-//! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more.
+//! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more. But not
+//!    longer than the deadline: then the write is an error, its file is lost, and what the device may still read of the
+//!    memory can only reach that file.
 //! 2. A refusal that may be the ring's own is never the answer for the file: the caller tries the same bytes again
 //!    by a plain write, whose error counts.
 //! 3. No memory is left pinned by a ring that was refused some: all of it is given back.
@@ -27,10 +29,11 @@ use crate::clock::Deadline;
 use crate::file::backoff;
 use io_uring::{IoUring, opcode, types};
 use orcheck_format::sabotage::{Switch, off};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -40,12 +43,16 @@ const BLOCK_BYTES: usize = 4096;
 /// Longest single write; the caller continues a short one.
 const MOST_BYTES: usize = 1 << 30;
 
+/// Longest wait for one write: longer than the servers of a parallel file system take to fail over.
+const WRITE_DEADLINE: Duration = Duration::from_secs(300);
+
 /// The way for one area of memory, cut into pieces of equal length but the last.
 pub struct Uring {
     start: usize,
     len: usize,
     piece_bytes: usize,
     sharers: u32,
+    deadline: Duration,
     state: Mutex<State>,
 }
 
@@ -63,6 +70,10 @@ struct Ready {
     pinned: Vec<bool>,
     /// Bytes that may still be pinned.
     budget: u64,
+    /// A write that the kernel took did not end in time.
+    stuck: bool,
+    /// The kernel takes a time with the wait itself.
+    timed: bool,
 }
 
 impl Uring {
@@ -74,6 +85,7 @@ impl Uring {
             len,
             piece_bytes,
             sharers,
+            deadline: WRITE_DEADLINE,
             state: Mutex::new(State::New),
         }
     }
@@ -127,7 +139,13 @@ impl Uring {
         }
         let most = MOST_BYTES.min(self.piece_bytes - within);
         let bytes = &bytes[..bytes.len().min(most)];
-        match ready.write(file, bytes, offset, piece) {
+        let moved = ready.write(file, bytes, offset, piece, Deadline::after(self.deadline));
+        if ready.stuck {
+            // The kernel keeps the pages until the device lets go of them. This ring is not used again.
+            *state = State::Off;
+            return moved;
+        }
+        match moved {
             Some(Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) | None => {
                 *state = State::Off;
                 off(Switch::RingRefusal).then_some(Err(Errno::AGAIN))
@@ -160,6 +178,7 @@ impl Ready {
     /// For so many pieces, of which as many are pinned as fit the budget.
     fn new(pieces: usize, budget: u64) -> Option<Ready> {
         let ring = IoUring::new(1).ok()?;
+        let timed = ring.params().is_feature_ext_arg();
         let most = pieces.min(MOST_PINNED);
         let sparse = most > 0
             && ring
@@ -175,7 +194,30 @@ impl Ready {
             ring,
             pinned,
             budget,
+            stuck: false,
+            timed,
         })
+    }
+
+    /// Hands over what is queued and waits until something ended, or the deadline passed.
+    fn enter(&mut self, deadline: Deadline) -> std::io::Result<()> {
+        if off(Switch::UringDeadline) {
+            return self.ring.submit_and_wait(1).map(drop);
+        }
+        let left = deadline.left();
+        if self.timed {
+            let time = types::Timespec::from(left);
+            let wait = types::SubmitArgs::new().timespec(&time);
+            return self.ring.submitter().submit_with_args(1, &wait).map(drop);
+        }
+        // Before Linux 5.11 only the queue itself can be waited for with a time.
+        self.ring.submit()?;
+        // SAFETY: the ring is open for as long as this borrow lives.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        let mut fds = [PollFd::new(&ring, PollFlags::IN)];
+        let time = Timespec::try_from(left).map_err(std::io::Error::other)?;
+        poll(&mut fds, Some(&time))?;
+        Ok(())
     }
 
     /// `None`: the kernel took nothing.
@@ -185,6 +227,7 @@ impl Ready {
         bytes: &[u8],
         offset: u64,
         piece: usize,
+        deadline: Deadline,
     ) -> Option<rustix::io::Result<usize>> {
         let (file, from, len) = (
             types::Fd(file.as_raw_fd()),
@@ -198,23 +241,32 @@ impl Ready {
         } else {
             opcode::Write::new(file, from, len).offset(offset).build()
         };
-        // SAFETY: the memory and the file outlive the write, which is waited for below.
+        // SAFETY: the write is waited for below; where it is not, the kernel holds on to the file and to the pages, which
+        // the owner leaves as they are.
         unsafe { self.ring.submission().push(&entry) }.ok()?;
         let mut attempt = 0;
         loop {
-            let entered = self.ring.submit_and_wait(1);
+            let entered = self.enter(deadline);
             if let Some(done) = self.ring.completion().next() {
                 return Some(match u32::try_from(done.result()) {
                     Ok(count) => Ok(count as usize),
                     Err(_) => Err(Errno::from_raw_os_error(-done.result())),
                 });
             }
+            if deadline.passed() && self.ring.submission().is_empty() {
+                self.stuck = true;
+                return Some(Err(Errno::TIMEDOUT));
+            }
             if let Err(error) = entered {
                 if !self.ring.submission().is_empty() {
                     return None;
                 }
                 // Breaks if: it is not waited for; the chunk would be filled anew under the write.
-                if error.raw_os_error() != Some(libc::EINTR) {
+                let waited = [libc::EINTR, libc::ETIME];
+                if !waited
+                    .iter()
+                    .any(|&errno| error.raw_os_error() == Some(errno))
+                {
                     backoff(attempt, Deadline::after(Duration::from_secs(1)));
                     attempt += 1;
                 }
@@ -230,5 +282,46 @@ fn pin_budget(sharers: u32) -> u64 {
     match getrlimit(Resource::Memlock).current {
         Some(limit) if !unlimited && !off(Switch::PinBudget) => limit / 4 / u64::from(sharers),
         _ => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Buffer;
+
+    /// A pipe that is full takes no byte, as a device that hangs.
+    fn full_pipe() -> (OwnedFd, OwnedFd) {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let room = rustix::pipe::fcntl_getpipe_size(&write).unwrap();
+        let written = rustix::io::write(&write, &vec![0; room]).unwrap();
+        assert_eq!(written, room);
+        (read, write)
+    }
+
+    // Breaks if: the ring is entered without a time; the thread that flushes would wait for a dead device for ever.
+    #[test]
+    #[allow(clippy::print_stderr)]
+    fn a_write_that_never_ends_is_an_error_after_the_deadline() {
+        for timed in [true, false] {
+            let memory = Buffer::zeroed(BLOCK_BYTES, BLOCK_BYTES);
+            let mut way = Uring::new(memory.as_ptr() as usize, BLOCK_BYTES, BLOCK_BYTES, 1);
+            way.deadline = Duration::from_millis(50);
+            let (read, write) = full_pipe();
+            {
+                let Some(mut state) = way.state() else {
+                    panic!("nobody else has the ring");
+                };
+                let State::Ready(ready) = &mut *state else {
+                    return eprintln!("SKIPPED: this system has no io_uring");
+                };
+                ready.timed &= timed;
+            }
+            let moved = way.write(&write, &memory, 0);
+            assert_eq!(moved, Some(Err(Errno::TIMEDOUT)), "timed {timed}");
+            // From now on the caller writes by itself.
+            assert!(way.write(&write, &memory, 0).is_none());
+            drop(read);
+        }
     }
 }

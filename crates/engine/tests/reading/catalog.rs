@@ -297,3 +297,28 @@ impl orcheck_io::StepHook for FailList {
         }
     }
 }
+
+// Breaks if: each damaged file is a note of its own; a directory full of them would fill the memory and the screen.
+#[test]
+fn thousands_of_damaged_records_are_a_few_warnings_and_cost_nothing_else() {
+    const DAMAGED: u64 = 50_000;
+    let scratch = Scratch::new();
+    let dir = scratch.dir("a");
+    claim(&dir, epoch(1), None);
+    let spec = Spec::new(DAMAGED + 1, 1);
+    write(std::slice::from_ref(&dir), &spec);
+    for step in 1..=DAMAGED {
+        let name = Spec::new(step, 1).commit_name();
+        std::fs::write(dir.join(name), b"no record").unwrap();
+    }
+    let catalog = scan(&scratch, &["a"]).unwrap();
+    assert_eq!(catalog.commits().len(), 1, "what is whole counts");
+    let notes = catalog.notes();
+    assert!(notes.len() < 12, "{} notes: {:?}", notes.len(), notes[0]);
+    let more = format!("skipped {} more such files (commit records)", DAMAGED - 8);
+    assert!(notes[0].contains(&more), "{}", notes[0]);
+    // The newest are told by name.
+    let newest = Spec::new(DAMAGED, 1).commit_name();
+    assert!(notes.iter().any(|note| note.contains(&newest)), "{notes:?}");
+    assert_eq!(catalog.problems().len(), notes.len());
+}
