@@ -16,6 +16,22 @@
 !!   end do
 !!   call orc_close(s, 300.0_real64, ierr)
 !!
+!! An array whose size changes is allocated to the size that is stored. ORC_AGAIN: the newest step was
+!! damaged, and the older one that is used now has another size:
+!!
+!!   call orc_find(s, step, ierr)
+!!   resumes = ierr == ORC_OK
+!!   do
+!!     if (resumes) then
+!!       call orc_stored(s, 'p', ierr, local=n)            ! integer(int64), allocatable :: n(:)
+!!     end if
+!!     if (allocated(p)) deallocate (p)
+!!     allocate (p(n(1)))
+!!     call orc_protect(s, 'p', p, ierr)
+!!     if (resumes) call orc_restart(s, step, ierr)
+!!     if (ierr /= ORC_AGAIN) exit
+!!   end do
+!!
 !! What each call does, which are collective, and their errors: see orcheck.h; ierr is its status.
 !! Steps, shapes and lengths are integer(int64), times real(real64) in seconds, ierr and flags
 !! default integers. Shapes are in Fortran's order; offsets count from zero. Names lose trailing
@@ -35,7 +51,8 @@ module orcheck
 
   integer, parameter, public :: ORC_OK = 0, ORC_INVALID = 1, ORC_NOT_FOUND = 2, &
     ORC_UNAVAILABLE = 3, ORC_NO_SPACE = 4, ORC_CORRUPT = 5, ORC_FENCED = 6, &
-    ORC_UNSUPPORTED = 7, ORC_INTERNAL = 8
+    ORC_UNSUPPORTED = 7, ORC_INTERNAL = 8, ORC_AGAIN = 9
+  integer, parameter, public :: ORC_EXACTLY = 1, ORC_OLDER_THAN = 2
   integer, parameter, public :: ORC_PROCESS = 1, ORC_NODE = 2, ORC_PEERS = 3, ORC_GLOBAL = 4
   integer, parameter, public :: ORC_BYTES = 0, ORC_I8 = 1, ORC_I16 = 2, ORC_I32 = 3, &
     ORC_I64 = 4, ORC_U8 = 5, ORC_U16 = 6, ORC_U32 = 7, ORC_U64 = 8, ORC_F16 = 9, ORC_F32 = 10, &
@@ -67,6 +84,7 @@ module orcheck
   public :: orc_due, orc_request, orc_should_stop, orc_lend, orc_lent_done
   public :: orc_checkpoint, orc_wait
   public :: orc_find, orc_stored, orc_restart, orc_route, orc_stats_read
+  public :: orc_find_step, orc_reject, orc_restart_region
 
   !> global and offset as default integers or as integer(int64).
   interface orc_protect_array
@@ -206,6 +224,26 @@ module orcheck
       type(c_ptr), value :: s
       integer(c_int64_t), intent(out) :: step
       integer(c_int) :: c_restart
+    end function
+    function c_find_step(s, how, step, found) bind(c, name='orc_find_step')
+      import
+      type(c_ptr), value :: s
+      integer(c_int), value :: how
+      integer(c_int64_t), value :: step
+      integer(c_int64_t), intent(out) :: found
+      integer(c_int) :: c_find_step
+    end function
+    function c_reject(s, step) bind(c, name='orc_reject')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), value :: step
+      integer(c_int) :: c_reject
+    end function
+    function c_restart_region(s, name) bind(c, name='orc_restart_region')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: c_restart_region
     end function
     function c_route(s, name, path, cap) bind(c, name='orc_route')
       import
@@ -406,13 +444,40 @@ contains
     if (present(len_bytes)) len_bytes = c_len
   end subroutine
 
-  !> Fills all regions; step gets the step really restored. Collective.
+  !> Fills all regions; step gets the step really restored. ORC_AGAIN: see above. Collective.
   subroutine orc_restart(s, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(out) :: step
     integer, intent(out) :: ierr
     step = 0
     ierr = c_restart(s%handle, step)
+  end subroutine
+
+  !> The checkpoint of a step (ORC_EXACTLY) or the newest older than it (ORC_OLDER_THAN). Collective.
+  subroutine orc_find_step(s, how, step, found, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(in) :: how
+    integer(int64), intent(in) :: step
+    integer(int64), intent(out) :: found
+    integer, intent(out) :: ierr
+    found = 0
+    ierr = c_find_step(s%handle, int(how, c_int), step, found)
+  end subroutine
+
+  !> Never offers the checkpoint of this step again. Collective.
+  subroutine orc_reject(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int64), intent(in) :: step
+    integer, intent(out) :: ierr
+    ierr = c_reject(s%handle, step)
+  end subroutine
+
+  !> Fills one region, before orc_restart. Collective.
+  subroutine orc_restart_region(s, name, ierr)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    integer, intent(out) :: ierr
+    ierr = c_restart_region(s%handle, text(name))
   end subroutine
 
   !> Path of a file that the program writes itself and that becomes part of the checkpoint.

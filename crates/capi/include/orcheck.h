@@ -11,13 +11,16 @@
  *
  * orc_session *s; uint64_t t = 0; size_t len; int due;
  * orc_array a = { sizeof a };
- * TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity", "global = [\"/scratch/me/ckpt\"]"));
- * orc_status found = orc_find(s, &t);                       // which step is there?
- * if (found == ORC_OK) { TRY(orc_stored(s, "p", &a, &len)); np = a.local[0]; }
- * else if (found != ORC_NOT_FOUND) die(orc_message());
- * p = malloc(np * sizeof *p);                               // now the size is known
- * TRY(orc_protect(s, "p", p, ORC_F64, np, 0));
- * if (found == ORC_OK) TRY(orc_restart(s, &t));             // fills p; t = the step restored
+ * TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity",
+ *                  "global = [\"/scratch/me/ckpt\"]\nevery_s = 600"));
+ * orc_status r = orc_find(s, &t);                           // which step is there?
+ * int resumes = r == ORC_OK;
+ * do {
+ *   if (resumes) { TRY(orc_stored(s, "p", &a, &len)); np = a.local[0]; }
+ *   p = realloc(p, np * sizeof *p);                         // now the size is known
+ *   TRY(orc_protect(s, "p", p, ORC_F64, np, 0));
+ * } while (resumes && (r = orc_restart(s, &t)) == ORC_AGAIN);  // an older step, of another size
+ * if (r != ORC_OK && r != ORC_NOT_FOUND) die(orc_message());   // else p is filled; t: the step restored
  * while (++t <= T && !orc_should_stop(s)) {
  *   advance(&p, &np);
  *   TRY(orc_due(s, t, &due));
@@ -57,7 +60,8 @@
 #define ORC_API 1
 
 /**
- * What a call came to. Everything but ::ORC_OK leaves a text for orc_message().
+ * What a call came to. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
+ * ::ORC_AGAIN are errors.
  */
 typedef enum {
   /**
@@ -96,6 +100,12 @@ typedef enum {
    * A defect in Orcheck. Please report it with the text of orc_message().
    */
   ORC_INTERNAL = 8,
+  /**
+   * No error: a newer step is damaged, and the older one that is used now has other regions or sizes.
+   * Ask orc_stored() again, protect what it says, and repeat the call. Only from orc_restart() and
+   * orc_restart_region().
+   */
+  ORC_AGAIN = 9,
 } orc_status;
 
 /**
@@ -207,6 +217,20 @@ typedef enum {
    */
   ORC_CPU_WRITES_ONLY = 4,
 } orc_flag;
+
+/**
+ * Which checkpoint orc_find_step() looks for.
+ */
+typedef enum {
+  /**
+   * That of the given step.
+   */
+  ORC_EXACTLY = 1,
+  /**
+   * The newest one that is older than the given step.
+   */
+  ORC_OLDER_THAN = 2,
+} orc_which;
 
 /**
  * One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
@@ -459,8 +483,8 @@ void orc_abandon(orc_session *session);
 
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
- * what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_due(), orc_checkpoint()
- * or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
+ * what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
+ * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
  * NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
@@ -643,10 +667,15 @@ orc_status orc_stored(orc_session *session, const char *name, orc_array *array, 
  * is read. If a rank's part turns out damaged all ranks go back to the same older step, and
  * orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
  *
- * After an error the contents of the regions are undefined.
+ * In the older step a region may have another size. The regions as they are protected then do not fit,
+ * and the call returns ::ORC_AGAIN on all ranks: the older step is the found one now, orc_stored() tells
+ * its sizes, and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN
+ * leaves out a step, so a loop of these calls ends. A program whose sizes never change never gets it.
  *
- * @param step  NULL, or gets the step really restored
- * @return ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
+ * After ::ORC_AGAIN or an error the contents of the regions are undefined.
+ *
+ * @param step  NULL, or gets the step really restored; with ::ORC_AGAIN the step found now
+ * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
  *         that is not stored and not ::ORC_OPTIONAL; ::ORC_CORRUPT when no older step is left
  */
 orc_status orc_restart(orc_session *session,
@@ -661,6 +690,53 @@ orc_status orc_restart(orc_session *session,
  * @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
  */
 orc_status orc_route(orc_session *session, const char *name, char *path, size_t cap);
+
+/**
+ * [collective] As orc_find(), but finds the checkpoint of a certain step, or the newest one that is
+ * older than a certain step. orc_stored() and orc_restart() then are about that one. The same how and
+ * step on all ranks. With the first checkpoint after the restart, newer steps of earlier runs are
+ * superseded, as always.
+ *
+ * A step that was asked for exactly is never replaced by another one: if it is damaged, orc_restart()
+ * returns ::ORC_CORRUPT, and the program may look for another one.
+ *
+ * @param how    ::ORC_EXACTLY or ::ORC_OLDER_THAN
+ * @param step   the step meant
+ * @param found  gets the step found
+ * @return ::ORC_NOT_FOUND: there is none; orc_message() lists what there is. Unlike after orc_find()
+ *         this is no fresh start: orc_checkpoint() is refused while the job has checkpoints. Otherwise
+ *         as orc_find()
+ */
+orc_status orc_find_step(orc_session *session,
+                         int how,
+                         uint64_t step,
+                         uint64_t *found);
+
+/**
+ * [collective] Says that the program found the checkpoint of a step wrong: it is never offered again, to
+ * no run of this job, and does not count for the option keep. Written down durably in every directory
+ * before it returns. The same step on all ranks.
+ *
+ * After rejecting the step that it found, or restarted from, the program calls orc_find() again. Later
+ * steps that were computed from a rejected one are not rejected with it.
+ *
+ * @param step  one found, restarted from or taken in this session, or any that the job has
+ * @return ::ORC_NOT_FOUND: the job has no such checkpoint; orc_message() lists what there is
+ */
+orc_status orc_reject(orc_session *session,
+                      uint64_t step);
+
+/**
+ * [collective] Fills one region from the step that orc_find() found: a table of sizes, say, before the
+ * memory of the others is allocated. orc_restart() is still to be called; it fills this one again, too.
+ * The same name on all ranks.
+ *
+ * @return ::ORC_AGAIN: the step is damaged, and an older one is the found one now. What was read before
+ *         is of another step: begin again with orc_stored(). ::ORC_NOT_FOUND: no region of that name is
+ *         protected, or stored. Otherwise as orc_restart()
+ */
+orc_status orc_restart_region(orc_session *session,
+                              const char *name);
 
 /**
  * Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.

@@ -13,12 +13,18 @@
  * std::uint64_t t = 0;
  * s.protect("p", p);
  * s.protect_resizable("cells", cells);
- * if (auto found = s.find()) t = s.restart();
+ * if (s.find()) t = s.restart();
  * while (++t <= T && !s.should_stop()) {
  *   advance(p, cells);
  *   if (s.due(t)) s.checkpoint(t);
  * }
  * s.close(300);
+ * @endcode
+ *
+ * A vector whose size changes, without the copy that protect_resizable() makes:
+ *
+ * @code
+ * if (s.find()) t = s.restart([&] { p.resize(s.stored("p").local[0]); s.protect("p", p); });
  * @endcode
  *
  * A Session that is destroyed without close() is abandoned: what is committed stays, nothing is
@@ -266,7 +272,7 @@ public:
   }
   /**
    * A vector as it is now: call again when it has been resized or reallocated, and resize it with
-   * stored() before restart(). protect_resizable() does both by itself, for one more copy.
+   * stored() in what restart() is given. protect_resizable() does both by itself, for one more copy.
    */
   template <class T, class A>
   void protect(const std::string &name, std::vector<T, A> &vector, int flags = 0) {
@@ -358,11 +364,47 @@ public:
     check(orc_stored(session_, name.c_str(), &array, len_bytes));
     return array;
   }
-  /** Fills the regions; the step really restored. warning() says if that is an older one. [collective] */
+  /** The checkpoint of a step (::ORC_EXACTLY) or the newest older than it (::ORC_OLDER_THAN), or nothing; that is no fresh
+      start. [collective] */
+  std::optional<std::uint64_t> find_step(orc_which how, std::uint64_t step) {
+    std::uint64_t found = 0;
+    orc_status status = orc_find_step(session_, how, step, &found);
+    if (status == ORC_NOT_FOUND) return std::nullopt;
+    check(status);
+    return found;
+  }
+  /** Never offers the checkpoint of this step again; see orc_reject(). [collective] */
+  void reject(std::uint64_t step) { check(orc_reject(session_, step)); }
+  /**
+   * Fills the regions; the step really restored. warning() says if that is an older one. Throws an
+   * Error of status ::ORC_AGAIN when that one has other sizes. [collective]
+   */
   std::uint64_t restart() {
     std::uint64_t step = 0;
     check(orc_restart(session_, &step));
     return step;
+  }
+  /**
+   * The same for regions whose sizes change: prepare() asks stored() and protects what it says. It is
+   * called again when an older step of other sizes has to be used. [collective]
+   */
+  template <class Prepare, class = std::enable_if_t<std::is_invocable_v<Prepare &>>>
+  std::uint64_t restart(Prepare &&prepare) {
+    for (;;) {
+      prepare();
+      std::uint64_t step = 0;
+      orc_status status = orc_restart(session_, &step);
+      if (status == ORC_AGAIN) continue;
+      check(status);
+      return step;
+    }
+  }
+  /** Fills one region, before restart(); false: begin again with stored(), see orc_restart_region(). [collective] */
+  bool restart_region(const std::string &name) {
+    orc_status status = orc_restart_region(session_, name.c_str());
+    if (status == ORC_AGAIN) return false;
+    check(status);
+    return true;
   }
   /** Path of a file that the program writes itself. */
   std::string route(const std::string &name) {

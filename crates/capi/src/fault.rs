@@ -33,6 +33,14 @@ const THREAD_PREFIX: &str = "orc";
 /// Runs the body of one C function, which gives a warning or "". `call` names the function in the text
 /// of an error.
 pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Result<String>) -> orc_status {
+    boundary_to(call, || body().map(|warning| (orc_status::ORC_OK, warning)))
+}
+
+/// As [`boundary`], for a body that may come to something else than `ORC_OK` without an error.
+pub(crate) fn boundary_to(
+    call: &'static str,
+    body: impl FnOnce() -> Result<(orc_status, String)>,
+) -> orc_status {
     quiet_panics();
     let refused = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
     let outcome = if refused {
@@ -47,9 +55,9 @@ pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Result<String>
         caught.unwrap_or_else(|panic| Err(panic_error(panic.as_ref())))
     };
     match outcome {
-        Ok(warning) => {
+        Ok((status, warning)) => {
             set_message(warning);
-            orc_status::ORC_OK
+            status
         }
         Err(error) => refuse(error.at(call)),
     }
@@ -128,8 +136,8 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 }
 
 /// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
-/// what to do next. After ::ORC_OK from orc_open(), orc_find(), orc_restart(), orc_due(), orc_checkpoint()
-/// or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
+/// what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
+/// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
 /// NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {

@@ -41,6 +41,7 @@ mod fault;
 mod registry;
 
 pub mod checkpoint;
+pub mod choose;
 pub mod regions;
 pub mod restart;
 pub mod session;

@@ -9,10 +9,10 @@
 //! Not here: which step is found, and how its bytes are proven.
 
 use crate::convert::{NAME_LIMIT_BYTES, covers, not_null, text};
-use crate::fault::boundary;
+use crate::fault::{boundary, boundary_to};
 use crate::registry::{self, orc_session};
 use crate::types::{orc_array, orc_status};
-use orcheck_client::Stored;
+use orcheck_client::{Restarted, Stored};
 use orcheck_format::{Error, Result};
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -120,25 +120,40 @@ fn too_large(value: u64) -> Error {
 /// is read. If a rank's part turns out damaged all ranks go back to the same older step, and
 /// orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
 ///
-/// After an error the contents of the regions are undefined.
+/// In the older step a region may have another size. The regions as they are protected then do not fit,
+/// and the call returns ::ORC_AGAIN on all ranks: the older step is the found one now, orc_stored() tells
+/// its sizes, and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN
+/// leaves out a step, so a loop of these calls ends. A program whose sizes never change never gets it.
 ///
-/// @param step  NULL, or gets the step really restored
-/// @return ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
+/// After ::ORC_AGAIN or an error the contents of the regions are undefined.
+///
+/// @param step  NULL, or gets the step really restored; with ::ORC_AGAIN the step found now
+/// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
 ///         that is not stored and not ::ORC_OPTIONAL; ::ORC_CORRUPT when no older step is left
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) -> orc_status {
-    boundary("orc_restart", || {
+    boundary_to("orc_restart", || {
         if !step.is_null() {
             // SAFETY: not NULL, and the caller promises room for the number.
             unsafe { step.write(0) };
         }
-        let (restored, warning) = registry::with_warnings(session, |session| session.restart())?;
+        let (restarted, warning) =
+            registry::with_warnings(session, |session| session.try_restart())?;
+        let (status, restored) = status_of_restart(restarted);
         if !step.is_null() {
             // SAFETY: as above.
             unsafe { step.write(restored) };
         }
-        Ok(warning)
+        Ok((status, warning))
     })
+}
+
+/// What a restart came to, and the step.
+pub(crate) fn status_of_restart(restarted: Restarted) -> (orc_status, u64) {
+    match restarted {
+        Restarted::Step(step) => (orc_status::ORC_OK, step),
+        Restarted::Again(step) => (orc_status::ORC_AGAIN, step),
+    }
 }
 
 /// Gives the path of a file that the program writes itself and that becomes region name of every

@@ -16,7 +16,8 @@ use std::ffi::{c_int, c_void};
 /// for an interface that the library does not have is refused at open.
 pub const ORC_API: c_int = 1;
 
-/// What a call came to. Everything but ::ORC_OK leaves a text for orc_message().
+/// What a call came to. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
+/// ::ORC_AGAIN are errors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_status {
@@ -38,6 +39,20 @@ pub enum orc_status {
     ORC_UNSUPPORTED = 7,
     /// A defect in Orcheck. Please report it with the text of orc_message().
     ORC_INTERNAL = 8,
+    /// No error: a newer step is damaged, and the older one that is used now has other regions or sizes.
+    /// Ask orc_stored() again, protect what it says, and repeat the call. Only from orc_restart() and
+    /// orc_restart_region().
+    ORC_AGAIN = 9,
+}
+
+/// Which checkpoint orc_find_step() looks for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_which {
+    /// That of the given step.
+    ORC_EXACTLY = 1,
+    /// The newest one that is older than the given step.
+    ORC_OLDER_THAN = 2,
 }
 
 /// What a committed checkpoint survives. Which levels there are is configured by options (node_dir,

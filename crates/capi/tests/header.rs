@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "types",
     "registry",
     "session",
@@ -11,6 +11,7 @@ const SOURCES: [&str; 8] = [
     "regions",
     "checkpoint",
     "restart",
+    "choose",
     "stats",
 ];
 

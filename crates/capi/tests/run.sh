@@ -39,6 +39,7 @@ number=0
 fresh() {
   number=$((number + 1))
   mkdir -p "$WORK/data$number"
+  export ORC_TEST_DIR="$WORK/data$number"
   export ORC_TEST_OPTIONS="global = [\"$WORK/data$number\"]
 pool = \"${1:-64MiB}\"
 chunk = \"${2:-4MiB}\"
@@ -98,7 +99,7 @@ check "orcheck.h as C++11" "$CXX" -std=c++11 -pedantic-errors $WARN $FLAGS -fsyn
 check "orcheck.hpp as C++17" "$CXX" -std=c++17 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone17.cpp"
 
 # --- One rank without MPI -----------------------------------------------------------------------
-for program in misuse basic codec threads; do
+for program in misuse basic codec threads choose; do
   check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm -pthread
 done
 fresh
@@ -140,6 +141,10 @@ fresh 1MiB 64KiB
 check "codec" "$WORK/codec"
 fresh
 check "threads" "$WORK/threads"
+fresh
+ORC_TEST_OPTIONS="$ORC_TEST_OPTIONS
+keep = 4"
+check "choose" "$WORK/choose"
 
 # --- pkg-config and CMake ------------------------------------------------------------------------
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
@@ -186,6 +191,8 @@ for mpi in $MPIS; do
   for run in mpi_two_jobs:4 mpi_two_jobs_pieces:4 lend:2 resize:3 request:2 cpp:2 fortran:2; do
     launcher "$mpi" "${run#*:}"
     fresh
+    ORC_TEST_OPTIONS="$ORC_TEST_OPTIONS
+keep = 4"
     check "$mpi: ${run%:*}" "${LAUNCH[@]}" "$dir/${run%:*}"
   done
 done

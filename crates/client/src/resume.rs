@@ -6,8 +6,12 @@
 //! 3. "Not found" means that no checkpoint was ever completely committed; checkpoints that were but
 //!    cannot be restored are an error, never a fresh start.
 //! 4. After an error region contents are undefined.
+//! 5. A step that was asked for by its number is never replaced by another one, and that it is not there starts nothing
+//!    afresh.
+//! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
+//!    the newer one: it is told to ask again.
 //!
-//! Not here: reading and proving (`engine::restore`, `engine::reader`).
+//! Not here: what is rejected, and one region alone (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::members::{find_absent, may_know_more};
@@ -26,30 +30,85 @@ use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use orcheck_io::thread::spawn;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 const CANDIDATE_BYTES: usize = 32;
 
+/// Which checkpoint is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The newest.
+    Newest,
+    /// That of one step.
+    Exactly(u64),
+    /// The newest one of those that are older than a step.
+    OlderThan(u64),
+}
+
+impl Which {
+    fn allows(self, step: u64) -> bool {
+        match self {
+            Self::Newest => true,
+            Self::Exactly(wanted) => step == wanted,
+            Self::OlderThan(limit) => step < limit,
+        }
+    }
+
+    /// As numbers that are the same on all ranks.
+    fn words(self) -> (i64, u64) {
+        match self {
+            Self::Newest => (0, 0),
+            Self::Exactly(step) => (1, step),
+            Self::OlderThan(step) => (2, step),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newest => f.write_str("checkpoint"),
+            Self::Exactly(step) => write!(f, "checkpoint of step {step}"),
+            Self::OlderThan(step) => write!(f, "checkpoint older than step {step}"),
+        }
+    }
+}
+
+/// What a restart came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restarted {
+    /// The regions hold this step.
+    Step(u64),
+    /// Newer ones are damaged. This older step is the found one now, and does not fit what is protected: ask what is
+    /// stored in it, protect that, and restart again.
+    Again(u64),
+}
+
 /// What is known of the job's past.
 #[derive(Default)]
 pub(crate) struct Resume {
-    state: Past,
+    pub(crate) state: Past,
     /// Candidates not yet tried, newest first.
     left: Vec<Candidate>,
-    found: Option<(Candidate, RankView)>,
+    pub(crate) found: Option<(Candidate, RankView)>,
+    /// A step was asked for: that there is none decides nothing.
+    chosen: bool,
     /// Why newer ones were skipped.
     skipped: Vec<String>,
+    /// The same of a call that came to `Again`: told once more with the call that succeeds, after which programs look.
+    again: Vec<String>,
     /// Checkpoints that turned out damaged while they were read.
     damaged: Vec<Candidate>,
     /// Checkpoints that this node's own directory knows to be superseded.
     fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
-    from: Option<(u64, Epoch)>,
+    pub(crate) from: Option<(u64, Epoch)>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Past {
+pub(crate) enum Past {
     #[default]
     Unknown,
     Found,
@@ -65,6 +124,17 @@ impl Session {
     /// NotFound: there is none, start afresh. Corrupt (or what the files say): there are some, but
     /// none can be restored. Unsupported: written by another number of ranks.
     pub fn find(&mut self) -> Result<u64> {
+        self.find_step(Which::Newest)
+    }
+
+    /// As [`Self::find`], but a certain step, or one older than a certain step. Collective; the same on all ranks.
+    ///
+    /// # Errors
+    /// As [`Self::find`]; NotFound names the steps that there are, and is no fresh start where one was asked for.
+    pub fn find_step(&mut self, which: Which) -> Result<u64> {
+        if which != Which::Newest {
+            self.agree_on(which)?;
+        }
         if self.last_step.is_some() {
             return Err(Error::invalid(
                 "find after restart or after the first checkpoint of this session",
@@ -73,12 +143,34 @@ impl Session {
         }
         let (list, notes) = self.share_candidates()?;
         self.warnings.extend(notes);
+        self.resume.found = None;
+        self.resume.state = Past::Unknown;
         self.resume.skipped.clear();
+        self.resume.again.clear();
         self.resume.left = list;
         let damaged = &self.resume.damaged;
         self.resume
             .left
             .retain(|candidate| !damaged.contains(candidate));
+        self.resume.chosen = which != Which::Newest;
+        if self.resume.chosen {
+            let there: Vec<String> = (self.resume.left.iter())
+                .map(|candidate| candidate.step.to_string())
+                .collect();
+            self.resume
+                .left
+                .retain(|candidate| which.allows(candidate.step));
+            if self.resume.left.is_empty() {
+                return Err(Error::not_found(format!(
+                    "job '{}' has no {which}; it has: {}",
+                    self.job.as_str(),
+                    match there.is_empty() {
+                        true => "none".to_owned(),
+                        false => there.join(", "),
+                    }
+                )));
+            }
+        }
         if self.resume.left.is_empty() && !damaged.is_empty() {
             return Err(Error::corrupt(format!(
                 "no checkpoint of job '{}' can be restored: all that are left are damaged",
@@ -96,8 +188,19 @@ impl Session {
         self.open_next(None)
     }
 
+    fn agree_on(&mut self, which: Which) -> Result<()> {
+        let (kind, step) = which.words();
+        let mut values = [kind, !kind, step as i64, !(step as i64)];
+        agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        if values[0] != !values[1] || values[2] != !values[3] {
+            return Err(Error::invalid("the ranks look for different steps")
+                .next("give all ranks the same step"));
+        }
+        Ok(())
+    }
+
     /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
-    fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
+    pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let silent = self.learn_what_others_hold()?;
         let looked = if self.rank == 0 && !self.options.fresh {
             candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
@@ -113,7 +216,7 @@ impl Session {
         let offer = agree(self.collective.as_mut(), looked)?;
         let mut notes = offer.notes;
         let bytes = encode(&offer.candidates);
-        let list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
+        let mut list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
 
         if self.rank == 0 && !self.options.fresh {
             let found = list.first().map_or(0, |newest| newest.epoch.counter);
@@ -126,6 +229,7 @@ impl Session {
             node_view(&self.job, &self.places)
         };
         let own = agree(self.collective.as_mut(), own)?;
+        self.leave_out_rejected(&mut list, &own, offer.rejected.len())?;
         let listed = list.first().map(|candidate| candidate.step);
         if let Some(text) = self.known_elsewhere(&own, listed)?
             && !off(Switch::KnownElsewhere)
@@ -140,6 +244,31 @@ impl Session {
         }
         self.resume.fenced = own.fenced;
         Ok((list, notes))
+    }
+
+    /// What the program rejected is known to the node that wrote it down, not always to rank 0.
+    fn leave_out_rejected(
+        &mut self,
+        list: &mut Vec<Candidate>,
+        own: &NodeView,
+        known: usize,
+    ) -> Result<()> {
+        let flag = |candidate| -i64::from(own.rejected.contains(candidate));
+        let mut values: Vec<i64> = list.iter().map(flag).collect();
+        values.push(-((known + own.rejected.len()) as i64));
+        agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        let any = values.pop().is_some_and(|count| count != 0);
+        let mut rejected = values.into_iter().map(|flag| flag != 0);
+        list.retain(|_| !rejected.next().unwrap_or(false));
+        if list.is_empty() && any && !off(Switch::RejectedStands) {
+            // Breaks if: it counts as no checkpoint; the job would begin again without anybody having said so.
+            return Err(Error::corrupt(format!(
+                "all checkpoints of job '{}' that could be restarted from were rejected",
+                self.job.as_str()
+            ))
+            .next("set start = 'fresh' to begin again from the initial state"));
+        }
+        Ok(())
     }
 
     /// At level `peers`: which node holds which files; nodes of earlier runs that do not say.
@@ -300,12 +429,15 @@ impl Session {
         }
         let Some(damaged) = damaged else {
             self.warnings.append(&mut self.resume.skipped);
-            self.decide(None);
-            return Err(Error::not_found(format!(
+            let error = Error::not_found(format!(
                 "job '{}' has no completely committed checkpoint",
                 self.job.as_str()
-            ))
-            .next("start afresh"));
+            ));
+            if self.resume.chosen {
+                return Err(error.next("choose another step"));
+            }
+            self.decide(None);
+            return Err(error.next("start afresh"));
         };
         let kind = match damaged.kind() {
             ErrorKind::NotFound => ErrorKind::Corrupt,
@@ -319,7 +451,10 @@ impl Session {
                 self.resume.skipped.join("; ")
             ),
         )
-        .next("run `orcheck verify`; set fresh = true to begin anew"))
+        .next(match self.resume.chosen {
+            true => "choose another step",
+            false => "run `orcheck verify`; set fresh = true to begin anew",
+        }))
     }
 
     /// How a region was stored in the found checkpoint. Local.
@@ -327,37 +462,82 @@ impl Session {
     /// # Errors
     /// Invalid before `find`; NotFound, listing what there is.
     pub fn stored(&self, name: &str) -> Result<Stored> {
-        let (candidate, view) = self.found("stored")?;
-        view.region(name).map(Stored::of).ok_or_else(|| {
-            Error::not_found(format!(
-                "region '{name}' is not in the checkpoint of step {}; it has: {}",
-                candidate.step,
-                view.region_names().join(", ")
-            ))
-        })
+        let (_, view) = self.found("stored")?;
+        let stored = view.region(name).map(Stored::of);
+        stored.ok_or_else(|| self.not_stored(name))
     }
 
-    fn found(&self, call: &str) -> Result<&(Candidate, RankView)> {
+    /// That a region is not in the found checkpoint, with what is.
+    pub(crate) fn not_stored(&self, name: &str) -> Error {
+        let (step, there) = match &self.resume.found {
+            Some((found, view)) => (found.step, view.region_names().join(", ")),
+            None => (0, String::new()),
+        };
+        Error::not_found(format!(
+            "region '{name}' is not in the checkpoint of step {step}; it has: {there}"
+        ))
+    }
+
+    pub(crate) fn found(&self, call: &str) -> Result<&(Candidate, RankView)> {
         self.resume.found.as_ref().ok_or_else(|| {
             Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
         })
     }
 
-    /// Fills all regions from the found checkpoint; returns the step really restored, an older one
-    /// when the found one turned out damaged. Collective.
+    /// As [`Self::try_restart`], for programs whose regions are always of the same shape.
     ///
     /// # Errors
-    /// Invalid when regions do not fit what is stored; Corrupt when nothing could be restored.
-    /// Region contents are then undefined.
+    /// As there; Invalid for an older step that does not fit. It is the found one now.
     pub fn restart(&mut self) -> Result<u64> {
+        match self.try_restart()? {
+            Restarted::Step(step) => Ok(step),
+            Restarted::Again(step) => Err(Error::invalid(format!(
+                "newer checkpoints are damaged, and step {step} does not fit the regions that are protected"
+            ))
+            .next("ask stored again, protect what it says, and call restart again")),
+        }
+    }
+
+    /// Fills all regions from the found checkpoint; tells the step really restored, an older one when the found one turned
+    /// out damaged. Collective.
+    ///
+    /// # Errors
+    /// Invalid when regions do not fit what is stored in the found checkpoint; Corrupt when nothing could be restored.
+    /// Region contents are then undefined.
+    pub fn try_restart(&mut self) -> Result<Restarted> {
         let ready = self.found("restart").map(|_| ());
         agree(self.collective.as_mut(), ready)?;
+        if let Some(again) = self.read_found(None)? {
+            return Ok(again);
+        }
+        self.finish_restart().map(Restarted::Step)
+    }
+
+    /// Reads regions (`None`: all) from the found checkpoint, or from an older one where that is damaged; `Again` when
+    /// the older one does not fit, or when only some are read: others were read from the damaged one.
+    pub(crate) fn read_found(&mut self, only: Option<&str>) -> Result<Option<Restarted>> {
+        let mut fell_back = false;
+        let mut texts = Vec::new();
         loop {
-            let fits = self.check_regions();
-            agree(self.collective.as_mut(), fits)?;
-            let read = self.read_regions();
+            let fits = self.check_regions(only);
+            let fits = agree(self.collective.as_mut(), fits);
+            let step = self.found("restart").map(|(candidate, _)| candidate.step)?;
+            if let Err(error) = fits {
+                // Breaks if: it is an error of the program all the same; it would fail alike at every start.
+                if !fell_back || error.kind() != ErrorKind::Invalid || off(Switch::AskAgain) {
+                    return Err(error);
+                }
+                self.warnings.push(error.message().to_owned());
+                self.resume.again.append(&mut texts);
+                return Ok(Some(Restarted::Again(step)));
+            }
+            if fell_back && only.is_some() {
+                self.resume.again.append(&mut texts);
+                return Ok(Some(Restarted::Again(step)));
+            }
+            let read = self.read_regions(only);
             let Err(error) = agree(self.collective.as_mut(), read) else {
-                break;
+                return Ok(None);
             };
             if !is_damage(error.kind()) || self.options.strict || off(Switch::FallBack) {
                 return Err(error);
@@ -365,13 +545,20 @@ impl Session {
             if let Some((candidate, _)) = &self.resume.found {
                 self.resume.damaged.push(*candidate);
                 let text = format!("step {} skipped: {error}", candidate.step);
+                texts.push(text.clone());
                 self.resume.skipped.push(text);
             }
             self.open_next(Some(error))?;
+            fell_back = true;
         }
+    }
+
+    /// The regions hold the found checkpoint: the run goes on from it.
+    fn finish_restart(&mut self) -> Result<u64> {
         let Some((candidate, mut view)) = self.resume.found.take() else {
             return Err(Error::internal("the restored checkpoint vanished"));
         };
+        self.warnings.append(&mut self.resume.again);
         self.warnings.extend(view.take_notes());
         let copied = match (&self.places.node, view.node_record()) {
             (Some(dir), Some(record))
@@ -391,15 +578,18 @@ impl Session {
         }
         self.decide(Some((candidate.step, candidate.epoch)));
         self.last_step = Some(candidate.step);
-        self.trigger.count_from(candidate.step);
+        self.trigger.count_from(Some(candidate.step));
         Ok(candidate.step)
     }
 
     /// Everything that does not fit, in one message.
-    fn check_regions(&mut self) -> Result<()> {
+    fn check_regions(&mut self, only: Option<&str>) -> Result<()> {
         let (candidate, view) = self.found("restart")?;
         let mut wrong = Vec::new();
-        for (name, region) in self.regions.iter() {
+        let regions = self.regions.iter();
+        for (name, region) in
+            regions.filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
+        {
             match view.region(name) {
                 Some(stored) => {
                     if let Err(error) = region.check_fits(name, stored) {
@@ -416,7 +606,7 @@ impl Session {
                 .into_iter()
                 .filter(|name| self.regions.get(name).is_err())
                 .collect();
-            if !unused.is_empty() {
+            if !unused.is_empty() && only.is_none() {
                 let text = format!(
                     "step {}: stored but not protected, left out: {}",
                     candidate.step,
@@ -435,10 +625,11 @@ impl Session {
         .next("protect the regions as they were stored (see stored), or flag new ones OPTIONAL"))
     }
 
-    fn read_regions(&mut self) -> Result<()> {
+    fn read_regions(&mut self, only: Option<&str>) -> Result<()> {
         let regions: Vec<(String, Region)> = self
             .regions
             .iter()
+            .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
             .map(|(name, region)| (name.clone(), region.clone()))
             .collect();
         let route = self.route.as_ref().map(|route| Arc::clone(&route.dir));
@@ -520,7 +711,7 @@ impl Session {
         self.settle()
     }
 
-    fn decide(&mut self, from: Option<(u64, Epoch)>) {
+    pub(crate) fn decide(&mut self, from: Option<(u64, Epoch)>) {
         self.resume.from = from;
         self.resume.state = Past::Decided;
     }

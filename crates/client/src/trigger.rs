@@ -320,9 +320,9 @@ impl Trigger {
         step / every > from / every
     }
 
-    /// The program goes on from this step, which needs no checkpoint.
-    pub fn count_from(&mut self, step: u64) {
-        self.counted_from = Some(step);
+    /// The program continues from this step, which needs no checkpoint; `None`: where it begins is open again.
+    pub fn count_from(&mut self, step: Option<u64>) {
+        self.counted_from = step;
     }
 
     /// Whether anything but a request makes a checkpoint due.

@@ -278,6 +278,8 @@ switches! {
     OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
+    AskAgain = "ask-again", "that a program whose size changed is asked again when an older checkpoint is used", "orcheck-client session of_another_size";
+    RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin afresh", "orcheck-client session rejected";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-client session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-client session not_the_same_everywhere";
     UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";

@@ -1,5 +1,6 @@
 /* A particle code: every rank has another number of particles, and another one at every step; a
- * restarted program learns the number from orc_stored before it allocates. Three ranks. */
+ * restarted program learns the number from orc_stored before it allocates, and again when the newest
+ * step turns out damaged. Three ranks. */
 #include "orcheck_mpi.h"
 
 #include "check.h"
@@ -20,7 +21,7 @@ static particle made(int rank, uint64_t step, size_t i) {
   return p;
 }
 
-static void run(int rank, uint64_t first, uint64_t last) {
+static void run(int rank, uint64_t first, uint64_t last, int damaged) {
   orc_session *s;
   uint64_t step = 0, restored = 0;
   size_t n = 0, len = 0;
@@ -29,14 +30,18 @@ static void run(int rank, uint64_t first, uint64_t last) {
   orc_status found = orc_find(s, &step);
   CHECK(found == (first > 1 ? ORC_OK : ORC_NOT_FOUND));
   if (found == ORC_OK) {
-    CHECK(step == first - 1);
-    OKAY(orc_stored(s, "p", NULL, &len));
-    n = len / sizeof *p;
-    CHECK(n == count(rank, step));
-    p = malloc(n * sizeof *p + 1);
-    OKAY(orc_protect(s, "p", p, ORC_BYTES, n * sizeof *p, 0));
-    OKAY(orc_restart(s, &restored));
-    CHECK(restored == step);
+    CHECK(step == first - 1 + (uint64_t)damaged);
+    do {
+      OKAY(orc_stored(s, "p", NULL, &len));
+      n = len / sizeof *p;
+      CHECK(n == count(rank, step));
+      p = realloc(p, n * sizeof *p + 1);
+      OKAY(orc_protect(s, "p", p, ORC_BYTES, n * sizeof *p, 0));
+      found = orc_restart(s, &restored);
+      CHECK(found == (damaged && step == first ? ORC_AGAIN : ORC_OK));
+      step = restored;
+    } while (found == ORC_AGAIN);
+    CHECK(restored == first - 1);
     for (size_t i = 0; i < n; i++) {
       particle q = made(rank, step, i);
       CHECK(memcmp(&p[i], &q, sizeof q) == 0);
@@ -58,9 +63,12 @@ int main(int argc, char **argv) {
   int rank;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  run(rank, 1, 3); /* ends where rank 1 has none */
-  run(rank, 4, 5);
-  run(rank, 6, 6);
+  run(rank, 1, 3, 0); /* ends where rank 1 has none */
+  run(rank, 4, 5, 0);
+  run(rank, 6, 7, 0);
+  if (rank == 0) CHECK(system("sh \"$HERE/damage.sh\" particles") == 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  run(rank, 7, 8, 1); /* step 7 is damaged; it is computed again from step 6 */
   MPI_Finalize();
   if (rank == 0) puts("resize: ok");
   return 0;

@@ -135,6 +135,45 @@ void restore(int rank) {
   // Not closed: abandoned by the destructor.
 }
 
+/* Vectors whose size changes, and whose newest step is damaged: asked again, and at the older step. */
+void resize(int rank) {
+  std::vector<double> p;
+  auto size = [&](std::uint64_t step) { return static_cast<std::size_t>(9000 + 100 * step); };
+  auto make = [&](orcheck::Session &s, std::uint64_t step) {
+    p.resize(size(step));
+    for (std::size_t i = 0; i < p.size(); i++) p[i] = element(rank, step, i);
+    s.protect("p", p);
+    s.checkpoint(step);
+  };
+  {
+    orcheck::Session s(MPI_COMM_WORLD, "resize", options());
+    CHECK(!s.find());
+    for (std::uint64_t step = 1; step <= 3; step++) make(s, step);
+    s.close(30);
+  }
+  if (rank == 0) CHECK(std::system("sh \"$HERE/damage.sh\" resize") == 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  orcheck::Session s(MPI_COMM_WORLD, "resize", options());
+  CHECK(s.find() == std::optional<std::uint64_t>(3));
+  int asked = 0;
+  auto prepare = [&] {
+    p.resize(static_cast<std::size_t>(s.stored("p").local[0]));
+    s.protect("p", p);
+    asked++;
+  };
+  CHECK(s.restart(prepare) == 2 && asked == 2);
+  for (std::size_t i = 0; i < size(2); i++) CHECK(p[i] == element(rank, 2, i));
+  s.reject(2);
+  CHECK(s.find() == std::optional<std::uint64_t>(1));
+  CHECK(!s.find_step(ORC_EXACTLY, 2) && !s.find_step(ORC_OLDER_THAN, 1));
+  CHECK(s.find_step(ORC_OLDER_THAN, 4) == std::optional<std::uint64_t>(1));
+  p.resize(size(1));
+  s.protect("p", p);
+  CHECK(s.restart_region("p") && p[5] == element(rank, 1, 5));
+  CHECK(s.restart(prepare) == 1);
+  s.close(30);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -145,6 +184,7 @@ int main(int argc, char **argv) {
     CHECK(status_of([] { orcheck::Session s("a/b"); }) == ORC_INVALID);
     save(rank);
     restore(rank);
+    resize(rank);
   } catch (const std::exception &error) {
     FAIL("exception: %s", error.what());
   }

@@ -23,6 +23,7 @@ program session
   call misuse()
   call save()
   call restore()
+  call resize()
   call MPI_Finalize(ierr)
   if (rank == 0) print '(a)', 'fortran: ok'
 
@@ -248,6 +249,57 @@ contains
     call check(all(lent == 2), 'lent')
     call orc_close(s, 30.0_real64, status)
     call check(status == ORC_OK, 'close again')
+  end subroutine
+
+  ! An array whose size changes, and whose newest step is damaged: asked again, and at the older step.
+  subroutine resize()
+    type(orc_session_t) :: s
+    real(real64), allocatable, target :: p(:)
+    integer(int64), allocatable :: n(:)
+    integer(int64) :: step, found
+    integer :: status, asked
+    call orc_mpi_open(s, MPI_COMM_WORLD, 'resize', options, status)
+    call check(status == ORC_OK, 'open for sizes')
+    call orc_find(s, step, status)
+    do step = 1, 3
+      if (allocated(p)) deallocate (p)
+      allocate (p(9000 + 100 * step))
+      p = real(step, real64)
+      call orc_protect(s, 'p', p, status)
+      call orc_checkpoint(s, step, status)
+      call check(status == ORC_OK, 'checkpoint of another size')
+    end do
+    call orc_close(s, 30.0_real64, status)
+    if (rank == 0) call execute_command_line('sh "$HERE/damage.sh" resize')
+    call MPI_Barrier(MPI_COMM_WORLD, ierr)
+    call orc_mpi_open(s, MPI_COMM_WORLD, 'resize', options, status)
+    call orc_find(s, step, status)
+    call check(status == ORC_OK .and. step == 3, 'find the damaged one')
+    asked = 0
+    do
+      call orc_stored(s, 'p', status, local=n)
+      asked = asked + 1
+      if (allocated(p)) deallocate (p)
+      allocate (p(n(1)))
+      call orc_protect(s, 'p', p, status)
+      call orc_restart(s, step, status)
+      if (status /= ORC_AGAIN) exit
+    end do
+    call check(status == ORC_OK .and. step == 2 .and. asked == 2, 'asked again')
+    call check(size(p) == 9200 .and. all(p == 2), 'the older step')
+    call orc_reject(s, step, status)
+    call check(status == ORC_OK, 'reject')
+    call orc_find_step(s, ORC_EXACTLY, 2_int64, found, status)
+    call check(status == ORC_NOT_FOUND, 'a rejected step is not there')
+    call orc_find_step(s, ORC_OLDER_THAN, 3_int64, found, status)
+    call check(status == ORC_OK .and. found == 1, 'an older step')
+    deallocate (p)
+    allocate (p(9100))
+    call orc_protect(s, 'p', p, status)
+    call orc_restart_region(s, 'p', status)
+    call check(status == ORC_OK .and. all(p == 1), 'one region')
+    call orc_close(s, 30.0_real64, status)
+    call check(status == ORC_OK, 'close after sizes')
   end subroutine
 
 end program

@@ -7,10 +7,10 @@ use orcheck_io::testing::Scratch;
 use std::path::Path;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// Takes checkpoints of `steps`, each with the size that goes with it.
-fn save(job: &Job, steps: &[(u64, usize)]) {
+pub fn save(job: &Job, steps: &[(u64, usize)]) {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         session.find().unwrap_err();
@@ -32,7 +32,7 @@ fn newest_container(dir: &Path) -> String {
 }
 
 /// Flips a bit of data in the newest container; its name.
-fn damage_newest(dir: &Path) -> String {
+pub fn damage_newest(dir: &Path) -> String {
     let newest = newest_container(dir);
     let mut bytes = crate::disk::read(&dir.join(&newest));
     let middle = bytes.len() / 4;

@@ -709,14 +709,14 @@ fn a_multiple_that_was_stepped_over_counts() {
     );
     // A step that was restarted from counts like a checkpoint.
     let mut resumed = trigger("every_steps = 1000", &clock);
-    resumed.count_from(1500);
+    resumed.count_from(Some(1500));
     assert_eq!(
         due(&mut resumed, &[1501, 1999, 2001, 2500, 3000]),
         [2001, 3000]
     );
     // One that is not taken stays due; one that is left out waits for the next multiple.
     let mut waiting = trigger("every_steps = 10", &clock);
-    waiting.count_from(0);
+    waiting.count_from(Some(0));
     assert!(waiting.due(&mut Solo, 10).unwrap() && waiting.due(&mut Solo, 11).unwrap());
     waiting.left_out();
     assert!(!waiting.due(&mut Solo, 12).unwrap() && waiting.due(&mut Solo, 21).unwrap());
