@@ -260,6 +260,10 @@ pub struct ServerArgs {
     /// The user writes orcheck://HOST:PORT?munge=N, N being the user of this server
     #[arg(long, value_name = "[NAME=]UID")]
     pub munge: Vec<String>,
+    /// File outside ROOT in which the server remembers which disk it stands before; it does not begin before another one,
+    /// such as an empty directory where the disk is not mounted. Made when it is not there
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
     /// Most GiB that the directory of a key may hold; without NAME= that of 'default'. Repeatable
     #[arg(long, value_name = "[NAME=]GIB")]
     pub quota_gib: Vec<String>,

@@ -257,6 +257,7 @@ switches! {
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";
+    ServerIdentity = "server-identity", "that a server which stands before another disk is noticed", "orcheck-server identity another_disk";
     StoreRest = "store-rest", "that what waits for the next write to a server is sent before a sync", "orcheck-server served small_writes";
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
     NamesCounted = "names-counted", "that a directory is synced after a name in it changed", "orcheck-server lib something_changed";

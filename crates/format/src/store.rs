@@ -29,6 +29,20 @@ pub const MAX_DEPTH: usize = 4;
 /// Most numbers in one answer.
 const MAX_NUMBERS: usize = 8;
 
+/// The file that says which disk a server stands before, in what belongs to each caller.
+#[must_use]
+pub fn identity_file(number: u64) -> String {
+    format!("server-{number:016x}.id")
+}
+
+/// The number in the name of such a file.
+#[must_use]
+pub fn identity_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("server-")?.strip_suffix(".id")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (identity_file(number) == name).then_some(number)
+}
+
 /// A directory on a server: names, joined by `/`; none is what belongs to the caller as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreDir(String);

@@ -14,6 +14,8 @@
 //!    no sign of life for 30 s.
 //! 4. A lock is a connection: it opens when that ends, at either side.
 //! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
+//! 6. A server that stands before another disk than when it was opened is noticed before anything there counts
+//!    (`check_path`); one of a version that does not say which disk it has cannot be.
 //!
 //! Faults survived: a server that vanishes, is started anew, stalls or answers strangely (an error names it). Not here:
 //! what the server does (`orcheck-server`), which frames travel ([`crate::conn`]).
@@ -31,11 +33,12 @@ use crate::net::Address;
 use crate::steps::Steps;
 use file::ServedFile;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::{identity_file, identity_of};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
 use place::Place;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -60,8 +63,25 @@ pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
         steps: steps.clone(),
         idle: Mutex::default(),
         unsynced: Mutex::default(),
+        identity: OnceLock::new(),
     });
     let [] = server.told(Ask::Child(StoreDir::default(), false))?;
+    let names = server.names(&StoreDir::default())?;
+    let identity = names.iter().find_map(|(name, ..)| identity_of(name));
+    if let Some(expected) = server.place.identity
+        && identity != Some(expected)
+        && !off(Switch::ServerIdentity)
+    {
+        let found = identity.map_or("none".to_owned(), |found| format!("{found:016x}"));
+        return Err(server.named(
+            Error::unavailable(format!(
+                "this server stands before another disk than the address says: expected identity {expected:016x}, \
+                 found {found}"
+            ))
+            .next("mount the disk that the server had, or correct id= in the address"),
+        ));
+    }
+    let _ = server.identity.set(identity);
     Ok(Arc::new(ServedDir {
         path: PathBuf::from(&server.place.shown),
         dir: StoreDir::default(),
@@ -76,6 +96,8 @@ struct Server {
     idle: Mutex<Vec<Line>>,
     /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
     unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
+    /// Which disk it stood before when it was opened, where it says so.
+    identity: OnceLock<Option<u64>>,
 }
 
 /// A connection to a server.
@@ -238,6 +260,14 @@ impl Server {
         }
     }
 
+    /// What is in a directory: name, length, whether it is a directory.
+    fn names(&self, dir: &StoreDir) -> Result<Vec<(String, u64, bool)>> {
+        match self.ask(Ask::List(dir.clone()))? {
+            Reply::Names(names) => Ok(names),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn numbers<const N: usize>(&self, numbers: Vec<u64>) -> Result<[u64; N]> {
         let exactly = <[u64; N]>::try_from(numbers);
         exactly.map_err(|numbers| self.unexpected(&Reply::Told(numbers)))
@@ -370,17 +400,13 @@ impl Dir for ServedDir {
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
-        match self.server.ask(Ask::List(self.dir.clone()))? {
-            Reply::Names(names) => {
-                let entry = |(name, len_bytes, is_dir)| Entry {
-                    name,
-                    len_bytes,
-                    is_dir,
-                };
-                Ok(names.into_iter().map(entry).collect())
-            }
-            other => Err(self.server.unexpected(&other)),
-        }
+        let names = self.server.names(&self.dir)?.into_iter();
+        let entry = |(name, len_bytes, is_dir)| Entry {
+            name,
+            len_bytes,
+            is_dir,
+        };
+        Ok(names.map(entry).collect())
     }
 
     fn sync(&self) -> Result<()> {
@@ -419,5 +445,24 @@ impl Dir for ServedDir {
     fn read_only(&self) -> Result<bool> {
         let [_, read_only] = self.server.told(Ask::Facts(self.dir.clone()))?;
         Ok(read_only != 0)
+    }
+
+    fn check_path(&self) -> Result<()> {
+        let Some(number) = self.server.identity.get().copied().flatten() else {
+            return Ok(());
+        };
+        // Breaks if: it is not asked; a checkpoint would be split between two disks, and called safe.
+        let ask = Ask::Holds(StoreDir::default(), identity_file(number));
+        if self.server.told(ask)? == [1] || off(Switch::ServerIdentity) {
+            return Ok(());
+        }
+        Err(self.server.named(
+            Error::unavailable(format!(
+                "directory {}: the server stands before another disk than when this run began: expected identity \
+                 {number:016x}, found none of it",
+                self.path.display()
+            ))
+            .next("mount the disk that the server had, or start the run again"),
+        ))
     }
 }

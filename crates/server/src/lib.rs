@@ -15,6 +15,7 @@
 //! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
 
 mod ahead;
+mod identity;
 mod intake;
 mod names;
 pub mod pull;
@@ -24,6 +25,7 @@ mod session;
 mod sharing;
 
 use ahead::Slots;
+pub use identity::expect_identity;
 use intake::{Intake, Memory, guard};
 use names::Names;
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
@@ -220,6 +222,7 @@ pub struct Server {
     steps: Steps,
     sessions: Vec<(usize, JoinHandle<()>)>,
     next: u64,
+    identity: u64,
     /// Locked as long as the server lives.
     _lock: Box<dyn File>,
 }
@@ -304,6 +307,8 @@ impl Server {
             Ok((root, Arc::new(quota)))
         };
         let roots = known.iter().map(root).collect::<Result<Vec<_>>>()?;
+        let dirs: Vec<Arc<dyn Dir>> = roots.iter().map(|(root, _)| Arc::clone(root)).collect();
+        let identity = identity::settle(&*dir, &dirs)?;
         let numbered = users.iter().map(|user| user.uid);
         let numbered = numbered.zip(config.tenants.len()..).collect();
         let users = match users {
@@ -373,6 +378,7 @@ impl Server {
             steps,
             sessions: Vec::new(),
             next: 0,
+            identity,
             _lock: lock,
         })
     }
@@ -381,6 +387,12 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> Address {
         self.listener.address()
+    }
+
+    /// Which disk it stands before; see [`expect_identity`].
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// What ends it.

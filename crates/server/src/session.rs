@@ -490,7 +490,11 @@ impl Session {
                     synced.inspect_err(|_| shared.names_lost())
                 };
                 // Others may be doing it: that is no disturbance of ours.
-                self.beside(|| shared.names.sync(&place, sync))?;
+                self.beside(|| {
+                    shared.names.sync(&place, sync)?;
+                    // A disk that was moved away or unmounted is not where the next server looks.
+                    dir.check_path()
+                })?;
                 // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
                 Ok(vec![self.shared.instance()])
             }

@@ -6,15 +6,16 @@
 
 mod scrub;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::net::Address;
 use orcheck_io::process::raise_open_files;
 use orcheck_io::secret::SecretSource;
-use orcheck_io::{Clock, Key, Steps, SystemClock};
-use orcheck_server::{Config, Order, Server, Tenant, User};
+use orcheck_io::{Clock, Key, Steps, SystemClock, open_dir, read_text, write_small};
+use orcheck_server::{Config, Order, Server, Tenant, User, expect_identity};
 use serde_json::json;
 
 use crate::args::{ServerArgs, ServerOrder};
@@ -56,10 +57,19 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         },
         ordinary_share: args.ordinary_share,
     };
+    let remembered = args.identity.as_deref().map(remembered).transpose()?;
+    if let Some(Some(expected)) = remembered {
+        expect_identity(&args.dir, expected)
+            .map_err(|error| error.at(identity_file(args).display()))?;
+    }
     stop::install()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let users = (&*users, args.encrypt);
     let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Steps::none())?;
+    let identity = server.identity();
+    if remembered == Some(None) {
+        remember(identity_file(args), identity)?;
+    }
     let stopper = server.stopper();
     let at = server.address().to_string().replace("tcp:", "orcheck://");
     let scrubbed = match args.scrub_mib_s {
@@ -70,6 +80,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     };
     let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
     println!("server of {} at {at}: ready", args.dir.display());
+    println!("identity of its disk: {identity:016x}");
     let late = format!(
         "server of {}: its disk did not take what callers sent",
         args.dir.display()
@@ -99,6 +110,43 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         }),
         warnings: Vec::new(),
     })
+}
+
+fn identity_file(args: &ServerArgs) -> &Path {
+    args.identity.as_deref().unwrap_or(Path::new(""))
+}
+
+/// The identity in a file; `None` where there is no such file yet.
+fn remembered(path: &Path) -> Result<Option<u64>> {
+    let text = match read_text(path, 64) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let number = u64::from_str_radix(text.trim(), 16).map_err(|_| {
+        Error::corrupt(format!(
+            "{}: expected the 16 digits of an identity, found {:?}",
+            path.display(),
+            text.trim()
+        ))
+        .next("remove the file if the server is to begin with the disk that is there")
+    })?;
+    Ok(Some(number))
+}
+
+fn remember(path: &Path, identity: u64) -> Result<()> {
+    let invalid = || {
+        Error::invalid(format!("--identity {}: expected a file", path.display()))
+            .next("name a file outside the server's directory")
+    };
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(invalid)?;
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let dir = open_dir(parent.unwrap_or(Path::new(".")), Steps::none())?;
+    write_small(&*dir, name, format!("{identity:016x}\n").as_bytes())
 }
 
 fn time(option: &str, given: f64, unit_s: f64) -> Result<Duration> {

@@ -9,6 +9,30 @@ use crate::fixture::Scratch;
 use crate::program::{self, Running};
 use crate::{Answer, answer, orcheck};
 
+// Breaks if: what was remembered is not compared; an unmounted disk's mount point would take checkpoints.
+#[test]
+fn a_server_that_remembers_its_disk_does_not_start_before_another_one() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("identity").display().to_string();
+    let more = ["--identity", &file];
+    drop(Server::run(command(&scratch, &more), Scratch::new()));
+    let remembered = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(remembered.trim().len(), 16, "{remembered}");
+    drop(Server::run(command(&scratch, &more), Scratch::new()));
+    std::fs::rename(scratch.path().join("disk"), scratch.path().join("away")).unwrap();
+    let refused = command(&scratch, &more).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    for words in [
+        remembered.trim(),
+        "found none",
+        "mount the disk that the server had",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let empty = std::fs::read_dir(scratch.path().join("disk")).unwrap();
+    assert_eq!(empty.count(), 0, "nothing is written there");
+}
+
 /// A server of two keys, killed at the end of the test.
 struct Server {
     scratch: Scratch,

@@ -57,6 +57,8 @@ pub(super) struct Place {
     /// Where it listens, best first.
     pub addresses: Vec<SocketAddr>,
     pub proof: Proof,
+    /// Which disk it is to stand before, where the user says so.
+    pub identity: Option<u64>,
 }
 
 /// What a caller proves.
@@ -89,12 +91,19 @@ impl Place {
                 "it names a directory; a key opens all that belongs to it",
             ));
         }
-        let (mut source, mut user, mut encrypt) = (None, None, false);
+        let (mut source, mut user, mut encrypt, mut identity) = (None, None, false, None);
         for word in how.split('&').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("key", text)) => source = Some(SecretSource::parse(text)?),
                 None if word == "encrypt" => encrypt = true,
                 None if word == "munge" => user = Some(effective_uid()),
+                Some(("id", digits)) => {
+                    let number = u64::from_str_radix(digits, 16).ok();
+                    let number = number.filter(|_| digits.len() == 16).ok_or_else(|| {
+                        refused("behind id= come the 16 digits that the server says when it begins")
+                    })?;
+                    identity = Some(number);
+                }
                 Some(("munge", uid)) => {
                     let uid = uid.parse().map_err(|_| {
                         refused("behind munge= comes the number of the user who runs the server")
@@ -103,7 +112,7 @@ impl Place {
                 }
                 _ => {
                     return Err(refused(
-                        "after '?' come key=SOURCE or munge[=UID], and encrypt, joined by '&'",
+                        "after '?' come key=SOURCE or munge[=UID], encrypt and id=NUMBER, joined by '&'",
                     ));
                 }
             }
@@ -135,6 +144,7 @@ impl Place {
             shown: format!("{SCHEME}{at}"),
             addresses,
             proof,
+            identity,
         })
     }
 }
@@ -179,6 +189,7 @@ mod tests {
                 format!("orcheck://127.0.0.1:1?munge&{key}"),
                 "both a key and munge",
             ),
+            (format!("orcheck://127.0.0.1:1?{key}&id=12"), "16 digits"),
             (
                 "orcheck://127.0.0.1:1?munge=me".to_owned(),
                 "number of the user",
