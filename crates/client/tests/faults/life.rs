@@ -11,6 +11,7 @@ use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
+use orcheck_format::store::identity_of;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::memory::Span;
 use orcheck_io::secret::Secret;
@@ -483,7 +484,7 @@ impl Workload {
             found.extend(
                 names(&parent)
                     .into_iter()
-                    .filter(|name| name != "job")
+                    .filter(|name| name != "job" && identity_of(name).is_none())
                     .map(|name| format!("{}/{name}", parent.display())),
             );
         }
