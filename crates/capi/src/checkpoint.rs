@@ -103,7 +103,7 @@ pub unsafe extern "C" fn orc_lent_done(
 ///
 /// @param step  must be larger than that of every earlier checkpoint, also the one restarted from
 /// @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
-///         checkpoints that were not restarted from (set fresh = true to begin anew), or with what a
+///         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what a
 ///         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
 ///         is "error"; ::ORC_NO_SPACE; ::ORC_FENCED
 #[unsafe(no_mangle)]

@@ -19,6 +19,7 @@ mod agent;
 mod agree;
 pub mod array;
 mod auto;
+mod beside;
 mod checkpoint;
 mod choose;
 pub mod collective;

@@ -86,7 +86,7 @@ pub(crate) fn open(
 ) -> Result<(Opened, Options)> {
     let rank = collective.rank();
     let local = options.and_then(|options| Ok((JobName::new(job)?, options)));
-    let (job, options) = agree(collective, local)?;
+    let (job, mut options) = agree(collective, local)?;
     let layout = exchange_facts(collective, &options)?;
     let (recipe, secret) = agree_on_recipe(collective, &job, &options)?;
     let node = layout.node_of(rank);
@@ -133,6 +133,7 @@ pub(crate) fn open(
         Ok(None)
     };
     let agent = agree(collective, found)?;
+    leave_out_global(collective, &mut places, &mut options, &mut notes)?;
     if let Some(again) = &mut again {
         again.take_over_pool(collective, &layout)?;
     }
@@ -391,6 +392,38 @@ fn agree_on_recipe(
         secret: secret.clone().filter(|_| options.encrypt),
     };
     Ok((recipe, secret))
+}
+
+/// A job whose nodes remember it goes on without level `global` where no rank sees any of its directories. Collective.
+fn leave_out_global(
+    collective: &mut dyn Collective,
+    places: &mut Places,
+    options: &mut Options,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    if options.global.is_empty() || options.node_dir.is_none() {
+        return Ok(());
+    }
+    // A directory that some rank sees is a mount that others lack, which is for the user to repair.
+    let mut lost = [i64::from(places.has_lost_global())];
+    let refused = match lost[0] != 0 && options.strict {
+        true => Err(Error::unavailable(format!(
+            "none of the directories of level global is there: {}",
+            places.notes.join("; ")
+        ))
+        .next("bring one back, or leave strict out to continue at the node's level")),
+        false => Ok(()),
+    };
+    agree_min(collective, refused, &mut lost)?;
+    if lost[0] != 0 {
+        places.without_global();
+        options.global.clear();
+        notes.push(
+            "none of the directories of level global is there: this run has the node's level only, and waiting for level global is refused"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// Directories in which this rank claims the epoch.

@@ -9,6 +9,8 @@
 mod raw;
 mod variables;
 
+pub(crate) use raw::distance;
+
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_engine::room::ReplicaStore;
@@ -20,7 +22,7 @@ use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
 use raw::{
     CompressName, EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size,
-    StoreName, nearest,
+    StartName, StoreName, nearest,
 };
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -151,8 +153,10 @@ pub struct Options {
     pub keep: usize,
     /// Fail rather than fall back to an older checkpoint.
     pub strict: bool,
-    /// Start afresh although there are checkpoints.
+    /// Begin from nothing although there are checkpoints.
     pub fresh: bool,
+    /// Refuse to begin from nothing.
+    pub start_resumes: bool,
     /// Fence another run of the job off although it is alive.
     pub take_over: bool,
     /// How long to wait for another run to end.
@@ -310,6 +314,7 @@ impl Options {
         let (compression, encrypt, encrypt_key) = encoding(&raw)?;
         let replicas = replicas(&raw)?;
         mtbf(&raw)?;
+        start(&raw)?;
         let global: Vec<PathBuf> = match raw.global {
             None => Vec::new(),
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
@@ -391,7 +396,8 @@ impl Options {
             pin: raw.pin,
             keep: raw.keep as usize,
             strict: raw.strict,
-            fresh: raw.fresh,
+            fresh: raw.fresh || raw.start == Some(StartName::Fresh),
+            start_resumes: raw.start == Some(StartName::Resume),
             take_over: raw.take_over,
             take_over_wait_s: raw.take_over_wait_s,
             copy_threads: raw.copy_threads as usize,
@@ -433,6 +439,21 @@ impl Options {
             agent_linger_s: raw.agent_linger_s,
             given: table,
         })
+    }
+}
+
+/// `fresh = true` says the same as `start = 'fresh'`, and nothing else.
+fn start(raw: &Raw) -> Result<()> {
+    match raw.start {
+        Some(start) if raw.fresh && start != StartName::Fresh => Err(Error::invalid(format!(
+            "fresh = true and start = '{}' contradict each other",
+            match start {
+                StartName::Resume => "resume",
+                _ => "auto",
+            }
+        ))
+        .next("set start alone")),
+        _ => Ok(()),
     }
 }
 
@@ -685,6 +706,11 @@ mod tests {
             ("global = '/a'\nmtbf_s = -3", "mtbf_s"),
             ("global = '/a'\nnode_mtbf_s = nan", "node_mtbf_s"),
             ("global = '/a'\ninterval = 'often'", "interval"),
+            (
+                "global = '/a'\nstart = 'resume'\nfresh = true",
+                "contradict",
+            ),
+            ("global = '/a'\nstart = 'again'", "start"),
             ("", "no directory"),
         ] {
             let error = Options::from_text(text).unwrap_err();

@@ -176,10 +176,10 @@ impl Session {
                 "no checkpoint of job '{}' can be restored: all that are left are damaged",
                 self.job.as_str()
             ))
-            .next("run `orcheck verify`; set fresh = true to begin anew"));
+            .next("run `orcheck verify`; set start = 'fresh' to begin from nothing"));
         }
         if self.resume.left.is_empty() {
-            self.decide(None);
+            self.begin_afresh()?;
             return Err(
                 Error::not_found(format!("job '{}' has no checkpoint", self.job.as_str()))
                     .next("start afresh"),
@@ -237,7 +237,7 @@ impl Session {
             // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
             if list.is_empty() || self.options.strict {
                 return Err(Error::corrupt(text).next(
-                    "start the job on the nodes that wrote it, or set fresh = true to begin anew",
+                    "start the job on the nodes that wrote it, or set start = 'fresh' to begin from nothing",
                 ));
             }
             notes.push(format!("skipped: {text}"));
@@ -436,7 +436,7 @@ impl Session {
             if self.resume.chosen {
                 return Err(error.next("choose another step"));
             }
-            self.decide(None);
+            self.begin_afresh()?;
             return Err(error.next("start afresh"));
         };
         let kind = match damaged.kind() {
@@ -453,7 +453,7 @@ impl Session {
         )
         .next(match self.resume.chosen {
             true => "choose another step",
-            false => "run `orcheck verify`; set fresh = true to begin anew",
+            false => "run `orcheck verify`; set start = 'fresh' to begin from nothing",
         }))
     }
 
@@ -559,6 +559,7 @@ impl Session {
             return Err(Error::internal("the restored checkpoint vanished"));
         };
         self.warnings.append(&mut self.resume.again);
+        self.warnings.extend(self.emptied());
         self.warnings.extend(view.take_notes());
         let copied = match (&self.places.node, view.node_record()) {
             (Some(dir), Some(record))
@@ -679,7 +680,7 @@ impl Session {
                         .as_ref()
                         .map_or(0, |(candidate, _)| candidate.step)
                 ))
-                .next("call restart, or set fresh = true to begin anew"));
+                .next("call restart, or set start = 'fresh' to begin from nothing"));
                 return agree(self.collective.as_mut(), local);
             }
             _ => {}
@@ -693,9 +694,9 @@ impl Session {
                 self.job.as_str(),
                 newest.step
             ))
-            .next("call find and restart, or set fresh = true to begin anew"));
+            .next("call find and restart, or set start = 'fresh' to begin from nothing"));
         }
-        self.decide(None);
+        self.begin_afresh()?;
         self.settle()
     }
 

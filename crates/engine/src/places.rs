@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. A root is never created: a mistyped path is an error, not a new directory.
 //! 2. A placed root that is gone or cannot be written is left out only when another one remembers
-//!    the job (it holds a claim), and that is reported. One that can be read still is.
+//!    the job (it holds a claim), and that is reported. One that can be read still is. All of them are
+//!    left out only when the node's own directory remembers the job.
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
@@ -99,6 +100,11 @@ impl Places {
             .flatten()
             .any(|dir| holds_claim(dir.as_ref()));
         let known_to_readers = read_only.iter().any(|dir| holds_claim(dir.as_ref()));
+        // The node's own directory remembers the job: it is not new, it is without one of its levels.
+        let none_there = servers.iter().all(Option::is_none) && read_only.is_empty();
+        let known_to_node =
+            none_there && node.as_ref().is_some_and(|dir| holds_claim(dir.as_ref()));
+        let known = known || known_to_node && !off(Switch::NodeRemembers);
         match first_error {
             Some(error) if !known && known_to_readers => Err(error),
             Some(error) if !known && !off(Switch::AllDirectories) => Err(error.at(format!(
@@ -115,6 +121,20 @@ impl Places {
                 notes,
             }),
         }
+    }
+
+    /// Whether level `global` is configured and none of its directories can even be read.
+    #[must_use]
+    pub fn has_lost_global(&self) -> bool {
+        !self.server_roots.is_empty()
+            && self.servers.iter().all(Option::is_none)
+            && self.read_only.is_empty()
+    }
+
+    /// Leaves level `global` out.
+    pub fn without_global(&mut self) {
+        self.servers.clear();
+        self.server_roots.clear();
     }
 
     /// Directories that take the files of `level`.

@@ -76,13 +76,15 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
                 catalog.notes().join("; ")
             ),
         )
-        .next("run `orcheck verify`; set fresh = true to begin anew"));
+        .next("run `orcheck verify`; set start = 'fresh' to begin from nothing"));
     }
     Ok(Offer {
         hidden: hidden(&catalog),
         rejected: catalog.rejected().iter().map(candidate_of).collect(),
         candidates,
-        notes: catalog.notes().to_vec(),
+        notes: (catalog.notes().iter().cloned())
+            .chain(uncommitted(&catalog))
+            .collect(),
     })
 }
 
@@ -126,6 +128,49 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
         fenced: catalog.fenced().iter().map(candidate_of).collect(),
         rejected: catalog.rejected().iter().map(candidate_of).collect(),
     })
+}
+
+/// The newest step of which there are containers and no commit record, where it is newer than all commits and no later run
+/// has passed it by: a run ended before it had committed it, or somebody removed the record.
+fn uncommitted(catalog: &Catalog) -> Option<String> {
+    let known = (catalog.commits().iter()).chain(catalog.rejected());
+    let newest = known.map(|commit| commit.record.step).max();
+    let resumed = catalog.claims().iter();
+    let passed = resumed.filter_map(|(_, resumed)| Some(resumed.as_ref()?.epoch.counter));
+    let passed = passed.max().unwrap_or(0);
+    let with_record = |step: u64, epoch: u64, run: [u8; 4]| {
+        let mut names = catalog
+            .files()
+            .iter()
+            .filter_map(|(_, _, name)| name.as_ref());
+        names.any(|name| {
+            matches!(name, FileName::Commit { .. }) && name.checkpoint() == Some((step, epoch, run))
+        })
+    };
+    let containers = catalog
+        .files()
+        .iter()
+        .filter_map(|(place, _, name)| match name {
+            Some(FileName::Container {
+                step, epoch, run, ..
+            }) => Some((*step, *epoch, *run, *place)),
+            _ => None,
+        });
+    let containers: Vec<_> = containers
+        .filter(|(step, epoch, ..)| Some(*step) > newest && *epoch >= passed)
+        .collect();
+    let (step, epoch, run, place) = containers.iter().copied().max()?;
+    if with_record(step, epoch, run) || off(Switch::UncommittedSaid) {
+        return None;
+    }
+    let files = containers
+        .iter()
+        .filter(|(s, e, r, _)| (*s, *e, *r) == (step, epoch, run));
+    Some(format!(
+        "step {step} of epoch {epoch} has {} containers, such as in {}, and no commit record: its run ended before it was committed, or the record was removed",
+        files.count(),
+        catalog.places()[place].path().display()
+    ))
 }
 
 /// The newest checkpoint of which there are commit records but none that can be read, if it is

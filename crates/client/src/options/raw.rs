@@ -17,6 +17,14 @@ pub(super) enum ModeName {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+pub(super) enum StartName {
+    Auto,
+    Resume,
+    Fresh,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum SchemeName {
     Node,
     Socket,
@@ -91,6 +99,7 @@ pub(super) struct Raw {
     pub(super) pin: bool,
     pub(super) keep: u32,
     pub(super) strict: bool,
+    pub(super) start: Option<StartName>,
     pub(super) fresh: bool,
     pub(super) take_over: bool,
     pub(super) take_over_wait_s: f64,
@@ -148,6 +157,7 @@ impl Default for Raw {
             pin: true,
             keep: 2,
             strict: false,
+            start: None,
             fresh: false,
             take_over: false,
             take_over_wait_s: 10.0,
@@ -186,7 +196,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 52] = [
+pub(super) const NAMES: [&str; 53] = [
     "global",
     "node_dir",
     "node_name",
@@ -205,6 +215,7 @@ pub(super) const NAMES: [&str; 52] = [
     "pin",
     "keep",
     "strict",
+    "start",
     "fresh",
     "take_over",
     "take_over_wait_s",
@@ -285,7 +296,8 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-fn distance(a: &str, b: &str) -> usize {
+/// How many letters must be changed, added or left out to make one of the other.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
 
+mod beside;
 mod choosing;
 mod directories;
 mod disk;

@@ -250,7 +250,7 @@ fn a_job_with_checkpoints_is_not_begun_afresh_by_accident() {
             ErrorKind::Invalid,
             &[
                 "job 'job' has checkpoints up to step 5",
-                "call find and restart, or set fresh = true",
+                "call find and restart, or set start = 'fresh'",
             ],
         );
         assert_eq!(session.find().unwrap(), 5);
@@ -675,7 +675,7 @@ fn records_that_cannot_be_read_are_never_taken_for_a_fresh_start() {
                 "none can be read",
                 &record,
                 "orcheck verify",
-                "fresh = true",
+                "start = 'fresh'",
             ],
         );
         let mut state = State::new(rank, 1, 20);

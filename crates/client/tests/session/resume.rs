@@ -100,7 +100,7 @@ fn a_new_first_node_does_not_make_the_others_start_afresh() {
         let error = session.unwrap().find().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.message().contains("step 1"), "{error}");
-        assert!(error.message().contains("fresh = true"), "{error}");
+        assert!(error.message().contains("start = 'fresh'"), "{error}");
     });
     // With a level that the node's loss does not touch, the job goes on, and says what it left.
     let scratch = Scratch::new("newnode-global");

@@ -1,0 +1,318 @@
+//! A start from nothing, and what lies beside it: data that looks like this job's, under another name or in another place.
+//!
+//! How: a job that finds no checkpoint is looked at again before it begins. A mistyped job name, another node name,
+//! files copied one level too high, a directory that was emptied: each looks like a new job. What is found is told with
+//! names, and is an error with `strict`; with `start = 'resume'` a start from nothing is an error in any case.
+//!
+//! Invariants:
+//! 1. Nothing is changed on any disk, and nothing that is found here is ever used.
+//! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside the job's own. It is
+//!    made only by runs that begin from nothing.
+//! 3. What cannot be looked at says nothing: the job's own directories were read before.
+//!
+//! Not here: what the job's own directories hold (`engine::restore`); a server that tells its disk from another one.
+
+use crate::agree::agree;
+use crate::options::distance;
+use crate::session::Session;
+use orcheck_format::ContainerHeader;
+use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::dir::{Dir, open_dir};
+use orcheck_io::file::read_small;
+use orcheck_io::served::shown;
+use orcheck_io::steps::Steps;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directories beside the job's own that are looked into.
+const MOST_LOOKED_AT: usize = 64;
+/// Largest commit record that is read here.
+const RECORD_LIMIT_BYTES: u64 = 64 << 20;
+
+impl Session {
+    /// The job begins from nothing, unless that is refused. Collective.
+    ///
+    /// # Errors
+    /// Invalid with `start = 'resume'`, and with `strict` where something lies beside it.
+    pub(crate) fn begin_afresh(&mut self) -> Result<()> {
+        if self.options.start_resumes && !off(Switch::StartResumes) {
+            return Err(Error::invalid(format!(
+                "start = 'resume', but job '{}' has no checkpoint to restart from in {}",
+                self.job.as_str(),
+                self.roots().join(", ")
+            ))
+            .next(
+                "correct the job's name or the directories, or set start = 'auto' for a new job",
+            ));
+        }
+        if !self.options.fresh && !off(Switch::BesideSaid) {
+            let beside = self.beside();
+            if self.options.strict {
+                let refused = match beside.is_empty() {
+                    true => Ok(()),
+                    false => Err(Error::invalid(format!(
+                        "job '{}' would begin from nothing, which strict refuses here: {}",
+                        self.job.as_str(),
+                        beside.join("; ")
+                    ))
+                    .next("correct what is named, or set start = 'fresh'")),
+                };
+                agree(self.collective.as_mut(), refused)?;
+            }
+            self.warnings.extend(beside);
+        }
+        self.decide(None);
+        Ok(())
+    }
+
+    /// Directories that should remember earlier runs of the job as others do, and do not. On rank 0.
+    pub(crate) fn emptied(&self) -> Vec<String> {
+        if self.rank != 0 || self.options.fresh {
+            return Vec::new();
+        }
+        let servers = self.places.of_level(Level::Global);
+        let all = servers.iter().chain(&self.places.node);
+        let remembered = |dir: &Arc<dyn Dir>| newest_epoch(dir.as_ref(), self.epoch.counter);
+        let newest = all
+            .filter_map(|dir| Some((remembered(dir)?, dir)))
+            .max_by_key(|(e, _)| *e);
+        let Some((epoch, knows)) = newest else {
+            return Vec::new();
+        };
+        let empty = servers.iter().filter(|dir| remembered(dir).is_none());
+        empty
+            .map(|dir| {
+                format!(
+                    "{} holds nothing of earlier runs of job '{}', but {} remembers epoch {epoch}: it is new, or was emptied or replaced",
+                    place(dir.path()),
+                    self.job.as_str(),
+                    place(knows.path())
+                )
+            })
+            .collect()
+    }
+
+    fn roots(&self) -> Vec<String> {
+        let node = self.options.node_dir.iter();
+        let roots = self.options.global.iter().chain(node);
+        roots.map(|root| place(root)).collect()
+    }
+
+    fn beside(&self) -> Vec<String> {
+        let around = Around {
+            job: &self.job,
+            nodes: self.layout.node_names(),
+            steps: &self.environment.steps,
+        };
+        let mut found = self.emptied();
+        if self.rank == 0 {
+            for root in &self.options.global {
+                around.look(root, false, &mut found);
+            }
+        }
+        if let Some(root) = &self.options.node_dir
+            && self.layout.leads_node(self.rank)
+        {
+            around.look(root, true, &mut found);
+        }
+        found
+    }
+}
+
+/// What the look is about.
+struct Around<'a> {
+    job: &'a JobName,
+    /// Nodes of this run.
+    nodes: Vec<String>,
+    steps: &'a Steps,
+}
+
+impl Around<'_> {
+    /// Looks below one root; `of_nodes`: each node has a directory of its own there.
+    fn look(&self, root: &PathBuf, of_nodes: bool, found: &mut Vec<String>) {
+        let job = self.job.as_str();
+        let Ok(dir) = open_dir(root, self.steps.clone()) else {
+            return;
+        };
+        if let Some(file) = self.own_file_in(dir.as_ref()) {
+            found.push(format!(
+                "{root} itself holds checkpoint files of job '{job}' (such as {file}), which belong into {root}/{job}",
+                root = place(root)
+            ));
+        }
+        for name in subdirectories(dir.as_ref(), |name| is_near(job, name)) {
+            if let Some(step) = newest_step(dir.as_ref(), &name) {
+                found.push(format!(
+                    "{}/{name} holds checkpoints of job '{name}' up to step {step}: the name '{job}' may be mistyped",
+                    place(root)
+                ));
+            }
+        }
+        let Ok(own) = dir.child(job, false) else {
+            return;
+        };
+        let of_this_run = |name: &str| of_nodes && self.nodes.iter().any(|node| node == name);
+        for name in subdirectories(own.as_ref(), |name| !of_this_run(name)) {
+            if let Some(step) = newest_step(own.as_ref(), &name) {
+                found.push(format!(
+                    "{}/{job}/{name} holds checkpoints of this job up to step {step}, written on node '{name}', which no rank of this run is on: if it is the same machine or disk, set ORCHECK_NODE={name}",
+                    place(root)
+                ));
+            }
+        }
+        if of_nodes && let Some(file) = self.own_file_in(own.as_ref()) {
+            found.push(format!(
+                "{root}/{job} itself holds checkpoint files of this job (such as {file}), which belong into the directory of their node below it",
+                root = place(root)
+            ));
+        }
+    }
+
+    /// A container or commit record of this job right in a directory.
+    fn own_file_in(&self, dir: &dyn Dir) -> Option<String> {
+        let entries = dir.list().ok()?;
+        let files = entries.iter().filter(|entry| !entry.is_dir);
+        let looked = files.filter_map(|entry| {
+            let name = FileName::parse(&entry.name)?;
+            let job = match name {
+                FileName::Commit { .. } => read_small(dir, &entry.name, RECORD_LIMIT_BYTES)
+                    .and_then(|bytes| CommitRecord::decode(&bytes))
+                    .map(|record| record.job),
+                FileName::Container { .. } => job_of_container(dir, &entry.name),
+                _ => return None,
+            };
+            Some((&entry.name, job))
+        });
+        let mut own = looked
+            .take(MOST_LOOKED_AT)
+            .filter(|(_, job)| job.as_ref().is_ok_and(|job| job == self.job));
+        own.next().map(|(name, _)| name.clone())
+    }
+}
+
+fn job_of_container(dir: &dyn Dir, name: &str) -> Result<JobName> {
+    let mut head = [0; BLOCK_BYTES];
+    dir.open(name)?.read_at(&mut head, 0)?;
+    ContainerHeader::decode(&head).map(|header| header.job)
+}
+
+/// What messages call a directory.
+fn place(path: &Path) -> String {
+    shown(&path.to_string_lossy()).to_owned()
+}
+
+fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let entries = dir.list().unwrap_or_default().into_iter();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.is_dir && wanted(&entry.name))
+        .map(|entry| entry.name)
+        .collect();
+    names.sort();
+    names.truncate(MOST_LOOKED_AT);
+    names
+}
+
+/// The newest step of which a directory, or one right below it, holds a container or a commit record.
+fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
+    let dir = parent.child(name, false).ok()?;
+    let own = newest_file(dir.as_ref());
+    let below = subdirectories(dir.as_ref(), |_| true);
+    let below = below
+        .iter()
+        .filter_map(|name| newest_file(dir.child(name, false).ok()?.as_ref()));
+    below.chain(own).max()
+}
+
+fn newest_file(dir: &dyn Dir) -> Option<u64> {
+    let entries = dir.list().ok()?;
+    let steps = entries
+        .iter()
+        .filter_map(|entry| match FileName::parse(&entry.name) {
+            Some(FileName::Container { step, .. } | FileName::Commit { step, .. }) => Some(step),
+            _ => None,
+        });
+    steps.max()
+}
+
+/// The newest epoch before this one that a directory remembers.
+fn newest_epoch(dir: &dyn Dir, before: u64) -> Option<u64> {
+    let entries = dir.list().ok()?;
+    let epochs = entries
+        .iter()
+        .filter_map(|entry| match FileName::parse(&entry.name) {
+            Some(
+                FileName::Claim { epoch }
+                | FileName::Resumed { epoch }
+                | FileName::Commit { epoch, .. }
+                | FileName::Container { epoch, .. },
+            ) => Some(epoch),
+            _ => None,
+        });
+    epochs.filter(|epoch| *epoch < before).max()
+}
+
+/// Whether one name may be the other one mistyped. Names that differ in their numbers only are a series.
+fn is_near(name: &str, other: &str) -> bool {
+    if name == other || JobName::new(other).is_err() {
+        return false;
+    }
+    let letters = |text: &str| -> String {
+        let kept = text.chars().filter(|c| !c.is_ascii_digit());
+        kept.collect()
+    };
+    if letters(name) == letters(other) {
+        return false;
+    }
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.'], "");
+    let (a, b) = (plain(name), plain(other));
+    let apart = distance(&a, &b);
+    let swapped = apart == 2 && a.len() == b.len() && {
+        let sorted = |text: &str| {
+            let mut chars: Vec<char> = text.chars().collect();
+            chars.sort_unstable();
+            chars
+        };
+        sorted(&a) == sorted(&b)
+    };
+    apart == 0 || swapped || apart <= (a.len().min(b.len()) / 4).max(1) && a.len().min(b.len()) > 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_is_near_and_a_series_is_not() {
+        for (name, other) in [
+            ("cavity", "cavitiy"),
+            ("cavity", "cavtiy"),
+            ("cavity", "Cavity"),
+            ("lid-driven", "lid_driven"),
+            ("cavity", "cavit"),
+            ("heat2d", "heta2d"),
+            ("particles-large", "particle-large"),
+        ] {
+            assert!(
+                is_near(name, other) && is_near(other, name),
+                "{name} {other}"
+            );
+        }
+        for (name, other) in [
+            ("run1", "run2"),
+            ("case-017", "case-018"),
+            ("re1000", "re400"),
+            ("cavity", "cavity"),
+            ("cavity", "pipe"),
+            ("a", "b"),
+            ("heat", "head-wind"),
+            ("cavity", "not a job"),
+        ] {
+            assert!(!is_near(name, other), "{name} {other}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A start from nothing is never an accident: what lies beside it is told, and can be made an error.
+
+use crate::disk;
+use crate::mistakes::{LONG, refused, says};
+use crate::resume::save;
+use crate::support::{Job, State};
+use orcheck_client::Session;
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
+use orcheck_io::testing::Scratch;
+use std::path::Path;
+
+fn told(session: &mut Session) -> String {
+    let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+    told.join("; ")
+}
+
+// Breaks if: the option is ignored where `find` or the first checkpoint decides that there is nothing.
+#[test]
+fn a_job_that_must_resume_does_not_begin_from_nothing() {
+    let scratch = Scratch::new("mustresume");
+    let job = Job::new(scratch.path(), 2, 1, false);
+    let resumes = job.clone().with("start = 'resume'");
+    resumes.run(|session, rank| {
+        let mut session = session.unwrap();
+        let error = refused(session.find());
+        says(
+            &error,
+            ErrorKind::Invalid,
+            &["start = 'resume'", "job 'job'", "ost0"],
+        );
+        let mut state = State::new(rank, 1, 10);
+        state.protect(&mut session).unwrap();
+        let error = refused(session.checkpoint(1));
+        says(&error, ErrorKind::Invalid, &["start = 'resume'"]);
+    });
+    save(&job, &[(1, 10)]);
+    resumes.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        let mut state = State::empty(rank, 10);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+    });
+    // The older name of another choice.
+    job.with("start = 'fresh'").run(|session, _| {
+        let error = refused(session.unwrap().find());
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    });
+}
+
+/// Brings the data of a job to where the next run does not look for it.
+type Misplace = fn(&Path);
+
+fn all_files(from: &Path, to: &Path) {
+    crate::support::make_dir(to);
+    for name in disk::names(from) {
+        disk::rename(&from.join(&name), &to.join(&name));
+    }
+}
+
+// Breaks if: only the job's own directory is looked at: each of these looks like a new job.
+#[test]
+fn a_start_from_nothing_beside_data_is_said_and_refused_by_strict() {
+    let cases: [(&str, bool, Misplace, &[&str]); 5] = [
+        (
+            "mistyped",
+            false,
+            |root| disk::rename(&root.join("ost0/job"), &root.join("ost0/jobs")),
+            &["ost0/jobs", "up to step 2", "may be mistyped"],
+        ),
+        (
+            "flat",
+            false,
+            |root| all_files(&root.join("ost0/job"), &root.join("ost0")),
+            &["ost0 itself holds checkpoint files", "belong into"],
+        ),
+        (
+            "node",
+            true,
+            |root| disk::rename(&root.join("local/job/n0"), &root.join("local/job/alpha")),
+            &["local/job/alpha", "up to step 2", "ORCHECK_NODE=alpha"],
+        ),
+        (
+            "flat node",
+            true,
+            |root| all_files(&root.join("local/job/n0"), &root.join("local/job")),
+            &["local/job itself holds", "directory of their node"],
+        ),
+        (
+            "node of a mistyped job",
+            true,
+            |root| disk::rename(&root.join("local/job"), &root.join("local/jop")),
+            &["local/jop", "up to step 2", "may be mistyped"],
+        ),
+    ];
+    for (case, of_node, misplace, parts) in cases {
+        let scratch = Scratch::new("beside");
+        let job = Job::new(scratch.path(), 2, u32::from(!of_node), of_node);
+        save(&job, &[(1, 10), (2, 10)]);
+        misplace(scratch.path());
+        job.clone().with("strict = true").run(|session, _| {
+            let error = refused(session.unwrap().find());
+            says(&error, ErrorKind::Invalid, parts);
+            assert!(error.message().contains("start = 'fresh'"), "{error}");
+        });
+        for (line, silent) in [("start = 'auto'", false), ("start = 'fresh'", true)] {
+            let said = job.clone().with(line).run(|session, _| {
+                let mut session = session.unwrap();
+                let error = refused(session.find());
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                told(&mut session)
+            });
+            for part in parts {
+                assert_eq!(
+                    !said[0].contains(part),
+                    silent,
+                    "{case}: '{part}' in {said:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn other_jobs_are_not_named_when_a_new_one_begins() {
+    let scratch = Scratch::new("others");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    save(&job, &[(1, 10)]);
+    disk::rename(
+        &scratch.path().join("ost0/job"),
+        &scratch.path().join("ost0/pipeflow"),
+    );
+    let said = job.with("strict = true").run(|session, _| {
+        let mut session = session.unwrap();
+        assert_eq!(refused(session.find()).kind(), ErrorKind::NotFound);
+        told(&mut session)
+    });
+    assert_eq!(said, [""]);
+}
+
+// Breaks if: containers without a record are not looked at: the newest step would vanish without a word.
+#[test]
+fn that_a_commit_record_was_removed_is_said() {
+    let scratch = Scratch::new("record");
+    let job = Job::new(scratch.path(), 2, 1, false);
+    save(&job, &[(1, 10), (2, 10)]);
+    let dir = scratch.path().join("ost0/job");
+    let remove_newest = || {
+        let records = disk::names(&dir).into_iter();
+        let newest = records
+            .filter(|name| name.ends_with(".commit"))
+            .max()
+            .unwrap();
+        disk::rename(&dir.join(newest), &scratch.path().join("removed"));
+    };
+    remove_newest();
+    let said = job.run(|session, _| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        told(&mut session)
+    });
+    assert!(
+        said[0].contains("step 2 of epoch 1 has 1 containers"),
+        "{said:?}"
+    );
+    assert!(said[0].contains("no commit record"), "{said:?}");
+    remove_newest();
+    let said = job.run(|session, _| {
+        let mut session = session.unwrap();
+        assert_eq!(refused(session.find()).kind(), ErrorKind::NotFound);
+        told(&mut session)
+    });
+    assert!(said[0].contains("no commit record"), "{said:?}");
+    // A run that was told and began from nothing has passed it by.
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        refused(session.find());
+        let mut state = State::new(rank, 1, 10);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(1).unwrap();
+        session.wait(1, Level::Global, LONG).unwrap();
+    });
+    let said = job.run(|session, _| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        told(&mut session)
+    });
+    assert!(!said[0].contains("no commit record"), "{said:?}");
+}
+
+// Breaks if: what other levels remember of the job is not compared with an empty directory.
+#[test]
+fn a_directory_that_was_emptied_is_said() {
+    let scratch = Scratch::new("emptied");
+    let job = Job::new(scratch.path(), 2, 1, true);
+    save(&job, &[(1, 10)]);
+    let dir = scratch.path().join("ost0/job");
+    let restarts = || {
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            assert_eq!(session.find().unwrap(), 1);
+            let mut state = State::empty(rank, 10);
+            state.protect(&mut session).unwrap();
+            assert_eq!(session.restart().unwrap(), 1);
+            told(&mut session)
+        })
+    };
+    let said = restarts();
+    assert!(!said[0].contains("earlier runs"), "{said:?}");
+    disk::remove_tree(&dir);
+    let said = restarts();
+    for part in [
+        "ost0",
+        "holds nothing of earlier runs",
+        "remembers epoch 2",
+        "emptied",
+    ] {
+        assert!(said[0].contains(part), "{part}: {said:?}");
+    }
+    assert!(!said[1].contains("earlier runs"), "{said:?}");
+}
+
+// Breaks if: the node's memory of the job does not count, or the run goes on without a word.
+#[test]
+fn a_job_whose_node_level_is_whole_starts_although_only_global_is_missing() {
+    let scratch = Scratch::new("noglobal");
+    let job = Job::new(scratch.path(), 4, 1, true).nodes(2);
+    save(&job, &[(1, 10)]);
+    let (here, away) = (scratch.path().join("ost0"), scratch.path().join("away"));
+    disk::rename(&here, &away);
+    job.clone().with("strict = true").run(|session, _| {
+        let error = refused(session);
+        says(&error, ErrorKind::Unavailable, &["level global", "ost0"]);
+    });
+    let said = job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        let mut state = State::empty(rank, 10);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        let mut state = State::new(rank, 2, 10);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(2).unwrap();
+        session.wait(2, Level::Node, LONG).unwrap();
+        let error = refused(session.wait(2, Level::Global, LONG));
+        says(&error, ErrorKind::Unsupported, &["level global"]);
+        let said = told(&mut session);
+        session.close(LONG).unwrap();
+        said
+    });
+    for said in &said {
+        assert!(
+            said.contains("ost0") && said.contains("node's level only"),
+            "{said}"
+        );
+    }
+    disk::rename(&away, &here);
+    job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 2));
+    // A job that no node remembers is still new, and needs all of its directories.
+    disk::remove_tree(&scratch.path().join("local/job"));
+    disk::rename(&here, &away);
+    job.run(|session, _| {
+        let error = refused(session);
+        assert!(error.message().contains("is new here"), "{error}");
+    });
+}
