@@ -26,7 +26,7 @@ use orcheck_io::dir::{Dir, open_dir};
 use orcheck_io::file::read_small;
 use orcheck_io::served::shown;
 use orcheck_io::steps::Steps;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Directories beside the job's own that are looked into.
@@ -134,7 +134,7 @@ struct Around<'a> {
 
 impl Around<'_> {
     /// Looks below one root; `of_nodes`: each node has a directory of its own there.
-    fn look(&self, root: &PathBuf, of_nodes: bool, found: &mut Vec<String>) {
+    fn look(&self, root: &Path, of_nodes: bool, found: &mut Vec<String>) {
         let job = self.job.as_str();
         let Ok(dir) = open_dir(root, self.steps.clone()) else {
             return;

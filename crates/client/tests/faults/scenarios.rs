@@ -241,7 +241,10 @@ fn play(scenario: &Scenario) -> std::result::Result<(), String> {
         }
     }
     // Nothing is said four times: what concerns the job is said by one rank.
-    if scenario.told.is_empty() && report.lines().count() > 4 {
+    // A run that was killed in a flush may leave containers of a step that it never committed, and that is told.
+    let unfinished = |line: &&str| line.contains("and no commit record: its run ended");
+    let lines = report.lines().filter(|line| !unfinished(line)).count();
+    if scenario.told.is_empty() && lines > 4 {
         return Err(format!("nothing happened, and the user is told {report}"));
     }
     Ok(())
@@ -526,7 +529,7 @@ const SCENARIOS: &[Scenario] = &[
         levels: GLOBAL,
         happens: |scene| scene.remove(&["s000000000002-", ".commit"]),
         gives: Gives::Step(1),
-        told: &["Step(1)"],
+        told: &["step 2 of epoch 1 has", "and no commit record"],
         ..CALM
     },
 ];
