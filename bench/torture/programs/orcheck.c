@@ -54,13 +54,15 @@ static uint64_t resume(void) {
     if (found == ORC_NOT_FOUND) return 0;
     if (found != ORC_OK) die("orc_find");
     warn();
-    for (int i = 0; i < REGIONS; i++) {
-        size_t len = 0;
-        snprintf(name, sizeof name, "u%d", i);
-        TRY(orc_stored(session, name, NULL, &len));
-        protect(i, len);
-    }
-    TRY(orc_restart(session, &step));
+    do {
+        for (int i = 0; i < REGIONS; i++) {
+            size_t len = 0;
+            snprintf(name, sizeof name, "u%d", i);
+            TRY(orc_stored(session, name, NULL, &len));
+            protect(i, len);
+        }
+    } while ((found = orc_restart(session, &step)) == ORC_AGAIN);
+    if (found != ORC_OK) die("orc_restart");
     warn();
     return step;
 }

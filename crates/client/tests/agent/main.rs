@@ -4,6 +4,10 @@
 
 mod outlive;
 
+#[path = "../session/beside.rs"]
+mod beside;
+#[path = "../session/choosing.rs"]
+mod choosing;
 #[path = "../session/directories.rs"]
 mod directories;
 #[path = "../session/disk.rs"]

@@ -7,6 +7,8 @@
 
 mod agents;
 
+#[path = "../session/choosing.rs"]
+mod choosing;
 #[path = "../session/disk.rs"]
 mod disk;
 #[path = "../session/encoding.rs"]

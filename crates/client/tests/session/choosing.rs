@@ -1,11 +1,12 @@
 //! Choosing the checkpoint: a certain step, none that was rejected, one region alone.
 
 use crate::resume::{LONG, damage_newest, save};
-use crate::support::{Job, State};
+use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Restarted, Session, Which};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::testing::Scratch;
+use orcheck_io::steps::Verdict;
+use orcheck_io::testing::{FaultPlan, Scratch};
 
 fn told(session: &mut Session) -> String {
     let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
@@ -268,4 +269,35 @@ fn one_region_is_read_alone() {
         assert_eq!(session.try_restart().unwrap(), Restarted::Step(1));
         assert!(state.is(rank, 1, 40));
     });
+}
+
+// Breaks if: an error on the way is swallowed, or what is half written keeps the next try from being whole.
+#[test]
+fn a_rejection_that_could_not_be_written_is_an_error_and_can_be_repeated() {
+    if needs_own_disks() {
+        return;
+    }
+    let mut failed = 0;
+    for nth in 1..=12 {
+        let scratch = Scratch::new("unwritten");
+        let job = Job::new(scratch.path(), 1, 2, false);
+        save(&job, &[(1, 10), (2, 10)]);
+        let (_, steps) = FaultPlan::new()
+            .at_site("", nth, Verdict::Fail(5))
+            .only_where(".rejected")
+            .steps();
+        job.clone().steps(steps).run(|session, _| {
+            let mut session = session.unwrap();
+            assert_eq!(session.find().unwrap(), 2);
+            let first = session.reject(2);
+            if first.is_err() {
+                session.reject(2).unwrap();
+            }
+            assert_eq!(session.find().unwrap(), 1);
+            first.is_err()
+        })[0]
+            .then(|| failed += 1);
+        job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 1));
+    }
+    assert!(failed >= 4, "{failed} steps failed");
 }
