@@ -11,7 +11,7 @@
 use crate::agree::{agree, agree_min};
 use crate::resume::{Past, Restarted};
 use crate::session::Session;
-use orcheck_engine::choose::{decide, decision};
+use orcheck_engine::choose::{decide, decision, listed};
 use orcheck_engine::restore::Candidate;
 use orcheck_format::choice::Decision;
 use orcheck_format::error::{Error, Result};
@@ -78,14 +78,10 @@ impl Session {
         let (list, _) = self.share_candidates()?;
         let found = list.iter().find(|candidate| candidate.step == step);
         found.copied().ok_or_else(|| {
-            let steps: Vec<String> = list.iter().map(|c| c.step.to_string()).collect();
             Error::not_found(format!(
                 "job '{}' has no checkpoint of step {step}; it has: {}",
                 self.job.as_str(),
-                match steps.is_empty() {
-                    true => "none".to_owned(),
-                    false => steps.join(", "),
-                }
+                listed(list.iter().map(|candidate| candidate.step))
             ))
         })
     }

@@ -18,6 +18,7 @@ use crate::members::{find_absent, may_know_more};
 use crate::peers::{exchange_holdings, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
 use crate::session::{Session, is_damage};
+use orcheck_engine::choose::listed;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::mend;
@@ -154,20 +155,14 @@ impl Session {
             .retain(|candidate| !damaged.contains(candidate));
         self.resume.chosen = which != Which::Newest;
         if self.resume.chosen {
-            let there: Vec<String> = (self.resume.left.iter())
-                .map(|candidate| candidate.step.to_string())
-                .collect();
+            let there = listed(self.resume.left.iter().map(|candidate| candidate.step));
             self.resume
                 .left
                 .retain(|candidate| which.allows(candidate.step));
             if self.resume.left.is_empty() {
                 return Err(Error::not_found(format!(
-                    "job '{}' has no {which}; it has: {}",
-                    self.job.as_str(),
-                    match there.is_empty() {
-                        true => "none".to_owned(),
-                        false => there.join(", "),
-                    }
+                    "job '{}' has no {which}; it has: {there}",
+                    self.job.as_str()
                 )));
             }
         }
@@ -448,7 +443,9 @@ impl Session {
             format!(
                 "no checkpoint of job '{}' can be restored: {}",
                 self.job.as_str(),
-                self.resume.skipped.join("; ")
+                [&self.resume.skipped[..], &self.emptied()]
+                    .concat()
+                    .join("; ")
             ),
         )
         .next(match self.resume.chosen {

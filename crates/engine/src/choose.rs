@@ -102,17 +102,21 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     if let Some(commit) = all_commits(catalog).find(of_step) {
         return Ok(&commit.record);
     }
-    let steps: BTreeSet<u64> = all_commits(catalog)
-        .map(|commit| commit.record.step)
-        .collect();
-    let steps: Vec<String> = steps.iter().rev().map(ToString::to_string).collect();
     Err(Error::not_found(format!(
         "there is no checkpoint of step {step}; there are: {}",
-        match steps.is_empty() {
-            true => "none".to_owned(),
-            false => steps.join(", "),
-        }
+        listed(all_commits(catalog).map(|commit| commit.record.step))
     )))
+}
+
+/// Steps as a message lists them, the newest first and each once.
+#[must_use]
+pub fn listed(steps: impl Iterator<Item = u64>) -> String {
+    let steps: BTreeSet<u64> = steps.collect();
+    if steps.is_empty() {
+        return "none".to_owned();
+    }
+    let steps: Vec<String> = steps.iter().rev().map(ToString::to_string).collect();
+    steps.join(", ")
 }
 
 fn all_commits(catalog: &Catalog) -> impl Iterator<Item = &Commit> {

@@ -219,6 +219,19 @@ fn a_directory_that_was_emptied_is_said() {
         assert!(said[0].contains(part), "{part}: {said:?}");
     }
     assert!(!said[1].contains("earlier runs"), "{said:?}");
+    // One of two, without which nothing can be restored: the error names it.
+    let scratch = Scratch::new("emptied");
+    let job = Job::new(scratch.path(), 2, 2, false).nodes(2);
+    save(&job, &[(1, 10)]);
+    disk::remove_tree(&scratch.path().join("ost1/job"));
+    job.run(|session, rank| {
+        let error = refused(session.unwrap().find());
+        let parts: &[&str] = match rank {
+            0 => &["can be restored", "ost1", "holds nothing of earlier runs"],
+            _ => &["can be restored"],
+        };
+        says(&error, ErrorKind::Corrupt, parts);
+    });
 }
 
 // Breaks if: the node's memory of the job does not count, or the run goes on without a word.
