@@ -217,7 +217,7 @@ fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     names
 }
 
-/// The newest step of which a directory, or one right below it, holds a container or a commit record.
+/// The newest step whose container or commit record a directory, or one right below it, holds.
 fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
     let dir = parent.child(name, false).ok()?;
     let own = newest_file(dir.as_ref());

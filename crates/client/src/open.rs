@@ -394,7 +394,7 @@ fn agree_on_recipe(
     Ok((recipe, secret))
 }
 
-/// A job whose nodes remember it goes on without level `global` where no rank sees any of its directories. Collective.
+/// A job whose nodes remember it continues without level `global` where no rank sees any of its directories. Collective.
 fn leave_out_global(
     collective: &mut dyn Collective,
     places: &mut Places,

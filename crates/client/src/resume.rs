@@ -550,7 +550,7 @@ impl Session {
         }
     }
 
-    /// The regions hold the found checkpoint: the run goes on from it.
+    /// The regions hold the found checkpoint: the run continues from it.
     fn finish_restart(&mut self) -> Result<u64> {
         let Some((candidate, mut view)) = self.resume.found.take() else {
             return Err(Error::internal("the restored checkpoint vanished"));

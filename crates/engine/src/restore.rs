@@ -130,8 +130,8 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
     })
 }
 
-/// The newest step of which there are containers and no commit record, where it is newer than all commits and no later run
-/// has passed it by: a run ended before it had committed it, or somebody removed the record.
+/// The newest step that has containers and no commit record, where it is newer than all commits and no later run has
+/// passed it by: a run ended before it had committed it, or somebody removed the record.
 fn uncommitted(catalog: &Catalog) -> Option<String> {
     let known = (catalog.commits().iter()).chain(catalog.rejected());
     let newest = known.map(|commit| commit.record.step).max();

@@ -287,8 +287,8 @@ switches! {
     UntriggeredSaid = "untriggered-said", "that a program which asks for due checkpoints hears that no trigger is configured", "orcheck-client session without_a_trigger";
     PassedMultiple = "passed-multiple", "that a step trigger sees a multiple which the program stepped over", "orcheck-client session stepped_over";
     StartResumes = "start-resumes", "that a job which must resume does not begin from nothing", "orcheck-client session must_resume";
-    BesideSaid = "beside-said", "that a start from nothing beside the user's data is said", "orcheck-client session beside";
-    UncommittedSaid = "uncommitted-said", "that containers without a commit record are said", "orcheck-client session record_was_removed";
+    BesideSaid = "beside-said", "that a start from nothing beside the user's data is reported", "orcheck-client session beside";
+    UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-client session record_was_removed";
     NodeRemembers = "node-remembers", "that a job whose node level is whole does not count as new", "orcheck-client session only_global_is_missing";
     PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-client session afresh_by_accident";
     NeverAfresh = "never-afresh", "that records which cannot be read are not taken for none", "orcheck-client session never_taken_for";

@@ -61,7 +61,7 @@ fn all_files(from: &Path, to: &Path) {
 
 // Breaks if: only the job's own directory is looked at: each of these looks like a new job.
 #[test]
-fn a_start_from_nothing_beside_data_is_said_and_refused_by_strict() {
+fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
     let cases: [(&str, bool, Misplace, &[&str]); 5] = [
         (
             "mistyped",
@@ -139,9 +139,9 @@ fn other_jobs_are_not_named_when_a_new_one_begins() {
     assert_eq!(said, [""]);
 }
 
-// Breaks if: containers without a record are not looked at: the newest step would vanish without a word.
+// Breaks if: containers without a record are not looked at: the newest step would vanish silently.
 #[test]
-fn that_a_commit_record_was_removed_is_said() {
+fn that_a_commit_record_was_removed_is_reported() {
     let scratch = Scratch::new("record");
     let job = Job::new(scratch.path(), 2, 1, false);
     save(&job, &[(1, 10), (2, 10)]);
@@ -191,7 +191,7 @@ fn that_a_commit_record_was_removed_is_said() {
 
 // Breaks if: what other levels remember of the job is not compared with an empty directory.
 #[test]
-fn a_directory_that_was_emptied_is_said() {
+fn a_directory_that_was_emptied_is_reported() {
     let scratch = Scratch::new("emptied");
     let job = Job::new(scratch.path(), 2, 1, true);
     save(&job, &[(1, 10)]);
@@ -234,7 +234,7 @@ fn a_directory_that_was_emptied_is_said() {
     });
 }
 
-// Breaks if: the node's memory of the job does not count, or the run goes on without a word.
+// Breaks if: the node's memory of the job does not count, or the run continues silently.
 #[test]
 fn a_job_whose_node_level_is_whole_starts_although_only_global_is_missing() {
     let scratch = Scratch::new("noglobal");

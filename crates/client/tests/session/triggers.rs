@@ -722,7 +722,7 @@ fn a_multiple_that_was_stepped_over_counts() {
     assert!(!waiting.due(&mut Solo, 12).unwrap() && waiting.due(&mut Solo, 21).unwrap());
 }
 
-// Breaks if: nobody says so, or it is said again and again; the job would end without a checkpoint, and without a word.
+// Breaks if: nobody says so, or it is said again and again; the job would silently end without a checkpoint.
 #[test]
 fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
     for (option, expected) in [

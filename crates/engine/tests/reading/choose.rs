@@ -3,12 +3,15 @@
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::choose::{Removal, checkpoint_of, decide, decision, take_back};
+use orcheck_engine::commit;
 use orcheck_engine::places::Places;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_engine::restore::candidates;
-use orcheck_format::{Choice, CommitRecord, Decision, ErrorKind, FileName, Level};
+use orcheck_format::{Choice, CommitRecord, ContainerRef, Decision, ErrorKind, FileName, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::{Dir, Steps};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -241,4 +244,97 @@ fn what_others_refer_to_is_not_removed_by_hand() {
         .unwrap()
         .carry_out()
         .unwrap();
+}
+
+/// A checkpoint of one rank as prune sees it: a record, and a container of no bytes.
+fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
+    let (run, node, writer) = (epoch(1).run.short_bytes(), 0, 0);
+    let name = FileName::Container {
+        step,
+        epoch: 1,
+        run,
+        node,
+        writer,
+    };
+    let record = CommitRecord {
+        job: job(),
+        step,
+        epoch: epoch(1),
+        level: Level::Global,
+        world_size: 1,
+        nodes: vec!["a".into()],
+        placement_generation: 1,
+        servers: vec!["/a".into()],
+        containers: vec![ContainerRef {
+            file: name.to_string(),
+            server: 0,
+            node,
+            writer,
+            len_bytes: 0,
+            manifest_digest: [0; 32],
+            ranks: vec![(0, 1)],
+            refers_to,
+            holders: vec![],
+        }],
+        created_unix_ms: 0,
+    };
+    std::fs::write(path.join(name.to_string()), b"").unwrap();
+    let name = commit::name_of(step, epoch(1), Level::Global);
+    std::fs::write(path.join(name), record.encode()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    // Breaks if: a choice is looked at in one of the two places (what counts, what stays) alone.
+    #[test]
+    fn choices_and_the_keep_rule_go_together(
+        referred in proptest::collection::vec(proptest::option::of(1u64..5), 2..12),
+        choices in proptest::collection::vec((1u64..12, any::<bool>()), 0..6),
+        keep in 1usize..4,
+    ) {
+        let scratch = Scratch::new();
+        let path = scratch.dir("a");
+        claim(&path, epoch(1), Some(None));
+        let steps: Vec<u64> = (1..=referred.len() as u64).collect();
+        let refers = |step: u64| -> Vec<u64> {
+            let back = referred[step as usize - 1];
+            back.filter(|back| *back < step).map(|back| step - back).into_iter().collect()
+        };
+        for &step in &steps {
+            put(&path, step, refers(step));
+        }
+        let dirs = open_places(std::slice::from_ref(&path));
+        let of = |wanted: Decision| -> BTreeSet<u64> {
+            let wanted = choices.iter().filter(|(_, kept)| *kept == (wanted == Decision::Kept));
+            wanted.map(|(step, _)| *step).filter(|step| steps.contains(step)).collect()
+        };
+        let (rejected, by_hand) = (of(Decision::Rejected), of(Decision::Kept));
+        for (steps, what) in [(&rejected, Decision::Rejected), (&by_hand, Decision::Kept)] {
+            for &step in steps {
+                decide(&dirs, &choice(step, 1, what, "")).unwrap();
+            }
+        }
+        let rule = KeepRule { keep, ..rule(&steps) };
+        prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
+
+        // The model: what the rule keeps, what is kept by hand, and all that these refer to.
+        let good = steps.iter().rev().filter(|step| !rejected.contains(step));
+        let good: Vec<u64> = good.copied().take(keep).collect();
+        let mut stays: BTreeSet<u64> = match good.len() == keep {
+            true => good.iter().chain(&by_hand).copied().collect(),
+            false => steps.iter().copied().collect(),
+        };
+        // What is newer than the newest good one may still be needed by whoever wrote it.
+        stays.extend(steps.iter().filter(|step| Some(*step) > good.first()));
+        let mut open: Vec<u64> = stays.iter().copied().collect();
+        while let Some(step) = open.pop() {
+            open.extend(refers(step).into_iter().filter(|older| stays.insert(*older)));
+        }
+        let there = names(&path).into_iter().filter_map(|name| match FileName::parse(&name)? {
+            FileName::Container { step, .. } => Some(step),
+            _ => None,
+        });
+        prop_assert_eq!(there.collect::<BTreeSet<u64>>(), stays);
+    }
 }
