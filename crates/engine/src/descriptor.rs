@@ -1,9 +1,12 @@
 //! What a rank tells its CP-thread: eight words on a ring in the pool.
 //!
-//! Invariant: a descriptor that was not written by this version decodes to nothing. What it says is checked by
-//! whoever uses it (`flush.rs`, the pool). Not here: the ring itself (`index.rs`).
+//! Invariant: a descriptor that was not written by this version, or was changed since, decodes to nothing: the first word
+//! is the kind and a checksum of all. What it says is checked by whoever uses it (`flush.rs`, the pool). Not here: the
+//! ring itself (`index.rs`).
 
 use crate::encoding::EncodePiece;
+use orcheck_format::crc::Crc64;
+use orcheck_format::sabotage::{Switch, off};
 
 /// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`
 /// at any point after `Begin`. Where containers are encoded or the pool is checked, the pieces of a segment come
@@ -58,6 +61,12 @@ pub enum Descriptor {
 
 impl Descriptor {
     pub(crate) fn encode(self) -> [u64; 8] {
+        let mut words = self.words();
+        words[0] |= checksum(words);
+        words
+    }
+
+    fn words(self) -> [u64; 8] {
         match self {
             Self::Begin {
                 step,
@@ -123,7 +132,13 @@ impl Descriptor {
         }
     }
 
-    pub(crate) fn decode(words: [u64; 8]) -> Option<Self> {
+    pub(crate) fn decode(mut words: [u64; 8]) -> Option<Self> {
+        let found = words[0] & !KIND;
+        words[0] &= KIND;
+        // Breaks if: it is not compared; a flipped bit would give back a chunk that another rank is staging into.
+        if found != checksum(words) && !off(Switch::DescriptorCrc) {
+            return None;
+        }
         let chunk = words[3].checked_sub(1).and_then(|c| u32::try_from(c).ok());
         Some(match words[0] {
             1 => Self::Begin {
@@ -159,6 +174,18 @@ impl Descriptor {
             _ => return None,
         })
     }
+}
+
+/// Bits of the first word that say what a descriptor is.
+const KIND: u64 = 0xff;
+
+/// A checksum of a descriptor, where the kind is not.
+fn checksum(words: [u64; 8]) -> u64 {
+    let mut crc = Crc64::new();
+    for word in words {
+        crc.update(&word.to_le_bytes());
+    }
+    crc.value() & !KIND
 }
 
 fn halves(bytes: [u8; 16]) -> (u64, u64) {
@@ -215,7 +242,13 @@ mod tests {
             Descriptor::Seal,
             Descriptor::Fail,
         ] {
-            assert_eq!(Descriptor::decode(descriptor.encode()), Some(descriptor));
+            let words = descriptor.encode();
+            assert_eq!(Descriptor::decode(words), Some(descriptor));
+            for bit in 0..512 {
+                let mut flipped = words;
+                flipped[bit / 64] ^= 1 << (bit % 64);
+                assert_eq!(Descriptor::decode(flipped), None, "bit {bit}");
+            }
         }
         assert_eq!(Descriptor::decode([8; 8]), None);
     }

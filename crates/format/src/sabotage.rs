@@ -62,6 +62,7 @@ switches! {
     RegionFits = "region-fits", "that a region is restored only into one that was declared alike", "orcheck-client session a_region_that_changed";
     RankCount = "rank-count", "that another number of ranks is refused", "orcheck-client session another_number";
     RecordOfStream = "record-of-stream", "that a rank's record is of the stream that it sent", "orcheck-engine reading another_stream";
+    DescriptorCrc = "descriptor-crc", "that a descriptor which was changed in the pool is refused", "orcheck-engine lib descriptors_cross";
     PoolChecked = "pool-checked", "that what was staged is still in the pool when it is encoded, sent or checked", "orcheck-client session stray_write";
     RingFull = "ring-full", "that an entry of a ring stays until it was read", "orcheck-io pool behaves_like_a_queue";
     FreeInUse = "free-in-use", "that pool memory in which a region lies is not freed", "orcheck-client session freed_only";

@@ -16,6 +16,7 @@ mod anatomy;
 mod damage;
 mod directory;
 mod errors;
+mod flips;
 mod hardship;
 #[macro_use]
 mod harness;
@@ -61,6 +62,7 @@ const TESTS: &[harness::Test] = tests![
     directory::gone_at_every_step,
     directory::really_gone,
     errors::one_error_at_every_call,
+    flips::a_bit_flips_in_the_pool,
     kernels::every_newer_call_is_missing,
     kernels::killed_on_linux_4_18,
     kill_random::killed_at_random_moments,
