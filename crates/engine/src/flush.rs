@@ -397,9 +397,21 @@ impl Flusher {
             .flatten()
             .ok_or_else(|| {
                 // The lead must learn which one, to place this node elsewhere.
-                let root = &places.server_roots[server as usize];
-                let error = format!("directory {} is not there on this node", root.display());
-                (Some(server), Error::unavailable(error))
+                // Breaks if: the number is believed; a bit that flipped in the pool would end this thread.
+                match places.server_roots.get(server as usize) {
+                    Some(root) => {
+                        let error =
+                            format!("directory {} is not there on this node", root.display());
+                        (Some(server), Error::unavailable(error))
+                    }
+                    None => {
+                        let most = places.server_roots.len();
+                        let error = format!(
+                            "lane {lane} leads to directory {server} of {most} in the pool"
+                        );
+                        (None, Error::corrupt(error))
+                    }
+                }
             })?;
         let stripes = if self.context.mode == Mode::Traditional {
             let all = (0u32..)

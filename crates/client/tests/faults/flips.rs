@@ -7,9 +7,9 @@
 use crate::hooks::Named;
 use crate::ledger::Story;
 use crate::life::{Life, PAIR, Workload};
-use crate::trial::{Outcome, Random, Table, Verdict, apart_with, heal, seed, share, told, trials};
+use crate::trial::{Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share, told, trials};
 use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::testing::{Child, Ended, Scratch};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -115,11 +115,16 @@ fn one(place: Place, number: u64) -> Outcome {
     };
     let hook = Named::new(root, Box::new(decide));
     let life = Life::new(SHARED, root, 1, CHECKPOINTS).steps(hook.steps());
-    let ended = apart_with(&life, &|checkpoint| {
-        if checkpoint == begin {
-            hook.arm();
-        }
-    });
+    // A ring that a flip stopped costs every wait its deadline.
+    let ended = Child::run(|| {
+        life.live(&|checkpoint| {
+            if checkpoint == begin {
+                hook.arm();
+            }
+        });
+        0
+    })
+    .wait(3 * PATIENCE);
     Outcome::of(struck.exists(), judge(root, ended))
 }
 
