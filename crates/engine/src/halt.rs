@@ -16,7 +16,7 @@
 //! 1. A request is for one epoch. The next run of the job is not stopped by it.
 //! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
 //!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
-//! 3. A look is for one name in one directory, and there are at least [`EVERY`] between two.
+//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks.
 //! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
 //!
 //! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked.

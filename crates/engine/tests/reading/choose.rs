@@ -9,7 +9,8 @@ use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_engine::restore::candidates;
 use orcheck_format::{Choice, CommitRecord, ContainerRef, Decision, ErrorKind, FileName, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::{Dir, Steps};
+use orcheck_io::testing::FaultPlan;
+use orcheck_io::{Dir, Steps, Verdict, open_dir};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -244,6 +245,53 @@ fn what_others_refer_to_is_not_removed_by_hand() {
         .unwrap()
         .carry_out()
         .unwrap();
+}
+
+// Breaks if: containers go before the records, or the records' directory is not synced between the two.
+#[test]
+fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
+    let mut failed = 0;
+    for nth in 1..=16 {
+        let scratch = Scratch::new();
+        let (paths, _) = with_steps(&scratch, &[10, 20]);
+        let (_, steps) = FaultPlan::new()
+            .at_site("", nth, Verdict::Fail(5))
+            .only_where("s000000000020")
+            .steps();
+        let dirs: Vec<Arc<dyn Dir>> = (paths.iter())
+            .map(|path| open_dir(path, steps.clone()).unwrap())
+            .collect();
+        let removed = Catalog::scan(&job(), &dirs)
+            .and_then(|catalog| Removal::plan(&catalog, 20, None))
+            .and_then(|removal| removal.carry_out());
+        let has = |ending: &str| {
+            let mut all = paths.iter().flat_map(|path| names(path));
+            all.any(|name| name.starts_with("s000000000020") && name.ends_with(ending))
+        };
+        if has(".commit") {
+            let containers = paths.iter().map(|path| names(path));
+            let whole = containers
+                .flatten()
+                .filter(|name| name.starts_with("s000000000020"));
+            assert_eq!(
+                whole.filter(|name| name.ends_with(".orc")).count(),
+                2,
+                "step {nth}"
+            );
+        }
+        if removed.is_ok() {
+            assert!(!has(""), "step {nth}");
+            continue;
+        }
+        failed += 1;
+        // The rest goes with the next try, or is what a run that was killed leaves, which is pruned.
+        let catalog = Catalog::scan(&job(), &open_places(&paths)).unwrap();
+        if let Ok(removal) = Removal::plan(&catalog, 20, None) {
+            removal.carry_out().unwrap();
+            assert!(!has(""), "step {nth}");
+        }
+    }
+    assert!(failed >= 4, "{failed} steps failed");
 }
 
 /// A checkpoint of one rank as prune sees it: a record, and a container of no bytes.
