@@ -450,7 +450,8 @@ extern "C" {
  * @param api         ::ORC_API
  * @param session     gets the session, or NULL on failure
  * @param job         name of the series of checkpoints: 1 to 64 of A-Z a-z 0-9 . _ -, the first a
- *                    letter or digit. The same name finds the checkpoints again
+ *                    letter or digit. The same name finds the checkpoints again. NULL or empty: the
+ *                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
  * @param collective  the ranks that take part; NULL for a program of one rank
  * @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
  *                    ORCHECK_... and the files named by them are read beside it

@@ -185,8 +185,9 @@ pub struct RestoreArgs {
 #[command(after_help = "\
 The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after \
 SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed. \
-The environment variable ORCHECK_RUN_ATTEMPT holds 1 in the first run, 2 in the second, and so on. With --dir or \
---node-dir, two runs in a row without a new checkpoint there end the restarts. With --json each event is one JSON \
+The program gets --dir as ORCHECK_GLOBAL, --node-dir as ORCHECK_NODE_DIR and --job as ORCHECK_JOB, and 1, 2, ... in \
+ORCHECK_RUN_ATTEMPT. It tells where it opened which job, so none of them need be given. Exit codes 126 and 127 and wrong \
+options are not tried again. With --json each event is one JSON \
 line on standard error, because standard output belongs to the command.")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -199,6 +200,12 @@ pub struct RunArgs {
         default_value_t = 3
     )]
     pub restarts: u32,
+    /// Runs in a row without a newer committed step after which it gives up; 0: it never does for that reason
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub no_progress: u32,
+    /// Seconds to wait before a restart; doubled each time, up to 60, until a run commits a newer step
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub pause: f64,
     /// Seconds between asking the command to end and killing it
     #[arg(long, value_name = "S", default_value_t = 30.0)]
     pub grace: f64,

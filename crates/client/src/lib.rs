@@ -34,6 +34,7 @@ mod open;
 pub mod options;
 mod peers;
 pub mod regions;
+pub mod report;
 mod resume;
 pub mod session;
 mod stager;
@@ -45,6 +46,7 @@ mod waiter;
 
 pub use array::ArrayLayout;
 pub use collective::{Collective, Solo};
+pub use open::JOB_VARIABLE;
 pub use options::Options;
 pub use regions::{Codec, Stored};
 pub use resume::{Restarted, Which};

@@ -44,6 +44,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
 use orcheck_io::dir::Dir;
+use orcheck_io::environment::env_var;
 use orcheck_io::gate::Gates;
 use orcheck_io::machine::{cpuset, memory, online_processors};
 use orcheck_io::net::{Listener, effective_uid};
@@ -74,6 +75,8 @@ pub(crate) struct Opened {
     pub host: Host,
 }
 
+/// Names the job of a program that gives none; `orcheck run --job` sets it.
+pub const JOB_VARIABLE: &str = "ORCHECK_JOB";
 /// Longest wait for the other nodes when a session is opened again.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -85,7 +88,7 @@ pub(crate) fn open(
     mut again: Option<&mut Again>,
 ) -> Result<(Opened, Options)> {
     let rank = collective.rank();
-    let local = options.and_then(|options| Ok((JobName::new(job)?, options)));
+    let local = options.and_then(|options| Ok((name_of(job)?, options)));
     let (job, mut options) = agree(collective, local)?;
     let layout = exchange_facts(collective, &options)?;
     let (recipe, secret) = agree_on_recipe(collective, &job, &options)?;
@@ -333,6 +336,19 @@ pub(crate) fn open(
         host,
     };
     Ok((opened, options))
+}
+
+/// The job's name: the program's own, and only where it gives none that of the environment.
+fn name_of(job: &str) -> Result<JobName> {
+    // Breaks if: the environment wins; a program with two jobs would write both into one.
+    if !job.is_empty() {
+        return JobName::new(job);
+    }
+    match env_var(JOB_VARIABLE).filter(|name| !name.is_empty()) {
+        Some(name) => JobName::new(&name).map_err(|error| error.at(JOB_VARIABLE)),
+        None => Err(Error::invalid("the job has no name")
+            .next("pass one to orc_open, or start the program with orcheck run --job NAME")),
+    }
 }
 
 /// What the user should know when huge pages were asked for from the machine's reserve and are not there.

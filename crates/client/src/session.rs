@@ -19,6 +19,7 @@ use crate::open::{Opened, open};
 use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
 use crate::regions::{Codec, Region, Regions, SAME, Target};
+use crate::report;
 use crate::resume::Resume;
 use crate::stager::Stager;
 use crate::threads::Threads;
@@ -171,7 +172,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session of `job`. Collective.
+    /// Opens a session of `job`; where that is empty, of the job that the variable ORCHECK_JOB names. Collective.
     ///
     /// # Errors
     /// Of any rank, on all ranks: options, directories, another living run, memory.
@@ -194,8 +195,16 @@ impl Session {
         options: Result<Options>,
         environment: Environment,
     ) -> Result<Self> {
-        let (opened, options) = open(job, collective.as_mut(), options, &environment, None)?;
         let rank = collective.rank();
+        let opened = open(job, collective.as_mut(), options, &environment, None);
+        let (opened, options) = opened.inspect_err(|error| {
+            if rank == 0 {
+                report::refused(error);
+            }
+        })?;
+        if rank == 0 {
+            report::opened(&opened.job, opened.epoch, &options);
+        }
         let Opened {
             job,
             layout,

@@ -171,6 +171,8 @@ switches! {
     AgentDrained = "agent-drained", "that a drained agent ends when nothing of its sessions is left", "orcheck-cli cli whose_ranks_live";
     HaltOfEpoch = "halt-of-epoch", "that a request to halt is for one run of the job", "orcheck-engine reading a_request_to_halt";
     HaltedStays = "halted-stays", "that a job which was asked to halt is not started again", "orcheck-cli cli halted_job";
+    ToldToRun = "told-to-run", "that `orcheck run` learns from a program which jobs it opens, and why it cannot", "orcheck-cli cli learns_the_job";
+    NoProgress = "no-progress", "that restarts end when runs commit no newer step", "orcheck-cli cli no_newer_step";
     CounterFirst = "counter-first", "that a run which claims while another one looks is seen", "orcheck-client session claims_while";
     CounterOfNames = "counter-of-names", "that no epoch is given again although its claim was lost", "orcheck-client session claim_was_lost";
     LeadFirst = "lead-first", "that of all nodes the lead claims first", "orcheck-client session lead_claims";

@@ -43,6 +43,7 @@ pub mod gate;
 mod guard;
 mod head;
 pub mod machine;
+pub mod mailbox;
 pub mod memory;
 pub mod net;
 pub mod numa;
@@ -77,6 +78,7 @@ pub use machine::{
     MemoryFacts, cpu_socket, cpuset, file_system_kind, kernel_at_least, kernel_version, memory,
     mount_of, pin_current_thread, sibling_of, thread_cpu_time,
 };
+pub use mailbox::{Mailbox, drop_note};
 pub use memory::{Span, copy_out, crc_span, fill_span, read_span};
 pub use net::{Address, Key, Listener, effective_uid, host_name, local_addresses, process_id};
 pub use paced::{Pace, paced};

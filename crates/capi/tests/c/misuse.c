@@ -93,7 +93,7 @@ static void wrong_opens(void) {
   char long_name[5000];
   memset(long_name, 'a', sizeof long_name);
   REFUSED(orc_open(NULL, "job", NULL, NULL), ORC_INVALID, "session is NULL");
-  REFUSED(orc_open(&s, NULL, NULL, NULL), ORC_INVALID, "job is NULL");
+  REFUSED(orc_open(&s, NULL, NULL, test_options()), ORC_INVALID, "the job has no name");
   CHECK(s == NULL);
   REFUSED(orc_open_v(0, &s, "job", NULL, NULL), ORC_UNSUPPORTED, "interface 0");
   REFUSED(orc_open_v(ORC_API + 1, &s, "job", NULL, NULL), ORC_UNSUPPORTED, "rebuild");

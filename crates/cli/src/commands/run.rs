@@ -9,19 +9,20 @@
 //! 1. No process of a run is alive when the next run starts.
 //! 2. After SIGTERM, SIGINT or SIGHUP there is no further restart.
 //! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
-//! 4. A job that was asked to halt since this began is not started again, where `--dir` or `--node-dir` let that be seen.
+//! 4. A job that was asked to halt since this began is not started again, where its directories can be seen from here.
 //! 5. The exit code is that of the last run: its own, or 128 + n when signal n killed it; 13 when a job that was asked to
 //!    halt, or to stop by a signal, ended well: it is not finished.
 //!
-//! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a restart that makes no
-//! progress twice in a row (where `--dir` or `--node-dir` let that be seen) ends the restarts.
+//! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a command that fails at the same place
+//! again and again, or cannot work at all (no such program, wrong options): it is not restarted for ever, nor at once.
 //!
-//! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command.
+//! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command; what the
+//! program tells of its job, and what lies in its directories (`told.rs`).
 
 mod nodes;
+mod told;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, FileName, Level, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::{Clock, SystemClock, install_signal};
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait,
@@ -38,11 +39,11 @@ use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::exit;
-use crate::job::Job;
 use crate::output::{Failure, Outcome, count};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::process::AGENT_NAME;
+use told::{Seen, Told};
 
 /// Environment variable that tells the command which run it is, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
@@ -50,8 +51,16 @@ const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
 const POLL: Duration = Duration::from_millis(20);
 /// How long killed processes may take to vanish before they are reported.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// Runs in a row without a new commit after which there is no further restart.
-const IDLE_RUNS: u32 = 2;
+/// Longest pause before a restart.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// What shells end with when a command cannot be executed, or is not found.
+const NO_COMMAND: [(i32, &str); 2] = [
+    (
+        126,
+        "exit code 126 says that the command cannot be executed",
+    ),
+    (127, "exit code 127 says that the command was not found"),
+];
 
 /// Signals passed on: the flag that the handler sets, the number, and whether it ends the restarts.
 static FORWARDED: [(AtomicBool, i32, bool); 4] = [
@@ -81,6 +90,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             args.nodes.look
         ))
     })?;
+    let first_pause = Duration::try_from_secs_f64(args.pause)
+        .map_err(|_| Error::invalid(format!("--pause {}: expected seconds from 0", args.pause)))?;
     let nodes = Nodes::new(&args.nodes)?;
     let wanted = nodes.count();
     let mut used = wanted;
@@ -91,36 +102,48 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         grace,
         clock: SystemClock::new(),
         json: json_wanted,
+        told: RefCell::new(Told::new(&args.place)?),
     };
-    let mut known = supervisor.look();
+    let mut known = supervisor.told.borrow().look();
     // What was asked of earlier runs of the job is over.
-    let begun_after = known.as_ref().map_or(0, |known| known.epoch);
+    let mut begun_after = known.as_ref().map(|known| known.epoch);
     let mut idle_runs = 0;
+    let mut said_none = false;
+    let mut pause = Duration::ZERO;
     let mut runs: Vec<Value> = Vec::new();
     let mut attempt = 1u32;
     let code = loop {
         let begin = supervisor.clock.now();
         let (status, stopped) = supervisor.one_run(attempt)?;
         let seconds = supervisor.clock.now().saturating_sub(begin).as_secs_f64();
-        let now = supervisor.look();
-        let progress = match (&known, &now) {
-            // Only where the user said which directories count: commits elsewhere would be overlooked.
-            (Some(before), Some(after)) if supervisor.told_where() => {
-                Some(!after.commits.is_subset(&before.commits))
-            }
-            _ => None,
-        };
-        idle_runs = if progress == Some(false) {
+        let heard = supervisor.told.borrow_mut().hear();
+        for text in &heard.notes {
+            supervisor.say("job", attempt, text);
+        }
+        let now = supervisor.told.borrow().look();
+        if let (None, Some(first)) = (begun_after, heard.first_epoch) {
+            begun_after = Some(first.saturating_sub(1));
+        }
+        // Breaks if: any commit counts; a program that always fails at the same step would be restarted to the last.
+        let progress = (now.as_ref())
+            .filter(|_| supervisor.told.borrow().is_sure())
+            .map(|now| now.is_newer_than(known.as_ref(), heard.first_epoch));
+        idle_runs = if progress == Some(false) && !off(Switch::NoProgress) {
             idle_runs + 1
         } else {
             0
         };
-        let newest = now
-            .as_ref()
-            .and_then(|now| now.commits.last().map(|(step, ..)| *step));
+        let newest = now.as_ref().and_then(Seen::newest_step);
+        let nothing = now.as_ref().is_some_and(Seen::is_empty);
+        if let (Some(job), true, false) = (&heard.job, nothing, said_none) {
+            said_none = true;
+            let text = format!(
+                "run {attempt} of job {job} ended without a checkpoint: it would begin from nothing; set a trigger, such as ORCHECK_EVERY_S=600"
+            );
+            supervisor.say("no-checkpoint", attempt, &text);
+        }
         // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.
-        let halted = (now.as_ref())
-            .is_some_and(|now| now.halts.iter().any(|&epoch| epoch > begun_after))
+        let halted = (now.as_ref()).is_some_and(|now| now.halted_after(begun_after.unwrap_or(0)))
             && !off(Switch::HaltedStays);
         known = now.or(known);
         runs.push(json!({
@@ -136,7 +159,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         // Breaks if: a stop by a signal counts as the end of the work: what waits for the result would begin.
         let last = if status.success() && (halted || stopped) {
             let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
-            let newest = match supervisor.told_where() {
+            let newest = match supervisor.told.borrow().is_sure() {
                 true => format!("; newest checkpoint: {newest}"),
                 false => String::new(),
             };
@@ -158,8 +181,21 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
                 0 => "no restarts allowed (--restarts 0)".into(),
                 restarts => format!("{} used up", count(u64::from(restarts), "restart")),
             })
-        } else if idle_runs >= IDLE_RUNS {
-            Some(format!("{IDLE_RUNS} runs in a row made no new checkpoint"))
+        } else if let Some((_, text)) = NO_COMMAND
+            .iter()
+            .find(|(code, _)| status.code() == Some(*code))
+        {
+            Some((*text).to_string())
+        } else if let Some(why) = heard.refused_for_good {
+            Some(format!("the job could not be opened: {why}"))
+        } else if args.no_progress > 0 && idle_runs >= args.no_progress {
+            Some(format!(
+                "{} made no new checkpoint",
+                match args.no_progress {
+                    1 => "the run".to_string(),
+                    runs => format!("{runs} runs in a row"),
+                }
+            ))
         } else {
             None
         };
@@ -201,15 +237,30 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         let from = newest
             .map(|step| format!("; newest committed step {step}"))
             .unwrap_or_default();
+        // A run that got somewhere is restarted at once; what fails again and again waits longer each time.
+        pause = match progress {
+            Some(true) => Duration::ZERO,
+            _ if pause.is_zero() => first_pause,
+            _ => (pause * 2).min(LONGEST_PAUSE),
+        };
+        let after = match pause.is_zero() {
+            true => String::new(),
+            false => format!(" in {} s", pause.as_secs_f64()),
+        };
         supervisor.say(
             "restart",
             attempt,
             &format!(
-                "{ended}{from}; starting run {} of at most {}",
+                "{ended}{from}; starting run {} of at most {}{after}",
                 attempt + 1,
                 u64::from(args.restarts) + 1
             ),
         );
+        if !supervisor.pause(pause) {
+            let text = format!("{ended}; not restarting: a signal asked to stop");
+            supervisor.say("end", attempt, &text);
+            break code_of(status);
+        }
         attempt += 1;
     };
     if json_wanted {
@@ -226,17 +277,6 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     })
 }
 
-/// What is in a job's directories.
-#[derive(Default)]
-struct Seen {
-    /// Everything committed so far.
-    commits: BTreeSet<(u64, Epoch, Level)>,
-    /// The highest epoch that was claimed.
-    epoch: u64,
-    /// Epochs that were asked to halt.
-    halts: BTreeSet<u64>,
-}
-
 struct Supervisor<'a> {
     args: &'a RunArgs,
     grace: Duration,
@@ -244,6 +284,7 @@ struct Supervisor<'a> {
     nodes: RefCell<Nodes>,
     clock: SystemClock,
     json: bool,
+    told: RefCell<Told>,
 }
 
 impl Supervisor<'_> {
@@ -257,35 +298,19 @@ impl Supervisor<'_> {
         }
     }
 
-    fn told_where(&self) -> bool {
-        !self.args.place.dirs.is_empty() || !self.args.place.node_dirs.is_empty()
-    }
-
-    /// What the job's directories tell, where they are known and can be read.
-    fn look(&self) -> Option<Seen> {
-        let job = match Job::open(&self.args.place) {
-            Ok(job) => job,
-            // Before the first run the job's directory need not be there.
-            Err(failure) if failure.code == exit::NOT_FOUND => return Some(Seen::default()),
-            Err(_) => return None,
-        };
-        let mut seen = Seen::default();
-        let commits = job.catalog.commits().iter();
-        seen.commits = commits
-            .map(|commit| (commit.record.step, commit.record.epoch, commit.record.level))
-            .collect();
-        for (_, _, name) in job.catalog.files() {
-            match name {
-                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
-                    seen.epoch = seen.epoch.max(*epoch);
-                }
-                Some(FileName::Halt { epoch }) => {
-                    seen.halts.insert(*epoch);
-                }
-                _ => {}
+    /// Waits before a restart; false when a signal asked to stop meanwhile.
+    fn pause(&self, pause: Duration) -> bool {
+        let begin = self.clock.now();
+        while self.clock.now().saturating_sub(begin) < pause {
+            let asked = |(flag, _, ends): &(AtomicBool, i32, bool)| {
+                *ends && flag.swap(false, Ordering::Relaxed)
+            };
+            if FORWARDED.iter().any(asked) {
+                return false;
             }
+            self.clock.sleep(POLL);
         }
-        Some(seen)
+        true
     }
 
     /// Runs the command once; also says whether a signal asked to stop.
@@ -367,6 +392,7 @@ impl Supervisor<'_> {
             };
         }
         nodes.tell(&mut command);
+        self.told.borrow().tell(&mut command);
         command
             .env(ATTEMPT_VARIABLE, attempt.to_string())
             .process_group(0);

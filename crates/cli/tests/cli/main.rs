@@ -21,6 +21,7 @@ mod program;
 mod restore;
 mod run;
 mod server;
+mod told;
 
 use std::process::{Command, Output};
 
@@ -33,6 +34,7 @@ fn orcheck(arguments: &[&str]) -> Command {
         .args(arguments)
         .env_remove("ORCHECK_GLOBAL")
         .env_remove("ORCHECK_NODE_DIR")
+        .env_remove("ORCHECK_JOB")
         .env_remove("ORCHECK_ENCRYPT_KEY")
         .env_remove("ORCHECK_RUN_ATTEMPT")
         .env_remove("ORCHECK_SERVER_KEY");

@@ -142,6 +142,8 @@ fn program() {
             }
         }
         "ends" => session.close(LONG).unwrap(),
+        // As a program with a defect: whatever it restarts from, it gets no further.
+        "fails" => panic!("as told"),
         "holds" => {
             session.checkpoint(step + 1).unwrap();
             session.wait(step + 1, Level::Global, LONG).unwrap();

@@ -17,7 +17,7 @@ pub const OTHERS: [(&str, &str); 16] = [
     ("ORCHECK_CONFIG", "a file of options"),
     ("ORCHECK_NODE", "the option `node_name`"),
     ("ORCHECK_NODES", "what `orcheck run` tells of nodes"),
-    ("ORCHECK_JOB", "the job that `orcheck run` looks after"),
+    ("ORCHECK_JOB", "the job of a program that names none"),
     ("ORCHECK_SERVER_KEY", "where the key of staging servers is"),
     ("ORCHECK_MUNGE_SOCKET", "where MUNGE listens"),
     (

@@ -1,0 +1,237 @@
+//! What `orcheck run` hands down to the program about its job, what the program tells of it, and what its directories hold.
+//!
+//! How: directories and name travel down in the environment. The program's rank 0 leaves a note in a mailbox (a small file)
+//! when it opens a job; so the supervisor knows the directories although nobody named them.
+//!
+//! Invariants:
+//! 1. What the program says of itself counts more than the command line: its own name of the job, its own directories.
+//! 2. Nothing is concluded from directories that nobody named: neither the command line nor the program.
+//!
+//! Not here: restarts (`run.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use orcheck_client::JOB_VARIABLE;
+use orcheck_client::report::{self, Note};
+use orcheck_format::{Epoch, Error, FileName, Level, Result};
+use orcheck_io::Mailbox;
+use orcheck_io::environment::working_dir;
+use orcheck_io::served::is_served;
+
+use crate::args::Where;
+use crate::exit;
+use crate::job::Job;
+
+/// Where jobs are, as far as anybody said.
+pub struct Told {
+    dirs: Vec<PathBuf>,
+    node_dirs: Vec<PathBuf>,
+    job: Option<String>,
+    mailbox: Option<Mailbox>,
+    /// The last note of each job that was opened.
+    opened: BTreeMap<String, Note>,
+}
+
+/// What the last run told.
+#[derive(Default)]
+pub struct Heard {
+    /// A job that it opened.
+    pub job: Option<String>,
+    /// The lowest epoch that it claimed.
+    pub first_epoch: Option<u64>,
+    /// Why it could not open a job, where trying again cannot help.
+    pub refused_for_good: Option<String>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// A commit: job, step, epoch and level.
+type Committed = (String, u64, Epoch, Level);
+
+/// What is in the directories of the jobs.
+#[derive(Default)]
+pub struct Seen {
+    /// Everything committed so far.
+    commits: BTreeSet<Committed>,
+    /// The highest epoch that was claimed.
+    pub epoch: u64,
+    /// Epochs that were asked to halt.
+    halts: BTreeSet<u64>,
+}
+
+impl Told {
+    /// What the command line says.
+    ///
+    /// # Errors
+    /// Invalid for a path that the program cannot be given.
+    pub fn new(place: &Where) -> Result<Told> {
+        for path in &place.dirs {
+            if path.to_str().is_none_or(|text| text.contains(',')) {
+                return Err(Error::invalid(format!(
+                    "--dir {}: expected a path without commas, of UTF-8 text",
+                    path.display()
+                ))
+                .next("rename the directory"));
+            }
+        }
+        let whole = |paths: &[PathBuf]| paths.iter().map(|path| whole(path)).collect();
+        Ok(Told {
+            dirs: whole(&place.dirs),
+            node_dirs: whole(&place.node_dirs),
+            job: place.job.clone(),
+            // Without it the command line is all that is known.
+            mailbox: Mailbox::create("orcheck-run").ok(),
+            opened: BTreeMap::new(),
+        })
+    }
+
+    /// Puts the directories, the name of the job and the mailbox into the environment of the command.
+    pub fn tell(&self, command: &mut Command) {
+        if !self.dirs.is_empty() {
+            let listed: Vec<_> = self
+                .dirs
+                .iter()
+                .map(|path| path.to_string_lossy())
+                .collect();
+            command.env("ORCHECK_GLOBAL", listed.join(","));
+        }
+        // Of several the program has one; they are for looking at what nodes left.
+        if let [dir] = &self.node_dirs[..] {
+            command.env("ORCHECK_NODE_DIR", dir);
+        }
+        if let Some(job) = &self.job {
+            command.env(JOB_VARIABLE, job);
+        }
+        match &self.mailbox {
+            Some(mailbox) => command.env(report::VARIABLE, mailbox.path()),
+            None => command.env_remove(report::VARIABLE),
+        };
+    }
+
+    /// Takes in what the last run told.
+    pub fn hear(&mut self) -> Heard {
+        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
+        let mut heard = Heard::default();
+        for note in report::read(&text.and_then(Result::ok).unwrap_or_default()) {
+            if let Some(why) = note.refused {
+                heard.refused_for_good = Some(why).filter(|_| note.for_good);
+                continue;
+            }
+            heard.refused_for_good = None;
+            let lowest = heard.first_epoch.unwrap_or(u64::MAX).min(note.epoch);
+            heard.first_epoch = Some(lowest);
+            heard.job = Some(note.job.clone());
+            let is_new = !self.opened.contains_key(&note.job);
+            if let Some(given) = self.job.as_ref().filter(|&job| is_new && *job != note.job) {
+                heard.notes.push(format!(
+                    "the program calls its job {}, not {given}: its own name counts",
+                    note.job
+                ));
+            }
+            self.opened.insert(note.job.clone(), note);
+        }
+        heard
+    }
+
+    /// Whether somebody said which directories count; commits elsewhere would be overlooked.
+    pub fn is_sure(&self) -> bool {
+        !self.dirs.is_empty() || !self.node_dirs.is_empty() || !self.opened.is_empty()
+    }
+
+    /// What the directories tell, where they are known and can be read.
+    pub fn look(&self) -> Option<Seen> {
+        let mut seen = Seen::default();
+        if self.opened.is_empty() {
+            let place = Where {
+                dirs: self.dirs.clone(),
+                node_dirs: self.node_dirs.clone(),
+                job: self.job.clone(),
+            };
+            return seen.add(&place).then_some(seen);
+        }
+        for note in self.opened.values() {
+            let place = Where {
+                dirs: union(&note.global, &self.dirs),
+                node_dirs: union(note.node_dir.as_slice(), &self.node_dirs),
+                job: Some(note.job.clone()),
+            };
+            if !seen.add(&place) {
+                return None;
+            }
+        }
+        Some(seen)
+    }
+}
+
+impl Seen {
+    /// Adds what a job's directories hold; false when they cannot be read.
+    fn add(&mut self, place: &Where) -> bool {
+        let job = match Job::open(place) {
+            Ok(job) => job,
+            // Before the first run the job's directory need not be there.
+            Err(failure) => return failure.code == exit::NOT_FOUND,
+        };
+        let commits = job.catalog.commits().iter().map(|commit| &commit.record);
+        self.commits.extend(commits.map(|record| {
+            let name = job.name.as_str().to_owned();
+            (name, record.step, record.epoch, record.level)
+        }));
+        for (_, _, name) in job.catalog.files() {
+            match name {
+                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
+                    self.epoch = self.epoch.max(*epoch);
+                }
+                Some(FileName::Halt { epoch }) => {
+                    self.halts.insert(*epoch);
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Whether some job has a newer step than it had: before, or before this epoch where nobody looked at it then.
+    pub fn is_newer_than(&self, before: Option<&Seen>, first_epoch: Option<u64>) -> bool {
+        let is_old = |commit: &Committed| {
+            let looked = before.filter(|seen| seen.commits.iter().any(|old| old.0 == commit.0));
+            match looked {
+                Some(before) => before.commits.contains(commit),
+                None => first_epoch.is_some_and(|epoch| commit.2.counter < epoch),
+            }
+        };
+        self.commits.iter().any(|commit| {
+            let mut others = self.commits.iter().filter(|other| other.0 == commit.0);
+            !is_old(commit) && !others.any(|old| is_old(old) && old.1 >= commit.1)
+        })
+    }
+
+    /// The newest step of all.
+    pub fn newest_step(&self) -> Option<u64> {
+        self.commits.iter().map(|(_, step, ..)| *step).max()
+    }
+
+    /// Whether nothing is committed.
+    pub fn is_empty(&self) -> bool {
+        self.commits.is_empty()
+    }
+
+    /// Whether a run after this epoch was asked to halt.
+    pub fn halted_after(&self, epoch: u64) -> bool {
+        self.halts.iter().any(|&asked| asked > epoch)
+    }
+}
+
+fn whole(path: &Path) -> PathBuf {
+    match is_served(path) {
+        true => path.to_owned(),
+        false => working_dir().join(path),
+    }
+}
+
+fn union(first: &[PathBuf], more: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = first.to_vec();
+    all.extend(more.iter().filter(|path| !first.contains(path)).cloned());
+    all
+}

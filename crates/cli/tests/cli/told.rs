@@ -1,0 +1,163 @@
+//! `run`: what the program is told of its job, what it tells, and when it is not worth starting it again.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use crate::fixture::{Scratch, Spec, write};
+use crate::program::{Running, command_line, tell};
+use crate::{Answer, answer, orcheck};
+
+/// A supervised program, and what both said.
+fn supervised(arguments: &[&str], what: &str, job: &str, options: &str) -> Answer {
+    let line = command_line();
+    let mut all = vec!["run", "--pause", "0.01"];
+    all.extend(arguments);
+    all.push("--");
+    all.extend(line.iter().map(String::as_str));
+    let mut command = orcheck(&all);
+    tell(&mut command, what, job, options);
+    Answer::of(command.output().unwrap())
+}
+
+fn options(root: &str) -> String {
+    format!("global = '{root}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n")
+}
+
+// Breaks if: the directories or the name stay with `orcheck run`; the program would write elsewhere, or not at all.
+#[test]
+fn a_program_gets_directories_and_name_from_run() {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.dir("a"), scratch.dir("b"));
+    let (a, b) = (a.display().to_string(), b.display().to_string());
+    let node = scratch.dir("node").display().to_string();
+    let shown = "echo $ORCHECK_GLOBAL $ORCHECK_NODE_DIR $ORCHECK_JOB";
+    let place = ["--dir", &a, "--dir", &b, "--node-dir", &node, "--job", "j"];
+    let told = answer(&[&["run"], &place[..], &["--", "sh", "-c", shown]].concat());
+    assert_eq!(
+        told.stdout,
+        format!("{a},{b} {node} j\n"),
+        "{}",
+        told.stderr
+    );
+    // One that has neither of its own works with what it was given.
+    let small = "every_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n";
+    let done = supervised(&["--dir", &a, "--job", "given"], "holds", "", small);
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(std::path::Path::new(&a).join("given").is_dir());
+    // Breaks if: the name that was given wins over the program's own.
+    let done = supervised(&["--dir", &a, "--job", "given"], "holds", "own", small);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(std::path::Path::new(&a).join("own").is_dir());
+    let words = "the program calls its job own, not given: its own name counts";
+    assert!(done.stderr.contains(words), "{}", done.stderr);
+    let nameless = supervised(&["--dir", &a], "ends", "", small);
+    let words = "the job has no name. Next: pass one to orc_open";
+    assert!(nameless.stderr.contains(words), "{}", nameless.stderr);
+}
+
+#[test]
+fn run_learns_the_job_and_its_directories_from_the_program() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    // Without a checkpoint there is nothing to go on from: it is said, and the second run is the last.
+    let failed = supervised(&["--restarts", "9"], "fails", "cavity", &options(&root));
+    assert_eq!(failed.code, 101);
+    for words in [
+        "run 1 of job cavity ended without a checkpoint",
+        "set a trigger, such as ORCHECK_EVERY_S=600",
+        "not restarting: 2 runs in a row made no new checkpoint",
+    ] {
+        assert!(failed.stderr.contains(words), "{words}: {}", failed.stderr);
+    }
+    let said = failed.stderr.matches("ended without a checkpoint").count();
+    assert_eq!(said, 1, "{}", failed.stderr);
+
+    // A job that is asked to halt is not taken for one that has finished.
+    let line = command_line();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let mut command = orcheck(&[&["run", "--"], &line[..]].concat());
+    tell(&mut command, "computes", "cavity", &options(&root));
+    let mut job = Running::of(command);
+    job.wait_for("ready 0");
+    assert_eq!(answer(&["halt", "--dir", &root]).code, 0);
+    let step = job.wait_for("stopped")["stopped ".len()..].to_owned();
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    let words = format!("newest checkpoint: step {step}");
+    assert!(said.contains(&words), "{said}");
+    // That request is over for the next run, although nobody looked before it.
+    let next = supervised(&["--restarts", "9"], "fails", "cavity", &options(&root));
+    assert!(next.stderr.contains("2 runs in a row"), "{}", next.stderr);
+    assert!(
+        !next.stderr.contains("without a checkpoint"),
+        "{}",
+        next.stderr
+    );
+}
+
+#[test]
+fn restarts_end_after_so_many_runs_with_no_newer_step() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("a").display().to_string();
+    write(&[scratch.dir("a/cavity")], &Spec::new(10, 1));
+    let runs = |limit: &str| {
+        let place = ["--dir", &root, "--job", "cavity", "--restarts", "4"];
+        let how = ["--no-progress", limit, "--pause", "0"];
+        let command = ["--", "sh", "-c", "echo x; exit 1"];
+        answer(&[&["run"], &place[..], &how, &command].concat())
+    };
+    let three = runs("3");
+    assert_eq!(three.stdout, "x\nx\nx\n", "{}", three.stderr);
+    let words = "3 runs in a row made no new checkpoint";
+    assert!(three.stderr.contains(words), "{}", three.stderr);
+    let one = runs("1");
+    assert_eq!(one.stdout, "x\n", "{}", one.stderr);
+    assert_eq!(runs("0").stdout, "x\nx\nx\nx\nx\n");
+}
+
+// Breaks if: what cannot work is tried again; a mistyped command or option would burn the whole allocation.
+#[test]
+fn what_cannot_work_is_not_tried_again() {
+    for (script, code, words) in [
+        ("exec /nonexistent/solver", 127, "the command was not found"),
+        ("exec /dev/null", 126, "the command cannot be executed"),
+    ] {
+        let done = answer(&["run", "--", "sh", "-c", script]);
+        assert_eq!(done.code, code, "{}", done.stderr);
+        assert!(done.stderr.contains(words), "{}", done.stderr);
+        assert!(!done.stderr.contains("starting run 2"), "{}", done.stderr);
+    }
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let mistyped = format!("{}every_step = 3\n", options(&root));
+    let done = supervised(&[], "ends", "cavity", &mistyped);
+    let words = "not restarting: the job could not be opened: ";
+    assert!(done.stderr.contains(words), "{}", done.stderr);
+    assert!(done.stderr.contains("did you mean"), "{}", done.stderr);
+}
+
+#[test]
+fn each_restart_without_progress_waits_longer_and_a_signal_ends_the_wait() {
+    let done = answer(&["run", "--restarts", "2", "--pause", "0.01", "--", "false"]);
+    for words in [
+        "run 2 of at most 3 in 0.01 s",
+        "run 3 of at most 3 in 0.02 s",
+    ] {
+        assert!(done.stderr.contains(words), "{}", done.stderr);
+    }
+    let mut child = orcheck(&["run", "--pause", "600", "--", "false"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("in 600 s"), "{line}");
+    let process = child.id().to_string();
+    let kill = std::process::Command::new("kill").arg(&process).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    line.clear();
+    said.read_to_string(&mut line).unwrap();
+    assert!(line.contains("a signal asked to stop"), "{line}");
+}

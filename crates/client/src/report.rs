@@ -1,0 +1,123 @@
+//! What a program tells the `orcheck run` that looks after it: which jobs it opened and where, and why it could not.
+//!
+//! How: rank 0 adds a note to the file that [`VARIABLE`] names. Without that variable nothing happens.
+//!
+//! Invariant: a note that cannot be written changes nothing for the program; `orcheck run` then knows what its command line
+//! says.
+//!
+//! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
+
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::environment::working_dir;
+use orcheck_io::served::is_served;
+use orcheck_io::{drop_note, env_var};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+use crate::options::Options;
+
+/// The variable with the path of the file.
+pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
+
+/// One note.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Note {
+    /// The job that was opened; empty where none was.
+    pub job: String,
+    /// Counter of the epoch that it claimed.
+    pub epoch: u64,
+    /// Its directories of level `global`.
+    pub global: Vec<PathBuf>,
+    /// Its directory of level `node`, on the machine of rank 0.
+    pub node_dir: Option<PathBuf>,
+    /// Why a job could not be opened.
+    pub refused: Option<String>,
+    /// Whether the same command would be refused again: its options or arguments are wrong.
+    pub for_good: bool,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct Notes {
+    #[serde(default)]
+    note: Vec<Note>,
+}
+
+/// The notes in a text, in order; none where it is no such text.
+#[must_use]
+pub fn read(text: &str) -> Vec<Note> {
+    toml::from_str(text).map_or_else(|_| Vec::new(), |notes: Notes| notes.note)
+}
+
+/// Tells that a job was opened.
+pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options) {
+    tell(|| Note {
+        job: job.as_str().to_owned(),
+        epoch: epoch.counter,
+        global: options.global.iter().map(|path| whole(path)).collect(),
+        node_dir: options.node_dir.as_deref().map(whole),
+        ..Note::default()
+    });
+}
+
+/// Tells that it could not be.
+pub(crate) fn refused(error: &Error) {
+    tell(|| Note {
+        refused: Some(error.to_string()),
+        for_good: matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+        ..Note::default()
+    });
+}
+
+fn tell(note: impl FnOnce() -> Note) {
+    let path = env_var(VARIABLE).filter(|path| !path.is_empty());
+    let Some(path) = path.filter(|_| !off(Switch::ToldToRun)) else {
+        return;
+    };
+    let notes = Notes { note: vec![note()] };
+    if let Ok(text) = toml::to_string(&notes) {
+        // The file of another machine, or of a supervisor that has ended: nobody waits for this note.
+        let _ = drop_note(Path::new(&path), &text);
+    }
+}
+
+/// The path as the supervisor, in another directory, can use it.
+fn whole(path: &Path) -> PathBuf {
+    match is_served(path) {
+        true => path.to_owned(),
+        false => working_dir().join(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_one_after_the_other_are_read_in_order() {
+        let first = Note {
+            job: "a".into(),
+            epoch: 3,
+            global: vec!["/pfs/with ' and \" and, comma".into()],
+            node_dir: Some("/tmp".into()),
+            ..Note::default()
+        };
+        let second = Note {
+            refused: Some("two\nlines".into()),
+            for_good: true,
+            ..Note::default()
+        };
+        let mut text = String::new();
+        for note in [&first, &second] {
+            let notes = Notes {
+                note: vec![note.clone()],
+            };
+            text.push_str(&toml::to_string(&notes).unwrap());
+        }
+        assert_eq!(read(&text), [first, second]);
+        assert_eq!(read("what is this"), []);
+        assert_eq!(read(""), []);
+    }
+}
