@@ -28,6 +28,7 @@ mod ledger;
 mod leftover;
 mod life;
 mod losses;
+mod namespace;
 mod outside;
 mod partition;
 mod payload;
@@ -75,6 +76,7 @@ const TESTS: &[harness::Test] = tests![
     outside::any_system_call_fails,
     leftover::nothing_is_left_after_the_agents_time,
     losses::nodes_are_lost_at_any_step,
+    namespace::names_change_beneath_open_directories,
     partition::one_node_is_cut_off_in_the_middle_of_a_replication,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
