@@ -191,6 +191,8 @@ pub struct Options {
     pub node_mtbf_s: f64,
     /// Trigger: once, and stop, before the job's end.
     pub end_time_unix_s: Option<f64>,
+    /// Whether the end came from Slurm: nobody chose this trigger.
+    pub end_is_given: bool,
     /// How long before the end.
     pub end_margin_s: f64,
     /// Losses of nodes that checkpoints survive by replicas on other nodes; 0: none.
@@ -254,9 +256,14 @@ impl Options {
         if let Some(value) =
             env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok())
         {
+            let chosen = table.contains_key("end_time_unix_s");
             table
                 .entry("end_time_unix_s")
                 .or_insert(toml::Value::Integer(value));
+            return Ok(Self {
+                end_is_given: !chosen,
+                ..Self::from_table(table)?
+            });
         }
         Self::from_table(table)
     }
@@ -420,6 +427,7 @@ impl Options {
             mtbf_s: raw.mtbf_s,
             node_mtbf_s: raw.node_mtbf_s,
             end_time_unix_s: raw.end_time_unix_s,
+            end_is_given: false,
             end_margin_s: raw.end_margin_s,
             signal,
             signal_stop: raw.signal_stop.unwrap_or(signal == Some(SIGTERM)),

@@ -495,10 +495,13 @@ impl Session {
         if said || self.rank != 0 || self.trigger.is_configured() || off(Switch::UntriggeredSaid) {
             return;
         }
-        self.warnings.push(
-            "no trigger is configured: due answers no, and no checkpoint is taken, unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
-                .to_owned(),
-        );
+        let when = match self.options.end_time_unix_s {
+            Some(_) => "before the end of the job's time ",
+            None => "",
+        };
+        self.warnings.push(format!(
+            "no trigger is configured: {when}no checkpoint is due unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
+        ));
     }
 
     /// Processor time of all CP-threads of this node, since the session opened.

@@ -113,8 +113,8 @@ pub struct Trigger {
     /// The step that multiples of `every_steps` are counted from: the last checkpoint's, the one restarted from, or where
     /// the program began to ask.
     counted_from: Option<u64>,
-    /// Whether anything but a request makes a checkpoint due.
-    configured: bool,
+    /// Whether somebody chose anything but requests that makes checkpoints due.
+    chosen: bool,
     every: Option<Duration>,
     overhead_share: f64,
     auto: Option<Auto>,
@@ -165,16 +165,16 @@ impl Trigger {
             .end_time_unix_s
             .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
         let auto = (options.mtbf_s_of(nodes)).map(|mtbf_s| Auto::new(mtbf_s, processors));
-        let configured = every.is_some()
-            || auto.is_some()
-            || signal.is_some()
-            || options.overhead_percent > 0.0
-            || end_unix_ms.is_some();
+        let chosen =
+            every.is_some() || auto.is_some() || signal.is_some() || options.overhead_percent > 0.0;
+        let configured = chosen || end_unix_ms.is_some();
         let now = clock.now();
         Ok(Self {
             every_steps: options.every_steps,
             counted_from: None,
-            configured: configured || options.every_steps > 0,
+            chosen: chosen
+                || options.every_steps > 0
+                || end_unix_ms.is_some() && !options.end_is_given,
             every,
             overhead_share: options.overhead_percent / 100.0,
             auto,
@@ -325,10 +325,11 @@ impl Trigger {
         self.counted_from = step;
     }
 
-    /// Whether anything but a request makes a checkpoint due.
+    /// Whether somebody chose anything but requests that makes checkpoints due. The end of the job's time that a batch
+    /// system tells is nobody's choice: a job that is killed before would have no checkpoint.
     #[must_use]
     pub fn is_configured(&self) -> bool {
-        self.configured
+        self.chosen
     }
 
     /// Calls between agreements that keep their cost below the share, from what was seen so far.

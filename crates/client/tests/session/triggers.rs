@@ -722,6 +722,24 @@ fn a_multiple_that_was_stepped_over_counts() {
     assert!(!waiting.due(&mut Solo, 12).unwrap() && waiting.due(&mut Solo, 21).unwrap());
 }
 
+// Breaks if: the end that a batch system tells counts as a choice: a job that is killed before has no checkpoint.
+#[test]
+fn the_end_that_a_batch_system_tells_is_no_trigger_that_somebody_chose() {
+    let clock = Hand::at(1000.0);
+    let text = |more: &str| format!("global = '/unused'\nend_time_unix_s = 1.9e9\n{more}");
+    for (more, given, chosen) in [
+        ("", true, false),
+        ("", false, true),
+        ("every_s = 9", true, true),
+    ] {
+        let mut options = Options::from_text(&text(more)).unwrap();
+        options.end_is_given = given;
+        let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        let trigger = Trigger::new(&options, (1, 1), clock).unwrap();
+        assert_eq!(trigger.is_configured(), chosen, "{more} {given}");
+    }
+}
+
 // Breaks if: nobody says so, or it is said again and again; the job would silently end without a checkpoint.
 #[test]
 fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
