@@ -119,15 +119,22 @@ pub struct Which {
 #[derive(Debug, Args)]
 pub struct Unlock {
     /// Where the key of encrypted checkpoints comes from: file:PATH, keyring:NAME or env:NAME; never the key
-    /// itself. Default: ORCHECK_ENCRYPT_KEY
-    #[arg(long, value_name = "SOURCE")]
-    pub encrypt_key: Option<String>,
+    /// itself. Several, with commas between them, are tried in turn. What is not authenticated with one of them is
+    /// refused. Default: ORCHECK_ENCRYPT_KEY
+    #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
+    pub encrypt_key: Vec<String>,
+    /// With a key: also read what is not encrypted (plain), or encrypted by version 0.1.0 (v1). Whoever can write to
+    /// the directories can make such files. Default: ORCHECK_ACCEPT
+    #[arg(long, value_name = "plain,v1", value_delimiter = ',')]
+    pub accept: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
 }
 
 #[derive(Debug, Args)]

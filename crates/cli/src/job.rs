@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orcheck_engine::trust::{Accept, Trust};
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
 use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
-use orcheck_io::{Dir, Secret, SecretSource, Steps, open_dir};
+use orcheck_io::{Dir, SecretSource, Steps, open_dir};
 
 use crate::args::{Unlock, Where, Which};
 use crate::exit;
@@ -61,15 +62,32 @@ pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> (Vec<PathBuf>, Vec<Path
     )
 }
 
-/// The key of encrypted checkpoints: from the source given, or from that of ORCHECK_ENCRYPT_KEY; `None` where
-/// neither is.
-pub fn secret(unlock: &Unlock) -> Result<Option<Arc<Secret>>> {
-    let variable = || orcheck_io::env_var("ORCHECK_ENCRYPT_KEY");
-    let source = unlock.encrypt_key.clone().or_else(variable);
-    let Some(source) = source.filter(|source| !source.is_empty()) else {
-        return Ok(None);
+/// What is believed: with the keys given, or those of ORCHECK_ENCRYPT_KEY, only what they prove and what is accepted;
+/// without a key everything, and nothing is proven.
+pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
+    let given = |given: &[String], variable: &str| {
+        if given.is_empty() {
+            list_of(&orcheck_io::env_var(variable).unwrap_or_default())
+        } else {
+            given.to_vec()
+        }
     };
-    Ok(Some(Arc::new(SecretSource::parse(&source)?.read()?)))
+    let sources = given(&unlock.encrypt_key, "ORCHECK_ENCRYPT_KEY");
+    let sources = sources.iter().filter(|source| !source.is_empty());
+    let secrets = sources.map(|source| Ok(Arc::new(SecretSource::parse(source)?.read()?)));
+    let accept = given(&unlock.accept, "ORCHECK_ACCEPT");
+    let accept = Accept::parse(accept.iter().map(String::as_str))?;
+    Trust::new(&secrets.collect::<Result<Vec<_>>>()?, true, accept)
+}
+
+/// A list as it stands in a variable: `a,b`, or as TOML.
+fn list_of(text: &str) -> Vec<String> {
+    let entries = text.trim_matches(['[', ']', ' ']).split(',');
+    let entries = entries.map(|entry| entry.trim().trim_matches(['\'', '"']));
+    entries
+        .filter(|entry| !entry.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 struct Root {
@@ -78,8 +96,13 @@ struct Root {
 }
 
 impl Job {
-    /// Opens the directories and scans them.
+    /// Opens the directories and scans them, without a key.
     pub fn open(place: &Where) -> std::result::Result<Job, Failure> {
+        Self::open_trusting(place, &Trust::default())
+    }
+
+    /// Opens the directories and scans them.
+    pub fn open_trusting(place: &Where, trust: &Trust) -> std::result::Result<Job, Failure> {
         let (placed, per_node) = roots(&place.dirs, &place.node_dirs);
         if placed.is_empty() && per_node.is_empty() {
             return Err(Error::invalid("no directory given")
@@ -131,7 +154,7 @@ impl Job {
             .next("check --job and the directories; leave --job out to be told the names there")
             .into());
         }
-        let catalog = Catalog::scan(&name, &places)?;
+        let catalog = Catalog::scan_trusting(&name, &places, trust)?;
         let mut copies: BTreeMap<String, Vec<(usize, u64)>> = BTreeMap::new();
         for (place, entry, _) in catalog.files() {
             copies
@@ -177,6 +200,10 @@ impl Job {
             .into());
         }
         if self.catalog.commits().is_empty() {
+            if let Some(refused) = self.catalog.refused() {
+                let place = format!("job {} has no checkpoint that is believed", self.name.as_str());
+                return Err(refused.clone().at(place).into());
+            }
             return Err(self.nothing());
         }
         let mut found: Vec<String> = Vec::new();

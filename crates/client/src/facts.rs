@@ -84,10 +84,10 @@ fn compare_options(
     let mut common = options.clone();
     common.node_name = None;
     common.given.clear();
-    // The key must be the same, and is compared by itself; where it comes from may differ between nodes.
-    common.encrypt_key = common
+    // The keys must be the same, and are compared by themselves; where they come from may differ between nodes.
+    common
         .encrypt_key
-        .map(|_| SecretSource::Environment(String::new()));
+        .fill(SecretSource::Environment(String::new()));
     let digest = crc64(format!("{common:?}").as_bytes()) as i64;
     let mut ends = [digest, !digest];
     agree_min(collective, allowed, &mut ends)?;

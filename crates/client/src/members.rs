@@ -17,6 +17,7 @@ use crate::collective::Collective;
 use crate::peers::{Peers, exchange_holdings};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
+use orcheck_engine::trust::Trust;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};
@@ -45,6 +46,7 @@ const MARK: char = '/';
 pub(crate) fn remembered(
     dir: &dyn Dir,
     epoch: u64,
+    trust: &Trust,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Member>> {
     let mut known: BTreeMap<String, Member> = BTreeMap::new();
@@ -54,7 +56,9 @@ pub(crate) fn remembered(
             _ => continue,
         };
         let read = read_small(dir, &entry.name, LIMIT_BYTES);
-        let list = match read.and_then(|bytes| Members::decode(&bytes)) {
+        // Breaks if: it is not asked; a forged list would name other hosts, and the key to speak to them with.
+        let believed = |bytes: Vec<u8>| trust.check(&bytes).and_then(|_| Members::decode(&bytes));
+        let list = match read.and_then(believed) {
             Ok(list) => list,
             Err(error) => {
                 notes.push(format!(
@@ -76,7 +80,12 @@ pub(crate) fn remembered(
 }
 
 /// Writes who the members of this run are, and the nodes that earlier ones had.
-pub(crate) fn remember(dir: &dyn Dir, job: &JobName, epoch: Epoch, peers: &Peers) -> Result<()> {
+pub(crate) fn remember(
+    dir: &dyn Dir,
+    (job, epoch): (&JobName, Epoch),
+    peers: &Peers,
+    trust: &Trust,
+) -> Result<()> {
     let member = |node: &NodeAt| Member {
         name: node.name.clone(),
         addresses: node.addresses.iter().map(ToString::to_string).collect(),
@@ -93,7 +102,7 @@ pub(crate) fn remember(dir: &dyn Dir, job: &JobName, epoch: Epoch, peers: &Peers
     let name = FileName::Members {
         epoch: epoch.counter,
     };
-    write_small(dir, &name.to_string(), &members.encode())
+    write_small(dir, &name.to_string(), &trust.seal(members.encode())?)
 }
 
 /// The nodes that this run has not, from the newest list that any of its nodes has. Collective.

@@ -37,6 +37,7 @@ use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
+use orcheck_engine::trust::Trust;
 use orcheck_engine::room::Room;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
@@ -50,7 +51,7 @@ use orcheck_io::machine::{cpuset, memory, online_processors};
 use orcheck_io::net::{Listener, effective_uid};
 use orcheck_io::numa::own_nodes;
 use orcheck_io::pool::{HugePages, Pool, PoolShape};
-use orcheck_io::secret::Secret;
+use orcheck_io::secret::SecretSource;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +70,6 @@ pub(crate) struct Opened {
     pub gates: Arc<Gates>,
     pub trigger: Trigger,
     pub encoded: bool,
-    /// The user's key, for what is restarted from.
-    pub secret: Option<Arc<Secret>>,
     pub peers: Option<Peers>,
     pub host: Host,
 }
@@ -91,7 +90,7 @@ pub(crate) fn open(
     let local = options.and_then(|options| Ok((name_of(job)?, options)));
     let (job, mut options) = agree(collective, local)?;
     let layout = exchange_facts(collective, &options)?;
-    let (recipe, secret) = agree_on_recipe(collective, &job, &options)?;
+    let (recipe, trust) = agree_on_recipe(collective, &job, &options)?;
     let node = layout.node_of(rank);
     let leads_node = layout.leads_node(rank);
     let leads_job = rank == 0;
@@ -116,6 +115,7 @@ pub(crate) fn open(
         },
     )?;
     let mut places = agree(collective, made.map_or_else(|| open_places(false), Ok))?;
+    places.trust = trust;
     let mut notes = places.notes.clone();
 
     // A run takes nothing over from itself, and waits for its own agents.
@@ -202,6 +202,7 @@ pub(crate) fn open(
             uid: effective_uid(),
             world_size: layout.world_size(),
             nodes: nodes.clone(),
+            trust: Arc::clone(&places.trust),
         };
         node_side(
             &claimed_in,
@@ -230,7 +231,7 @@ pub(crate) fn open(
 
     let recalled = match (&mut peers, &places.node) {
         (Some(peers), Some(dir)) if leads_node => {
-            peers.recall(dir.as_ref(), &job, epoch, &mut notes)
+            peers.recall(dir.as_ref(), (&job, epoch), &places.trust, &mut notes)
         }
         _ => Ok(()),
     };
@@ -331,7 +332,6 @@ pub(crate) fn open(
         gates,
         trigger,
         encoded: !recipe.is_plain(),
-        secret,
         peers,
         host,
     };
@@ -378,16 +378,17 @@ fn prepare_memory(pool: &Pool, shape: IndexShape, local: u32, options: &Options)
     })
 }
 
-/// How containers are encoded, and the user's key, which must be the same on all ranks.
+/// How containers are encoded, and what is believed with the user's keys, which must be the same on all ranks.
 fn agree_on_recipe(
     collective: &mut dyn Collective,
     job: &JobName,
     options: &Options,
-) -> Result<(Recipe, Option<Arc<Secret>>)> {
-    let read = (options.encrypt_key.as_ref()).map(|source| source.read().map(Arc::new));
-    let secret = agree(collective, read.transpose())?;
-    // The options are the same everywhere, so all ranks come here or none.
-    if let Some(secret) = &secret {
+) -> Result<(Recipe, Arc<Trust>)> {
+    let read = options.encrypt_key.iter().map(SecretSource::read);
+    let read: Result<Vec<_>> = read.map(|secret| secret.map(Arc::new)).collect();
+    let secrets = agree(collective, read)?;
+    // The options are the same everywhere, so all ranks come here equally often.
+    for secret in &secrets {
         let mine = fingerprint(secret, job.as_str().as_bytes());
         let mut values = [0; 2];
         if let Ok(mine) = mine {
@@ -398,16 +399,20 @@ fn agree_on_recipe(
         if values[0] != !values[1] && !off(Switch::SameKey) {
             return Err(
                 Error::invalid("the ranks were given different keys (encrypt_key)")
-                    .next("give all ranks the same key"),
+                    .next("give all ranks the same keys in the same order"),
             );
         }
     }
+    let trust = agree(
+        collective,
+        Trust::new(&secrets, options.encrypt, options.accept),
+    )?;
     let recipe = Recipe {
         compression: options.compression,
         level: options.compress_level,
-        secret: secret.clone().filter(|_| options.encrypt),
+        secret: secrets.into_iter().next().filter(|_| options.encrypt),
     };
-    Ok((recipe, secret))
+    Ok((recipe, trust))
 }
 
 /// A job whose nodes remember it continues without level `global` where no rank sees any of its directories. Collective.

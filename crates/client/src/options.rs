@@ -18,6 +18,7 @@ use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_names, env_var, read_text};
 use orcheck_io::pool::HugePages;
+use orcheck_engine::trust::Accept;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
 use raw::{
@@ -221,8 +222,10 @@ pub struct Options {
     pub compress_level: i32,
     /// Whether containers are encrypted.
     pub encrypt: bool,
-    /// Where the key comes from that encrypts, and that restart decrypts with.
-    pub encrypt_key: Option<SecretSource>,
+    /// Where the keys come from: the first one encrypts, each decrypts.
+    pub encrypt_key: Vec<SecretSource>,
+    /// What is restarted from although encryption is configured.
+    pub accept: Accept,
     /// What was set, as it was set, for messages.
     pub(crate) given: toml::Table,
 }
@@ -319,6 +322,7 @@ impl Options {
             .try_into()
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
         let (compression, encrypt, encrypt_key) = encoding(&raw)?;
+        let accept = Accept::parse(listed(raw.accept.as_ref()))?;
         let replicas = replicas(&raw)?;
         mtbf(&raw)?;
         start(&raw)?;
@@ -435,6 +439,7 @@ impl Options {
             compress_level: raw.compress_level,
             encrypt,
             encrypt_key,
+            accept,
             peers: raw.peers as u8,
             replicas: replicas as u8,
             topology: raw.topology,
@@ -537,19 +542,18 @@ fn replica_store(name: StoreName, agent: AgentKind) -> Result<ReplicaStore> {
 }
 
 /// How containers are encoded, and where the key comes from.
-fn encoding(raw: &Raw) -> Result<(Compression, bool, Option<SecretSource>)> {
+fn encoding(raw: &Raw) -> Result<(Compression, bool, Vec<SecretSource>)> {
     let compression = match raw.compress {
         CompressName::None => Compression::None,
         CompressName::Zstd => Compression::Zstd,
         CompressName::Lz4 => Compression::Lz4,
     };
     let encrypt = raw.encrypt == EncryptName::Aes256Gcm;
-    let source = raw.encrypt_key.as_deref().filter(|text| !text.is_empty());
-    let encrypt_key = source
+    let encrypt_key = listed(raw.encrypt_key.as_ref())
         .map(SecretSource::parse)
-        .transpose()
+        .collect::<Result<Vec<_>>>()
         .map_err(|error| error.at("encrypt_key"))?;
-    if encrypt && encrypt_key.is_none() {
+    if encrypt && encrypt_key.is_empty() {
         return Err(Error::invalid("encrypt = \"aes-256-gcm\" without a key")
             .next("set encrypt_key to file:PATH, keyring:NAME or env:NAME"));
     }
@@ -560,6 +564,16 @@ fn encoding(raw: &Raw) -> Result<(Compression, bool, Option<SecretSource>)> {
         .next("use mode orchestrated or vertical"));
     }
     Ok((compression, encrypt, encrypt_key))
+}
+
+/// The entries of a list that may be written as one text.
+fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
+    let entries = match value {
+        None => &[],
+        Some(OneOrMany::One(one)) => std::slice::from_ref(one),
+        Some(OneOrMany::Many(many)) => many.as_slice(),
+    };
+    entries.iter().map(|text| text.trim()).filter(|text| !text.is_empty())
 }
 
 /// The option whose value has the wrong form, with what was expected.
@@ -578,6 +592,8 @@ fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
     let expected = match name.as_str() {
         "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
         "global" => "expected a path or a list of paths",
+        "encrypt_key" => "expected the source of a key or a list of them",
+        "accept" => "expected 'plain' or 'v1', or a list of them",
         _ => error.message(),
     };
     Error::invalid(format!("{name} = {value}: {expected}"))
@@ -600,14 +616,17 @@ fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// A value from the environment: TOML where it is TOML, a list for `global`, else text.
+/// Options that may be lists.
+const LISTS: [&str; 3] = ["global", "encrypt_key", "accept"];
+
+/// A value from the environment: TOML where it is TOML, a list where the option takes one, else text.
 fn value_of(name: &str, value: &str) -> toml::Value {
     if let Ok(table) = format!("v = {value}").parse::<toml::Table>()
         && let Some(parsed) = table.get("v")
     {
         return parsed.clone();
     }
-    if name == "global" && value.contains(',') {
+    if LISTS.contains(&name) && value.contains(',') {
         return toml::Value::Array(
             value
                 .split(',')

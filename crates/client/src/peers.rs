@@ -16,6 +16,7 @@ use orcheck_engine::host::Replication;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
 use orcheck_engine::room::ReplicaStore;
+use orcheck_engine::trust::Trust;
 use orcheck_format::error::Result;
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::Member;
@@ -103,14 +104,14 @@ impl Peers {
     pub(crate) fn recall(
         &mut self,
         dir: &dyn Dir,
-        job: &JobName,
-        epoch: Epoch,
+        (job, epoch): (&JobName, Epoch),
+        trust: &Trust,
         notes: &mut Vec<String>,
     ) -> Result<()> {
-        let mut known = remembered(dir, epoch.counter, notes)?;
+        let mut known = remembered(dir, epoch.counter, trust, notes)?;
         known.retain(|member| self.nodes.iter().all(|node| node.name != member.name));
         self.absent = known;
-        remember(dir, job, epoch, self)
+        remember(dir, (job, epoch), self, trust)
     }
 
     /// What the engine must know of it.

@@ -390,7 +390,7 @@ impl Session {
             } else {
                 RankView::open(&self.places, candidate, self.rank, world_size).and_then(
                     |mut view| {
-                        view.unlock(self.secret.as_ref())?;
+                        view.unlock(&self.places.trust)?;
                         Ok(view)
                     },
                 )
@@ -562,12 +562,12 @@ impl Session {
             (Some(dir), Some(record))
                 if self.peers.is_some() && self.layout.leads_node(self.rank) =>
             {
-                copy_here(dir, record)
+                copy_here(dir, record, &self.places.trust)
             }
             _ => Ok(()),
         };
         agree(self.collective.as_mut(), copied)?;
-        if let Some(record) = view.node_record() {
+        if let Some((record, _)) = view.node_record() {
             self.start_mending(record)?;
         }
         if self.peers.is_some() {
@@ -724,7 +724,7 @@ impl Session {
         if self.layout.leads_node(self.rank) {
             dirs.extend(self.places.of_level(Level::Node));
         }
-        let recorded = record_resumed(&dirs, &self.job, self.epoch, from);
+        let recorded = record_resumed(&dirs, &self.job, self.epoch, from, &self.places.trust);
         *self
             .shared
             .resumed

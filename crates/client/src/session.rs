@@ -44,7 +44,6 @@ use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
 use orcheck_io::memory::Span;
 use orcheck_io::pool::Pool;
-use orcheck_io::secret::Secret;
 use orcheck_io::served::is_served;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,8 +152,6 @@ pub struct Session {
     pub(crate) stats: Stats,
     /// Whether CP-threads encode.
     pub(crate) encoded: bool,
-    /// The user's key.
-    pub(crate) secret: Option<Arc<Secret>>,
     /// The other nodes, at level `peers`.
     pub(crate) peers: Option<Peers>,
     pub(crate) host: Host,
@@ -219,7 +216,6 @@ impl Session {
             gates,
             trigger,
             encoded,
-            secret,
             peers,
             host,
         } = opened;
@@ -265,7 +261,6 @@ impl Session {
             turn: 0,
             stats: Stats::default(),
             encoded,
-            secret,
             peers,
             host,
             kept: Arc::default(),

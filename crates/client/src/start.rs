@@ -115,7 +115,11 @@ fn first_placement(
 
 /// Bytes of each node's containers in the newest checkpoint.
 fn last_sizes(job: &JobName, nodes: &[String], places: &Places) -> Result<Option<Vec<u64>>> {
-    let catalog = Catalog::scan(job, &places.to_read(orcheck_format::ids::Level::Global))?;
+    let catalog = Catalog::scan_trusting(
+        job,
+        &places.to_read(orcheck_format::ids::Level::Global),
+        &places.trust,
+    )?;
     let Some(commit) = catalog.commits().first() else {
         return Ok(None);
     };

@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::commit::name_of;
+use crate::trust::{Proof, Trust};
 use orcheck_format::{
     Choice, Claim, CommitRecord, Decision, Epoch, Error, ErrorKind, FileName, JobName, Level,
     Result, Resumed,
@@ -44,6 +45,8 @@ pub struct Commit {
     pub record: CommitRecord,
     /// Indices of the places that hold a valid copy, ascending.
     pub copies: Vec<usize>,
+    /// What is known of its seal; all copies are alike in that.
+    pub proof: Proof,
 }
 
 /// Something a scan had to skip: the kind of fault and the note that tells the story.
@@ -65,6 +68,7 @@ pub struct Catalog {
     claims: Vec<(Claim, Option<Resumed>)>,
     notes: Vec<String>,
     problems: Vec<Problem>,
+    refused: Option<Error>,
     files: Vec<(usize, Entry, Option<FileName>)>,
 }
 
@@ -85,7 +89,19 @@ impl Catalog {
     /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced` if two runs
     /// claimed one epoch counter.
     pub fn scan(job: &JobName, places: &[Arc<dyn Dir>]) -> Result<Catalog> {
-        let mut scan = Scan::new(job, places);
+        Self::scan_trusting(job, places, &Trust::default())
+    }
+
+    /// As [`Catalog::scan`]; only what `trust` believes counts.
+    ///
+    /// # Errors
+    /// As [`Catalog::scan`].
+    pub fn scan_trusting(
+        job: &JobName,
+        places: &[Arc<dyn Dir>],
+        trust: &Trust,
+    ) -> Result<Catalog> {
+        let mut scan = Scan::new(job, places, trust);
         let mut first_error = None;
         let mut readable = 0usize;
         for (place, dir) in places.iter().enumerate() {
@@ -145,6 +161,11 @@ impl Catalog {
     /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
     pub fn claims(&self) -> &[(Claim, Option<Resumed>)] {
         &self.claims
+    }
+
+    /// Why the first commit record was not believed.
+    pub fn refused(&self) -> Option<&Error> {
+        self.refused.as_ref()
     }
 
     /// What was skipped and why, one line each.
@@ -266,6 +287,8 @@ impl Unread {
 struct Scan<'a> {
     job: &'a JobName,
     places: &'a [Arc<dyn Dir>],
+    trust: &'a Trust,
+    refused: Option<Error>,
     commits: BTreeMap<CommitKey, Vec<Commit>>,
     claims: BTreeMap<u64, Vec<(Claim, String)>>,
     resumed: BTreeMap<u64, Resumed>,
@@ -277,10 +300,12 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(job: &'a JobName, places: &'a [Arc<dyn Dir>]) -> Self {
+    fn new(job: &'a JobName, places: &'a [Arc<dyn Dir>], trust: &'a Trust) -> Self {
         Scan {
             job,
             places,
+            trust,
+            refused: None,
             commits: BTreeMap::new(),
             claims: BTreeMap::new(),
             resumed: BTreeMap::new(),
@@ -393,6 +418,9 @@ impl<'a> Scan<'a> {
     }
 
     fn take_commit(&mut self, place: usize, name: &str, bytes: &[u8]) -> Result<()> {
+        let proof = self.trust.check(bytes).inspect_err(|error| {
+            self.refused.get_or_insert_with(|| error.clone());
+        })?;
         let record = CommitRecord::decode(bytes)?;
         self.check_job(&record.job)?;
         let expected = name_of(record.step, record.epoch, record.level);
@@ -407,17 +435,20 @@ impl<'a> Scan<'a> {
             .commits
             .entry((record.step, record.epoch, record.level))
             .or_default();
-        match variants.iter_mut().find(|commit| commit.record == record) {
+        let same = |commit: &&mut Commit| commit.record == record && commit.proof == proof;
+        match variants.iter_mut().find(same) {
             Some(commit) => commit.copies.push(place),
             None => variants.push(Commit {
                 record,
                 copies: vec![place],
+                proof,
             }),
         }
         Ok(())
     }
 
     fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
+        self.trust.check(bytes)?;
         let claim = Claim::decode(bytes)?;
         self.check_job(&claim.job)?;
         if claim.epoch.counter != counter {
@@ -437,6 +468,10 @@ impl<'a> Scan<'a> {
     }
 
     fn take_resumed(&mut self, counter: u64, bytes: &[u8]) -> Result<()> {
+        if let Err(error) = self.trust.check(bytes) {
+            self.notes.push(format!("a note of resumption does not count: {}", error.message()));
+            return Ok(());
+        }
         let resumed = Resumed::decode(bytes)?;
         self.check_job(&resumed.job)?;
         if resumed.epoch.counter != counter {
@@ -543,8 +578,10 @@ impl<'a> Scan<'a> {
         let mut rejected = Vec::new();
         for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
             if variants.len() > 1 {
-                // Most copies first; a stable sort keeps the order of the places otherwise.
-                variants.sort_by_key(|commit| std::cmp::Reverse(commit.copies.len()));
+                // Proven ones first, then most copies; a stable sort keeps the order of the places otherwise.
+                variants.sort_by_key(|commit| {
+                    std::cmp::Reverse((commit.proof == Proof::Sealed, commit.copies.len()))
+                });
                 let places: Vec<String> = variants[1..]
                     .iter()
                     .flat_map(|other| &other.copies)
@@ -618,6 +655,7 @@ impl<'a> Scan<'a> {
                 .collect(),
             notes: self.notes,
             problems: self.problems,
+            refused: self.refused,
             files: self.files,
         })
     }

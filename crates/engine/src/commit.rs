@@ -16,6 +16,7 @@
 //! which is harmless). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::epoch::check_not_fenced;
+use crate::trust::{Proof, Trust};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 pub fn make_visible(
     dirs: &[Arc<dyn Dir>],
     record: &CommitRecord,
+    trust: &Trust,
 ) -> std::result::Result<(), (Option<usize>, Error)> {
     let name = name_of(record.step, record.epoch, record.level);
     // A superseded run stops here in the common case, before it leaves a record behind.
@@ -48,6 +50,7 @@ pub fn make_visible(
     if !off(Switch::RecordReadable) {
         CommitRecord::decode(&bytes).map_err(|error| (None, error))?;
     }
+    let bytes = trust.seal(bytes).map_err(|error| (None, error))?;
     let most = if off(Switch::EveryDirectory) {
         1
     } else {
@@ -85,9 +88,13 @@ fn look_for_newer_runs(
 ///
 /// # Errors
 /// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
-pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<CommitRecord> {
+pub fn make_visible_here(
+    dir: &Arc<dyn Dir>,
+    bytes: &[u8],
+    trust: &Trust,
+) -> Result<CommitRecord> {
     let record = CommitRecord::decode(bytes)?;
-    make_visible(std::slice::from_ref(dir), &record).map_err(|(_, error)| error)?;
+    make_visible(std::slice::from_ref(dir), &record, trust).map_err(|(_, error)| error)?;
     Ok(record)
 }
 
@@ -96,13 +103,22 @@ pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8]) -> Result<CommitRecor
 ///
 /// # Errors
 /// What the directory says.
-pub fn copy_here(dir: &Arc<dyn Dir>, record: &CommitRecord) -> Result<()> {
+pub fn copy_here(
+    dir: &Arc<dyn Dir>,
+    (record, proof): (&CommitRecord, Proof),
+    trust: &Trust,
+) -> Result<()> {
     let name = name_of(record.step, record.epoch, record.level);
     // Breaks if: it is left out; a node that missed the commit never lets go of older checkpoints.
     if off(Switch::RecordCopied) || dir.list()?.iter().any(|entry| entry.name == name) {
         return Ok(());
     }
-    write_small(dir.as_ref(), &name, &record.encode())
+    let bytes = match proof {
+        // Breaks if: what was only accepted gets a seal; it would count as proven from then on.
+        Proof::None => record.encode(),
+        _ => trust.seal(record.encode())?,
+    };
+    write_small(dir.as_ref(), &name, &bytes)
 }
 
 /// File name of a commit record.

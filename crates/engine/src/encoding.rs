@@ -27,7 +27,7 @@ mod shuffle;
 pub(crate) use bounce::Bounce;
 pub use shuffle::{shuffle, unshuffle};
 
-use orcheck_format::container::{ContainerHeader, Encryption};
+use orcheck_format::container::{ContainerHeader, Encryption, Features};
 use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Compression, Encoding, MAX_ENCODED_BYTES};
 use orcheck_format::error::{Error, Result};
@@ -38,9 +38,11 @@ use orcheck_io::pool::Pool;
 use orcheck_io::rng::random_bytes;
 use orcheck_io::secret::{Secret, Wiped};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use ring::hkdf;
+use ring::{hkdf, hmac};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use crate::trust::{Accept, Trust, other_key};
 use zeroize::Zeroizing;
 
 /// Bytes of a sample: enough for a compressor to show what it can, little beside a piece.
@@ -65,6 +67,15 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// What a process believes that only writes: records get the seal of the recipe's key.
+    ///
+    /// # Errors
+    /// Internal when the library of ciphers refuses.
+    pub fn trust(&self) -> Result<Arc<Trust>> {
+        let secrets: Vec<Arc<Secret>> = self.secret.iter().cloned().collect();
+        Trust::new(&secrets, self.secret.is_some(), Accept::default())
+    }
+
     /// Whether everything is stored as it is.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -135,39 +146,63 @@ impl Binding {
 pub struct ContainerKey(Wiped<LessSafeKey>);
 
 impl ContainerKey {
-    /// The key of a container that is begun, and what its header says of it.
+    /// The key of a container that is begun; says in its header what a reader must know of it, and seals the header.
     ///
     /// # Errors
     /// Internal when the library of ciphers refuses.
-    pub fn create(secret: &Secret, header: &ContainerHeader) -> Result<(Encryption, Self)> {
+    pub fn create(secret: &Secret, header: &mut ContainerHeader) -> Result<Self> {
         let salt: [u8; 32] = if off(Switch::Salt) {
             [0; 32]
         } else {
             random_bytes()
         };
-        let (key_check, key) = derive(secret, &salt, header)?;
-        Ok((Encryption { salt, key_check }, key))
+        let derived = derive(secret, &salt, header, Form::Sealed)?;
+        header.features.incompat |= Features::ENCRYPTED | Features::SEALED;
+        let mut encryption = Encryption {
+            salt,
+            key_check: derived.key_check,
+            mac: Some([0; 32]),
+        };
+        header.encryption = Some(encryption);
+        let mut mac = [0; 32];
+        mac.copy_from_slice(hmac::sign(derived.header.get(), &header.covered()).as_ref());
+        encryption.mac = Some(mac);
+        header.encryption = Some(encryption);
+        Ok(derived.key)
     }
 
     /// The key of a container that exists.
     ///
     /// # Errors
-    /// Invalid for another key than the one it was written with.
+    /// Invalid for another key than the one it was written with; Corrupt for a header that was forged.
     pub fn open(secret: &Secret, header: &ContainerHeader) -> Result<Self> {
         let Some(encryption) = header.encryption else {
             return Err(Error::internal(
                 "a container that is not encrypted has no key",
             ));
         };
-        let (key_check, key) = derive(secret, &encryption.salt, header)?;
+        let form = match encryption.mac {
+            Some(_) => Form::Sealed,
+            None => Form::V1,
+        };
+        let derived = derive(secret, &encryption.salt, header, form)?;
         // Breaks if: the check is left out; a wrong key would then look like damage.
-        if key_check != encryption.key_check && !off(Switch::KeyCheck) {
-            return Err(Error::invalid(
-                "the key given is not the one this container was encrypted with",
-            )
-            .next("give the key of the run that wrote it (encrypt_key, --encrypt-key)"));
+        if derived.key_check != encryption.key_check && !off(Switch::KeyCheck) {
+            return Err(other_key(
+                "the container was encrypted with another key",
+            ));
         }
-        Ok(key)
+        // Breaks if: this is passed over; a header could be changed, and would be believed.
+        if let Some(mac) = encryption.mac
+            && hmac::verify(derived.header.get(), &header.covered(), &mac).is_err()
+            && !off(Switch::HeaderMac)
+        {
+            return Err(Error::corrupt(
+                "forged: the header of the container was changed after it was written",
+            )
+            .next("find out who can write to the job's directories"));
+        }
+        Ok(derived.key)
     }
 
     /// Encrypts in place; `room` has the payload and [`SEAL_BYTES`] behind it. `at` is where it will lie in the
@@ -242,12 +277,28 @@ impl hkdf::KeyType for Len {
     }
 }
 
-/// Key check and key of a container.
+/// In which form a container is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// That of 0.1.0: the header has no MAC.
+    V1,
+    Sealed,
+}
+
+/// What comes from the user's key and the salt of a container.
+struct Derived {
+    key_check: [u8; 16],
+    key: ContainerKey,
+    /// For the MAC of the header.
+    header: Wiped<hmac::Key>,
+}
+
 fn derive(
     secret: &Secret,
     salt: &[u8; 32],
     header: &ContainerHeader,
-) -> Result<([u8; 16], ContainerKey)> {
+    form: Form,
+) -> Result<Derived> {
     let refused = |_| Error::internal("the cipher library refused to derive a key");
     let job = header.job.as_str().as_bytes();
     let mut container = vec![job.len() as u8];
@@ -262,21 +313,32 @@ fn derive(
         container.clear();
     }
     let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(secret.bytes());
-    let expand = |label: &[u8], out: &mut [u8]| {
+    let expand = |info: [&[u8]; 2], out: &mut [u8]| {
         extracted
-            .expand(&[label, &container], Len(out.len()))
+            .expand(&info, Len(out.len()))
             .and_then(|okm| okm.fill(out))
             .map_err(refused)
     };
     let mut key_check = [0; 16];
-    expand(b"orcheck v1 key check", &mut key_check)?;
+    match form {
+        Form::V1 => expand([b"orcheck v1 key check", &container], &mut key_check)?,
+        // Of the key alone: a header that was changed is no wrong key.
+        Form::Sealed => expand([b"orcheck v2 key check", &[]], &mut key_check)?,
+    }
+    let label: &[u8] = match form {
+        Form::V1 => b"orcheck v1 container key",
+        Form::Sealed => b"orcheck v2 container key",
+    };
     let mut key = Zeroizing::new([0; 32]);
-    expand(b"orcheck v1 container key", key.as_mut())?;
+    expand([label, &container], key.as_mut())?;
     let unbound = UnboundKey::new(&AES_256_GCM, key.as_ref()).map_err(refused)?;
-    Ok((
+    let mut header = Zeroizing::new([0; 32]);
+    expand([b"orcheck v2 header", &[]], header.as_mut())?;
+    Ok(Derived {
         key_check,
-        ContainerKey(Wiped::new(LessSafeKey::new(unbound))),
-    ))
+        key: ContainerKey(Wiped::new(LessSafeKey::new(unbound))),
+        header: Wiped::new(hmac::Key::new(hmac::HMAC_SHA256, header.as_ref())),
+    })
 }
 
 /// 63 bits by which ranks find out whether they were given the same key; they tell nothing about it.

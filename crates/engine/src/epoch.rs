@@ -17,6 +17,7 @@
 //! Survives: crashes between any two steps (a claim without `resumed` restricts nothing), clock
 //! jumps (order is by counter). Not here: the records themselves (`format::record`).
 
+use crate::trust::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
@@ -32,7 +33,7 @@ use std::time::Duration;
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// What a new run says of itself.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Claimant {
     /// The job.
     pub job: JobName,
@@ -48,6 +49,8 @@ pub struct Claimant {
     pub world_size: u32,
     /// Node names.
     pub nodes: Vec<String>,
+    /// Seals the claim.
+    pub trust: Arc<Trust>,
 }
 
 /// A held epoch. Dropping it lets the next run in at once; a claim that was not [`Held::confirm`]ed
@@ -153,7 +156,7 @@ pub fn claim(
         confirmed: false,
     };
     for dir in dirs {
-        if let Err(error) = claim_one(dir, &claim, &mut held) {
+        if let Err(error) = claim_one(dir, &claim, &mut held, &claimant.trust) {
             return Err(explain(error, dir.as_ref(), claimant, counter));
         }
     }
@@ -161,7 +164,7 @@ pub fn claim(
 }
 
 /// A claim appears under its name locked and whole, or not at all, and never over another one.
-fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held) -> Result<()> {
+fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held, trust: &Trust) -> Result<()> {
     let name = FileName::Claim {
         epoch: claim.epoch.counter,
     }
@@ -169,7 +172,7 @@ fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held) -> Result<()> {
     let temporary = format!("{name}-{}.tmp", claim.epoch.run.short());
     let file = dir.create(&temporary, Create::Buffered)?;
     let appeared = lock(file.as_ref(), dir.as_ref(), held)
-        .and_then(|()| file.write_at(&claim.encode(), 0))
+        .and_then(|()| file.write_at(&trust.seal(claim.encode())?, 0))
         .and_then(|()| {
             if off(Switch::FsyncClaim) {
                 Ok(())
@@ -340,6 +343,7 @@ pub fn record_resumed(
     job: &JobName,
     epoch: Epoch,
     from: Option<(u64, Epoch)>,
+    trust: &Trust,
 ) -> Result<()> {
     if off(Switch::Resumed) {
         return Ok(());
@@ -355,7 +359,7 @@ pub fn record_resumed(
     }
     .to_string();
     for dir in dirs {
-        write_small(dir.as_ref(), &name, &resumed.encode())?;
+        write_small(dir.as_ref(), &name, &trust.seal(resumed.encode())?)?;
     }
     Ok(())
 }

@@ -476,11 +476,8 @@ impl Flusher {
                     header.features.incompat |= Features::ENCODED;
                 }
                 if let Some(secret) = &recipe.secret {
-                    let (encryption, made) =
-                        ContainerKey::create(secret, &header).map_err(|error| (None, error))?;
-                    header.features.incompat |= Features::ENCRYPTED;
-                    header.encryption = Some(encryption);
-                    key = Some(made);
+                    let made = ContainerKey::create(secret, &mut header);
+                    key = Some(made.map_err(|error| (None, error))?);
                 }
                 ContainerWriter::create(header, &context.node.1, &target, key)
                     .map_err(|(failed, error)| (server.map(|_| failed), error))

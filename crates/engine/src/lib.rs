@@ -55,4 +55,5 @@ pub mod room;
 pub mod scrub;
 pub mod stage;
 pub mod stream;
+pub mod trust;
 pub mod verify;

@@ -11,6 +11,7 @@
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
+use crate::trust::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
@@ -38,6 +39,8 @@ pub struct Places {
     pub server_roots: Vec<PathBuf>,
     /// What was skipped and why.
     pub notes: Vec<String>,
+    /// Which records are believed.
+    pub trust: Arc<Trust>,
 }
 
 impl Places {
@@ -119,6 +122,7 @@ impl Places {
                 read_only,
                 server_roots: server_roots.to_vec(),
                 notes,
+                trust: Trust::nobody(),
             }),
         }
     }

@@ -38,10 +38,11 @@ use orcheck_format::{
     Result,
 };
 use orcheck_io::memory::zeroed;
-use orcheck_io::{Dir, File, Secret, Span};
+use orcheck_io::{Dir, File, Span};
 
-use crate::encoding::{ContainerKey, Decoder, no_key};
+use crate::encoding::{ContainerKey, Decoder};
 use crate::remote::OTHER_NODES;
+use crate::trust::{Proof, Trust};
 
 use copies::without_next;
 use scan::rebuild;
@@ -68,10 +69,11 @@ pub struct Reader {
     unlocked: Unlocked,
 }
 
-/// The user's key, and the keys of containers that were made of it.
+/// The user's keys, what is known of the commit record, and the keys of containers.
 #[derive(Default)]
 struct Unlocked {
-    secret: Option<Arc<Secret>>,
+    trust: Arc<Trust>,
+    proof: Proof,
     own: Option<Arc<ContainerKey>>,
     /// Of other containers that extents refer to.
     referred: Mutex<BTreeMap<String, Arc<ContainerKey>>>,
@@ -206,20 +208,17 @@ impl Reader {
         }))
     }
 
-    /// Takes the user's key, without which encrypted extents cannot be read. A container that is not encrypted
-    /// needs none.
+    /// Takes the user's keys, without which encrypted extents cannot be read, and what is known of the commit record.
     ///
     /// # Errors
-    /// `Invalid` for an encrypted container without a key, or with another key than it was written with.
-    pub fn unlock(&mut self, secret: Option<&Arc<Secret>>) -> Result<()> {
-        self.unlocked.secret = secret.cloned();
-        if self.header.encryption.is_none() {
-            return Ok(());
-        }
+    /// Invalid for an encrypted container without a key, or with another key than it was written with; Corrupt for one
+    /// that is not believed.
+    pub fn unlock(&mut self, trust: &Arc<Trust>, proof: Proof) -> Result<()> {
+        self.unlocked.trust = Arc::clone(trust);
+        self.unlocked.proof = proof;
         let place = || format!("step {}, {}", self.manifest.step, self.own_file().name());
-        let secret = secret.ok_or_else(|| no_key().at(place()))?;
-        let key = ContainerKey::open(secret, &self.header).map_err(|error| error.at(place()))?;
-        self.unlocked.own = Some(Arc::new(key));
+        let key = trust.open(&self.header, proof);
+        self.unlocked.own = key.map_err(|error| error.at(place()))?.map(Arc::new);
         Ok(())
     }
 
@@ -339,7 +338,7 @@ impl Reader {
                 continue;
             }
             let checked = self.source(rank, region, at, extent).and_then(|source| {
-                if source.encrypted && self.unlocked.secret.is_none() {
+                if source.encrypted && !self.unlocked.trust.has_key() {
                     locked_bytes += extent.len_bytes;
                     return source.check_stored(&mut buffers.decoder);
                 }
@@ -400,7 +399,7 @@ impl Reader {
         }
         let mut reader = Reader::open(&self.places, &self.commit, holder)?;
         if !self.is_locked() {
-            reader.unlock(self.unlocked.secret.as_ref())?;
+            reader.unlock(&self.unlocked.trust, self.unlocked.proof)?;
         }
         let reader = Arc::new(reader);
         owners.insert(holder.file.clone(), reader.clone());
@@ -457,6 +456,14 @@ impl Reader {
             .check_encoding()
             .map_err(|error| error.at(source.place()))?;
         source.encrypted = encoding.encrypted;
+        // Breaks if: it is read all the same; without a tag anybody can write it.
+        if self.header.encryption.is_some() && !encoding.encrypted && !off(Switch::PlainExtent) {
+            return Err(
+                Error::corrupt("an extent that is not encrypted in an encrypted container")
+                    .at(source.place())
+                    .next("find out who can write to the job's directories"),
+            );
+        }
         if encoding.encrypted {
             let key = self.key_of(extent, source.file());
             source.key = key.map_err(|error| error.at(source.place()))?;
@@ -469,20 +476,20 @@ impl Reader {
         let Some(name) = &extent.container else {
             return Ok(self.unlocked.own.clone());
         };
-        let Some(secret) = &self.unlocked.secret else {
+        if !self.unlocked.trust.has_key() {
             return Ok(None);
-        };
+        }
         let mut referred = (self.unlocked.referred.lock()).unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = referred.get(name) {
             return Ok(Some(key.clone()));
         }
         let header = ContainerHeader::decode(&read_block(file, 0)?)?;
-        if header.encryption.is_none() {
+        let Some(key) = self.unlocked.trust.open(&header, self.unlocked.proof)? else {
             return Err(Error::corrupt(
                 "an encrypted extent in a container that is not encrypted",
             ));
-        }
-        let key = Arc::new(ContainerKey::open(secret, &header)?);
+        };
+        let key = Arc::new(key);
         referred.insert(name.clone(), key.clone());
         Ok(Some(key))
     }

@@ -16,6 +16,7 @@ use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
+use crate::trust::{Proof, Trust};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
@@ -25,7 +26,6 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use orcheck_io::memory::Span;
-use orcheck_io::secret::Secret;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub struct Offer {
 /// # Errors
 /// What [`Catalog::scan`] says; the first problem it met when no candidate is left.
 pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
-    let catalog = Catalog::scan(job, &places.all())?;
+    let catalog = Catalog::scan_trusting(job, &places.all(), &places.trust)?;
     let mut candidates: Vec<Candidate> = Vec::new();
     for candidate in catalog.commits().iter().map(candidate_of) {
         if !candidates.contains(&candidate) {
@@ -68,6 +68,10 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
         && let Some(problem) = catalog.problems().first()
         && !off(Switch::NeverAfresh)
     {
+        if let Some(refused) = catalog.refused() {
+            let place = format!("job '{}' has no checkpoint that is believed", job.as_str());
+            return Err(refused.clone().at(place));
+        }
         return Err(Error::new(
             problem.kind,
             format!(
@@ -117,7 +121,7 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
     if dirs.is_empty() {
         return Ok(NodeView::default());
     }
-    let catalog = Catalog::scan(job, &dirs)?;
+    let catalog = Catalog::scan_trusting(job, &dirs, &places.trust)?;
     Ok(NodeView {
         newest: catalog.commits().first().map(candidate_of),
         claims: catalog
@@ -233,7 +237,7 @@ pub struct RankView {
     rank: u32,
     copies: Vec<Copy>,
     notes: Vec<String>,
-    secret: Option<Arc<Secret>>,
+    trust: Arc<Trust>,
 }
 
 struct Copy {
@@ -242,18 +246,19 @@ struct Copy {
     /// Directories in which there may be more copies at this level, should this one be damaged.
     more: Vec<Arc<dyn Dir>>,
     record: CommitRecord,
+    proof: Proof,
 }
 
 impl Copy {
     /// The next copy at the same level.
-    fn next(&self, rank: u32, secret: Option<&Arc<Secret>>) -> Result<Option<Copy>> {
+    fn next(&self, rank: u32, trust: &Arc<Trust>) -> Result<Option<Copy>> {
         let Some((_, rest)) = self.more.split_first() else {
             return Ok(None);
         };
-        let Some(mut copy) = copy_in(rest, self.record.clone(), rank, self.level)? else {
+        let Some(mut copy) = copy_in(rest, (self.record.clone(), self.proof), rank, self.level)? else {
             return Ok(None);
         };
-        copy.own.unlock(secret)?;
+        copy.own.unlock(trust, copy.proof)?;
         Ok(Some(copy))
     }
 }
@@ -310,17 +315,17 @@ impl RankView {
             rank,
             copies,
             notes,
-            secret: None,
+            trust: Trust::nobody(),
         })
     }
 
-    /// Takes the user's key; see [`Reader::unlock`].
+    /// Takes the user's keys; see [`Reader::unlock`].
     ///
     /// # Errors
-    /// Invalid where a key is needed and there is none, or the wrong one.
-    pub fn unlock(&mut self, secret: Option<&Arc<Secret>>) -> Result<()> {
-        self.secret = secret.cloned();
-        (self.copies.iter_mut()).try_for_each(|copy| copy.own.unlock(secret))
+    /// As [`Reader::unlock`].
+    pub fn unlock(&mut self, trust: &Arc<Trust>) -> Result<()> {
+        self.trust = Arc::clone(trust);
+        (self.copies.iter_mut()).try_for_each(|copy| copy.own.unlock(trust, copy.proof))
     }
 
     /// What was skipped or repaired so far.
@@ -334,9 +339,10 @@ impl RankView {
 
     /// The commit record at the level of the node's own directory, if that is where the rank's part is.
     #[must_use]
-    pub fn node_record(&self) -> Option<&CommitRecord> {
+    pub fn node_record(&self) -> Option<(&CommitRecord, Proof)> {
         let of_node = |copy: &&Copy| copy.level != Level::Global;
-        self.copies.iter().find(of_node).map(|copy| &copy.record)
+        let copy = self.copies.iter().find(of_node)?;
+        Some((&copy.record, copy.proof))
     }
 
     /// The node that this rank's part is read from, if that is another one.
@@ -422,7 +428,7 @@ impl RankView {
                     }
                 }
                 // The same container in another place; the other regions are read from there too.
-                match copy.next(self.rank, self.secret.as_ref()) {
+                match copy.next(self.rank, &self.trust) {
                     Ok(Some(next)) => self.copies[at] = next,
                     Ok(None) => break,
                     Err(error) => {
@@ -497,7 +503,7 @@ fn open_copy(
     level: Level,
 ) -> Result<Option<Copy>> {
     let dirs = places.to_read(level);
-    let Some(record) = read_record(&dirs, candidate, level)? else {
+    let Some((record, proof)) = read_record(&dirs, candidate, level, &places.trust)? else {
         return Ok(None);
     };
     if record.world_size != world_size && !off(Switch::RankCount) {
@@ -507,7 +513,7 @@ fn open_copy(
         ))
         .next(format!("restart with {} ranks", record.world_size)));
     }
-    match copy_in(&dirs, record, rank, level)? {
+    match copy_in(&dirs, (record, proof), rank, level)? {
         Some(copy) => Ok(Some(copy)),
         None => Err(Error::internal("no directory to read from")),
     }
@@ -516,7 +522,7 @@ fn open_copy(
 /// The copy of the rank's container in the first of these directories that has a good one.
 fn copy_in(
     dirs: &[Arc<dyn Dir>],
-    record: CommitRecord,
+    (record, proof): (CommitRecord, Proof),
     rank: u32,
     level: Level,
 ) -> Result<Option<Copy>> {
@@ -534,6 +540,7 @@ fn copy_in(
         own,
         more,
         record,
+        proof,
     }))
 }
 
@@ -541,18 +548,19 @@ fn read_record(
     dirs: &[Arc<dyn Dir>],
     candidate: Candidate,
     level: Level,
-) -> Result<Option<CommitRecord>> {
+    trust: &Trust,
+) -> Result<Option<(CommitRecord, Proof)>> {
     let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
     let mut damage = None;
     for dir in dirs {
         let record = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES)
-            .and_then(|bytes| CommitRecord::decode(&bytes))
-            .and_then(|record| {
+            .and_then(|bytes| Ok((trust.check(&bytes)?, CommitRecord::decode(&bytes)?)))
+            .and_then(|(proof, record)| {
                 if record.step == candidate.step
                     && record.epoch == candidate.epoch
                     && record.level == level
                 {
-                    Ok(record)
+                    Ok((record, proof))
                 } else {
                     Err(Error::corrupt(format!(
                         "the record says step {} of epoch {} at level {}",
@@ -561,7 +569,7 @@ fn read_record(
                 }
             });
         match record {
-            Ok(record) => return Ok(Some(record)),
+            Ok(found) => return Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 damage.get_or_insert(error.at(format!("{}/{name}", dir.path().display())));

@@ -25,8 +25,9 @@ use orcheck_format::{
     BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord,
     Result, TRAILER_BYTES,
 };
-use orcheck_io::{Dir, File, Secret};
+use orcheck_io::{Dir, File};
 
+use crate::trust::{Proof, Trust};
 use crate::reader::{
     PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
     walk,
@@ -126,7 +127,8 @@ pub fn verify_commit(
     commit: &CommitRecord,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verdict> {
-    verify_commit_with(places, commit, None, progress)
+    let nobody = (&Trust::nobody(), Proof::Unchecked);
+    verify_commit_with(places, commit, nobody, progress)
 }
 
 /// Reads and proves everything of a checkpoint; of an encrypted one without its key what is stored, not what it
@@ -138,7 +140,7 @@ pub fn verify_commit(
 pub fn verify_commit_with(
     places: &[Arc<dyn Dir>],
     commit: &CommitRecord,
-    secret: Option<&Arc<Secret>>,
+    (trust, proof): (&Arc<Trust>, Proof),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verdict> {
     if places.is_empty() {
@@ -171,8 +173,8 @@ pub fn verify_commit_with(
                 Err(error) => check.find(&error, true, None, None),
                 Ok(None) => {}
                 Ok(Some(mut reader)) => {
-                    if secret.is_some() {
-                        reader.unlock(secret)?;
+                    if trust.has_key() {
+                        reader.unlock(trust, proof)?;
                     }
                     let stripes = reader.stripe_bytes();
                     total += stripes;

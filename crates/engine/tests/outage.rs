@@ -6,6 +6,7 @@
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::epoch::{Claimant, claim};
 use orcheck_engine::ledger::Ledger;
+use orcheck_engine::trust::Trust;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_format::{
     Claim, CommitRecord, ContainerHeader, ContainerRef, Epoch, Features, FileName, JobName, Level,
@@ -184,6 +185,7 @@ fn a_claim_is_whole_or_absent_and_stays() {
         |_| (),
         |dir, told| {
             let claimant = Claimant {
+                trust: Trust::nobody(),
                 job: JobName::new("job").unwrap(),
                 run: EPOCH.run,
                 host: "host".into(),

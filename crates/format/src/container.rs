@@ -72,9 +72,12 @@ impl Features {
     /// Incompatible bit 3: extents are encrypted, and the header says with which key.
     pub const ENCRYPTED: u64 = 1 << 3;
 
+    /// Incompatible bit 4: the header has a MAC, and so have the records that name the container.
+    pub const SEALED: u64 = 1 << 4;
+
     /// Incompatible bits that this version knows.
     pub const KNOWN_INCOMPAT: u64 =
-        Self::STRIPED | Self::REFERENCES | Self::ENCODED | Self::ENCRYPTED;
+        Self::STRIPED | Self::REFERENCES | Self::ENCODED | Self::ENCRYPTED | Self::SEALED;
 
     /// The features of a striped container.
     pub const fn striped() -> Self {
@@ -149,7 +152,12 @@ pub struct Encryption {
     pub salt: [u8; 32],
     /// Derived from the same two, to recognise a wrong key by.
     pub key_check: [u8; 16],
+    /// With [`Features::SEALED`]: MAC of [`ContainerHeader::covered`].
+    pub mac: Option<[u8; 32]>,
 }
+
+/// What the MAC of a header covers.
+const COVERED_BYTES: usize = ENCRYPTION_AT + 48;
 
 impl ContainerHeader {
     /// The block.
@@ -172,12 +180,27 @@ impl ContainerHeader {
             .u32(self.alignment_bytes)
             .u32(0)
             .bytes(job);
-        if let Some(Encryption { salt, key_check }) = &self.encryption {
+        if let Some(Encryption {
+            salt,
+            key_check,
+            mac,
+        }) = &self.encryption
+        {
             block[ENCRYPTION_AT..ENCRYPTION_AT + 32].copy_from_slice(salt);
-            block[ENCRYPTION_AT + 32..ENCRYPTION_AT + 48].copy_from_slice(key_check);
+            block[ENCRYPTION_AT + 32..COVERED_BYTES].copy_from_slice(key_check);
+            if let Some(mac) = mac {
+                block[COVERED_BYTES..COVERED_BYTES + 32].copy_from_slice(mac);
+            }
         }
         seal(&mut block);
         block
+    }
+
+    /// What the MAC of a sealed header covers: every field before it.
+    pub fn covered(&self) -> [u8; COVERED_BYTES] {
+        let mut covered = [0; COVERED_BYTES];
+        covered.copy_from_slice(&self.encode()[..COVERED_BYTES]);
+        covered
     }
 
     /// Reads the first [`BLOCK_BYTES`] of `bytes`. Fails with Corrupt, or Unsupported for an
@@ -224,9 +247,16 @@ impl ContainerHeader {
             .and_then(JobName::new)
             .map_err(|error| Error::corrupt(format!("{what}, byte 96: {error}")))?;
         get.at = ENCRYPTION_AT;
-        let encryption = (features.incompat & Features::ENCRYPTED != 0).then(|| Encryption {
+        let has = |feature| features.incompat & feature != 0;
+        if has(Features::SEALED) && !has(Features::ENCRYPTED) {
+            return Err(Error::corrupt(format!(
+                "{what}, byte 24: a seal without encryption"
+            )));
+        }
+        let encryption = has(Features::ENCRYPTED).then(|| Encryption {
             salt: get.array(),
             key_check: get.array(),
+            mac: has(Features::SEALED).then(|| get.array()),
         });
         Ok(ContainerHeader {
             features,

@@ -30,6 +30,7 @@ pub mod members;
 pub mod names;
 pub mod record;
 pub mod sabotage;
+pub mod seal;
 pub mod store;
 pub mod wire;
 

@@ -9,7 +9,7 @@
 //!
 //! Faults survived: a torn, truncated, extended or flipped record is Corrupt, never half-read.
 //!
-//! Not here: when a record is written and what makes it valid against others (the engine).
+//! Not here: its seal (`seal.rs`); when a record is written and what makes it valid against others (the engine).
 
 use crate::cbor::{Reader, Writer};
 use crate::container::{Features, Get, Put, check_crc, check_magic, exactly};
@@ -19,6 +19,7 @@ use crate::ids::{Epoch, JobName, Level};
 use crate::manifest::{MAX_METADATA_BYTES, MAX_NAME_BYTES};
 use crate::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::sabotage::{Switch, off};
+use crate::seal::{SEAL_BYTES, SEALED};
 use std::collections::BTreeSet;
 
 /// Most nodes of a job: a hundred times the largest machines.
@@ -38,8 +39,8 @@ pub const MAX_HOLDERS: usize = 255;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
 pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
 
-const ENVELOPE_HEAD_BYTES: usize = 40;
-const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
+pub(crate) const ENVELOPE_HEAD_BYTES: usize = 40;
+pub(crate) const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
 const ENVELOPE_VERSION: u16 = 1;
 /// Incompatible feature of small records: a commit record refers to older checkpoints. A version
 /// that does not know it must neither restart from the checkpoint nor let go of older ones.
@@ -562,7 +563,12 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
         ro_compat: get.u64(),
         incompat: get.u64(),
     };
-    let expected_bytes = ENVELOPE_BYTES + len_bytes;
+    let seal_bytes = if features.incompat & SEALED == 0 {
+        0
+    } else {
+        SEAL_BYTES
+    };
+    let expected_bytes = ENVELOPE_BYTES + len_bytes + seal_bytes;
     if len_bytes > MAX_METADATA_BYTES
         || (bytes.len() != expected_bytes
             && !(off(Switch::EnvelopeLength) && bytes.len() > expected_bytes))
@@ -573,7 +579,8 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
             bytes.len()
         )));
     }
-    let crc_at = ENVELOPE_HEAD_BYTES + len_bytes;
+    let body_end = ENVELOPE_HEAD_BYTES + len_bytes;
+    let crc_at = body_end + seal_bytes;
     let stored = Get { bytes, at: crc_at }.u64();
     if !off(Switch::CrcEnvelope) {
         check_crc(what, crc_at, stored, crc64(&bytes[..crc_at]))?;
@@ -590,9 +597,9 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
         ))
         .next("read it with the version that wrote it, or a newer one"));
     }
-    let known = if kind == KIND_COMMIT { REFERS } else { 0 };
+    let known = SEALED | if kind == KIND_COMMIT { REFERS } else { 0 };
     features
         .check_known(known)
         .map_err(|error| error.at(what))?;
-    Ok((&bytes[ENVELOPE_HEAD_BYTES..crc_at], features.incompat))
+    Ok((&bytes[ENVELOPE_HEAD_BYTES..body_end], features.incompat))
 }

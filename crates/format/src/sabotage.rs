@@ -227,6 +227,13 @@ switches! {
     Nonce = "nonce", "that no two extents are encrypted with one nonce", "orcheck-engine lib belongs_to_one_place";
     Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
+    RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
+    HeaderMac = "header-mac", "the MAC over the header of an encrypted container", "orcheck-engine lib header_that_was_changed";
+    UnsealedRefused = "unsealed-refused", "that a record without a seal is refused where encryption is configured", "orcheck-engine forgery every_forgery";
+    PlainRefused = "plain-refused", "that a container that is not encrypted is refused where encryption is configured", "orcheck-engine forgery accepting_one_form";
+    V1Refused = "v1-refused", "that encryption in the form of 0.1.0 is refused where encryption is configured", "orcheck-engine forgery accepting_one_form";
+    PlainExtent = "plain-extent", "that an encrypted container holds encrypted extents only", "orcheck-engine forgery accepting_one_form";
+    SealedTogether = "sealed-together", "that sealed containers belong to sealed records, and no others", "orcheck-engine forgery accepting_one_form";
     SameKey = "same-key", "that all ranks were given the same key", "orcheck-client session different_keys";
     KeyOwner = "key-owner", "that a key which others can read is refused", "orcheck-cli cli the_key_opens";
     KeyHidden = "key-hidden", "that a key is not printed", "orcheck-io lib nothing_shows";

@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
+use orcheck_engine::trust::Proof;
 use orcheck_format::FileName;
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::LsArgs;
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{
     Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text,
 };
@@ -33,11 +34,13 @@ struct Row {
     size_bytes: u64,
     created_unix_ms: Option<u64>,
     copies: usize,
+    authenticated: bool,
 }
 
 /// Lists the checkpoints.
 pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
-    let job = Job::open(&args.place)?;
+    let trust = trust(&args.unlock)?;
+    let job = Job::open_trusting(&args.place, &trust)?;
     let mut rows: Vec<Row> = Vec::new();
     for commit in job.catalog.commits() {
         let missing = job.missing(commit);
@@ -46,7 +49,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         } else {
             "restartable"
         };
-        let why = missing.or_else(|| needed_by(&job, commit));
+        let why = missing.or_else(|| unproven(commit)).or_else(|| needed_by(&job, commit));
         rows.push(committed(&job, commit, state, why));
     }
     for commit in job.catalog.fenced() {
@@ -110,7 +113,13 @@ fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String
             + stripes,
         created_unix_ms: Some(record.created_unix_ms),
         copies: commit.copies.len(),
+        authenticated: commit.proof == Proof::Sealed,
     }
+}
+
+/// What to say of a checkpoint whose seal nobody checked.
+fn unproven(commit: &Commit) -> Option<String> {
+    (commit.proof == Proof::Unchecked).then(|| "not authenticated: no key given".to_owned())
 }
 
 /// The newest checkpoint that refers to this one, which is therefore kept longer than the keep rule says.
@@ -218,6 +227,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
             size_bytes: 0,
             created_unix_ms: None,
             copies: 0,
+            authenticated: false,
         });
         row.containers += usize::from(!is_stripe);
         row.size_bytes += entry.len_bytes;
@@ -245,6 +255,7 @@ impl Row {
             "created_unix_ms": self.created_unix_ms,
             "age_ms": self.age_ms(now),
             "record_copies": self.copies,
+            "authenticated": self.authenticated,
         })
     }
 }

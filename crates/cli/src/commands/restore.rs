@@ -17,26 +17,26 @@ use std::sync::Arc;
 
 use orcheck_engine::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
-use orcheck_io::{Create, Dir, Secret};
+use orcheck_engine::trust::Trust;
+use orcheck_io::{Create, Dir};
 use serde_json::{Value, json};
 
 use crate::args::RestoreArgs;
 use crate::commands::{show, verify};
 use crate::exit;
-use crate::job::{Job, parent_and_name, secret};
+use crate::job::{Job, parent_and_name, trust};
 use crate::output::{Failure, Outcome, count, progress_bar, size};
 use crate::stop;
 
 /// Restores one region or all.
 pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
     stop::install()?;
-    let job = Job::open(&args.place)?;
+    let trust = &trust(&args.unlock)?;
+    let job = Job::open_trusting(&args.place, trust)?;
     let commit = job.pick(&args.which)?;
-    let secret = secret(&args.unlock)?;
-    let secret = secret.as_ref();
     let restored = match (&args.region, args.rank) {
-        (Some(region), Some(rank)) => one(args, &job, rank, region, secret, json_wanted),
-        _ => all(args, &job, secret, json_wanted),
+        (Some(region), Some(rank)) => one(args, &job, rank, region, trust, json_wanted),
+        _ => all(args, &job, trust, json_wanted),
     };
     restored.map_err(|failure| {
         if let Some(code) = stop::requested() {
@@ -55,7 +55,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
         if failure.code != exit::CORRUPT {
             return failure;
         }
-        match verify::older_good(&job, commit, secret, !json_wanted) {
+        match verify::older_good(&job, commit, trust, !json_wanted) {
             Ok(Some(older)) => Failure::with(
                 exit::CORRUPT_OLDER_GOOD,
                 failure.error.next(format!(
@@ -73,13 +73,13 @@ fn one(
     job: &Job,
     rank: u32,
     name: &str,
-    secret: Option<&Arc<Secret>>,
+    trust: &Arc<Trust>,
     json_wanted: bool,
 ) -> std::result::Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     let mut reader = Reader::open(&job.places_of(commit), record, holder_of(record, rank)?)?;
-    reader.unlock(secret)?;
+    reader.unlock(trust, commit.proof)?;
     let region = reader.region(rank, name).ok_or_else(|| {
         let names: Vec<&str> = reader
             .manifest()
@@ -151,7 +151,7 @@ fn one(
 fn all(
     args: &RestoreArgs,
     job: &Job,
-    secret: Option<&Arc<Secret>>,
+    trust: &Arc<Trust>,
     json_wanted: bool,
 ) -> std::result::Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
@@ -180,7 +180,7 @@ fn all(
         let reader = match Reader::open(&places, record, container) {
             Ok(mut reader) => {
                 // Without the key there is nothing to go on for.
-                reader.unlock(secret)?;
+                reader.unlock(trust, commit.proof)?;
                 reader
             }
             Err(error) => {

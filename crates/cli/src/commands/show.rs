@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 
 use crate::args::ShowArgs;
 use crate::exit;
-use crate::job::{Job, secret};
+use crate::job::{Job, trust};
 use crate::output::{
     Failure, Outcome, Tone, cell, count, plain, right, shape, size, table, table_text,
 };
 
 /// Shows the checkpoint.
 pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
-    let job = Job::open(&args.place)?;
+    let trust = trust(&args.unlock)?;
+    let job = Job::open_trusting(&args.place, &trust)?;
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     for &rank in &args.ranks {
@@ -50,7 +51,6 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         "flags",
     ]);
     let places = job.places_of(commit);
-    let secret = secret(&args.unlock)?;
     let mut failed = 0u64;
     for container in &record.containers {
         let held: u64 = container
@@ -68,8 +68,8 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             .cloned()
             .unwrap_or_default();
         let mut opened = Reader::open(&places, record, container);
-        if let (Ok(reader), Some(_)) = (&mut opened, &secret) {
-            reader.unlock(secret.as_ref())?;
+        if let (Ok(reader), true) = (&mut opened, trust.has_key()) {
+            reader.unlock(&trust, commit.proof)?;
         }
         let error = opened.as_ref().err().map(|error| error.to_string());
         container_table.add_row([

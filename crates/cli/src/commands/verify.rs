@@ -4,18 +4,18 @@
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. A damaged commit record whose other copies are good is
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
-//! said.
+//! said: it is not authenticated, whatever its checksums say.
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::verify::{Verdict, verify_commit_with};
 use orcheck_format::{CommitRecord, ErrorKind};
-use orcheck_io::Secret;
+use orcheck_engine::trust::{Proof, Trust};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::args::{VerifyArgs, Which};
 use crate::exit;
-use crate::job::{Job, secret};
+use crate::job::{Job, trust};
 use crate::output::{
     Failure, Outcome, Tone, cell, count, plain, progress_bar, right, size, table, table_text,
 };
@@ -26,9 +26,14 @@ struct Checked<'a> {
 }
 
 impl Checked<'_> {
+    /// Whether nothing in it is encrypted, or all of it was proven with the key.
+    fn is_proven(&self) -> bool {
+        self.commit.proof != Proof::Unchecked && self.verdict.locked_bytes() == 0
+    }
+
     fn state(&self) -> (&'static str, Tone) {
-        if self.verdict.is_good() && self.verdict.locked_bytes() > 0 {
-            ("stored whole", Tone::Good)
+        if self.verdict.is_good() && !self.is_proven() {
+            ("stored whole, not authenticated", Tone::Note)
         } else if self.verdict.is_good() {
             ("good", Tone::Good)
         } else if self.verdict.is_restorable() {
@@ -41,9 +46,8 @@ impl Checked<'_> {
 
 /// Verifies one checkpoint or all.
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
-    let job = Job::open(&args.place)?;
-    let secret = secret(&args.unlock)?;
-    let secret = secret.as_ref();
+    let trust = &trust(&args.unlock)?;
+    let job = Job::open_trusting(&args.place, trust)?;
     let commits: Vec<&Commit> = if args.all {
         job.pick(&Which {
             step: None,
@@ -57,7 +61,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     for commit in commits {
         checked.push(Checked {
             commit,
-            verdict: verify_one(&job, commit, secret, show_progress)?,
+            verdict: verify_one(&job, commit, trust, show_progress)?,
         });
     }
     let first_restorable = checked[0].verdict.is_restorable();
@@ -67,7 +71,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
             .iter()
             .find(|one| one.verdict.is_restorable())
             .map(|one| &one.commit.record),
-        (false, false) => older_good(&job, checked[0].commit, secret, show_progress)?,
+        (false, false) => older_good(&job, checked[0].commit, trust, show_progress)?,
     };
     let damaged_record = job
         .catalog
@@ -84,8 +88,8 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let locked_bytes: u64 = checked.iter().map(|one| one.verdict.locked_bytes()).sum();
     if locked_bytes > 0 {
         warnings.push(format!(
-            "{} are encrypted and no key was given: checked is that they are stored as they were written; give \
-             --encrypt-key to check what they hold",
+            "{} are encrypted and no key was given: not authenticated; checked is only that they are stored as whoever \
+             wrote them meant it. Give --encrypt-key to check who wrote them and what they hold",
             size(locked_bytes)
         ));
     }
@@ -121,7 +125,7 @@ fn first_code(verdict: &Verdict) -> u8 {
 fn verify_one(
     job: &Job,
     commit: &Commit,
-    secret: Option<&Arc<Secret>>,
+    trust: &Arc<Trust>,
     show_progress: bool,
 ) -> Result<Verdict, Failure> {
     let bar = progress_bar(show_progress);
@@ -129,7 +133,7 @@ fn verify_one(
     let verdict = verify_commit_with(
         &job.places_of(commit),
         &commit.record,
-        secret,
+        (trust, commit.proof),
         &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -144,7 +148,7 @@ fn verify_one(
 pub fn older_good<'a>(
     job: &'a Job,
     than: &Commit,
-    secret: Option<&Arc<Secret>>,
+    trust: &Arc<Trust>,
     show_progress: bool,
 ) -> Result<Option<&'a CommitRecord>, Failure> {
     let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
@@ -154,7 +158,7 @@ pub fn older_good<'a>(
         .iter()
         .filter(|commit| key(commit) <= key(than) && commit.record != than.record);
     for commit in others {
-        if verify_one(job, commit, secret, show_progress)?.is_restorable() {
+        if verify_one(job, commit, trust, show_progress)?.is_restorable() {
             return Ok(Some(&commit.record));
         }
     }
@@ -168,6 +172,7 @@ fn document(one: &Checked<'_>) -> Value {
         "epoch": record.epoch.to_string(),
         "level": record.level.to_string(),
         "good": one.verdict.is_good(),
+        "authenticated": one.commit.proof == Proof::Sealed,
         "restorable": one.verdict.is_restorable(),
         "checked_bytes": one.verdict.checked_bytes(),
         "locked_bytes": one.verdict.locked_bytes(),

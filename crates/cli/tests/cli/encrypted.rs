@@ -6,6 +6,7 @@ use std::sync::Arc;
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
 use orcheck_engine::ledger::Ledger;
+use orcheck_engine::trust::{Accept, Trust};
 use orcheck_format::encoding::Compression;
 use orcheck_format::{
     BLOCK_BYTES, CommitRecord, ContainerHeader, Dtype, Extent, Features, Level, RankRecord,
@@ -47,8 +48,7 @@ fn write(site: &Site) -> std::path::PathBuf {
         created_unix_ms: 1,
         encryption: None,
     };
-    let (encryption, key) = ContainerKey::create(&secret, &header).unwrap();
-    header.encryption = Some(encryption);
+    let key = ContainerKey::create(&secret, &mut header).unwrap();
     let target = Target {
         dir: open_dir(&dir, Steps::none()).unwrap(),
         server: 0,
@@ -111,8 +111,9 @@ fn write(site: &Site) -> std::path::PathBuf {
     let recipe = Recipe {
         compression: Compression::Zstd,
         level: 1,
-        secret: Some(secret),
+        secret: Some(Arc::clone(&secret)),
     };
+    let written = secret;
     let mut encoder = Encoder::new(&recipe).unwrap();
     let body = encoder.encode(&pool, 0, &piece).unwrap();
     assert!(writer.append_piece(&pool, 0, &piece, &body).unwrap());
@@ -142,7 +143,8 @@ fn write(site: &Site) -> std::path::PathBuf {
         created_unix_ms: 2,
     };
     let name = orcheck_engine::commit::name_of(5, epoch(1), Level::Global);
-    std::fs::write(dir.join(name), record.encode()).unwrap();
+    let trust = Trust::new(&[written], true, Accept::default()).unwrap();
+    std::fs::write(dir.join(name), trust.seal(record.encode()).unwrap()).unwrap();
     path
 }
 
@@ -168,7 +170,7 @@ fn the_key_opens_it_and_nothing_else_does() {
     ];
 
     let mut said = String::new();
-    for (key, part) in [(None, "no key was given"), (Some(&wrong), "not the one")] {
+    for (key, part) in [(None, "no key was given"), (Some(&wrong), "sealed with another key")] {
         let mut arguments = restore.to_vec();
         arguments.extend(key.iter().flat_map(|key| ["--encrypt-key", key.as_str()]));
         let answer = site.ask(&arguments);

@@ -6,6 +6,7 @@ use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::places::Places;
+use orcheck_engine::trust::{Accept, Trust};
 use orcheck_engine::restore::{Candidate, RankView, candidates};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{JobName, Level};
@@ -236,8 +237,12 @@ impl Workload {
         Some(path)
     }
 
-    pub fn secret(&self) -> Option<Arc<Secret>> {
-        self.is_encrypted().then(|| Arc::new(Secret::new(KEY)))
+    pub fn trust(&self) -> Arc<Trust> {
+        let secrets: Vec<Arc<Secret>> = (self.is_encrypted().then(|| Secret::new(KEY)))
+            .into_iter()
+            .map(Arc::new)
+            .collect();
+        Trust::new(&secrets, self.is_encrypted(), Accept::default()).unwrap()
     }
 
     /// The level of what lies in the directories of the nodes.
@@ -311,7 +316,12 @@ impl Workload {
             false,
         )?;
         let losses = self.losses;
-        Ok(Places { losses, ..places })
+        let trust = self.trust();
+        Ok(Places {
+            losses,
+            trust,
+            ..places
+        })
     }
 
     /// The newest state that all ranks can read, through the engine alone and without claiming anything.
@@ -349,7 +359,7 @@ impl Workload {
             .map(|rank| {
                 let place = &places[self.node_of(rank) as usize];
                 let mut view = RankView::open(place, candidate, rank, self.ranks)?;
-                view.unlock(self.secret().as_ref())?;
+                view.unlock(&self.trust())?;
                 Ok(view)
             })
             .collect::<orcheck_format::Result<_>>()

@@ -107,15 +107,17 @@ fn one(
     places: &[Arc<dyn Dir>],
     own_node: Option<&PathBuf>,
 ) -> Result<(Vec<String>, Kinds)> {
-    let mut record = CommitRecord::decode(&read_small(dir, name, LIMIT_BYTES)?)?;
+    let bytes = read_small(dir, name, LIMIT_BYTES)?;
+    let trust = workload.trust();
+    let proof = trust.check(&bytes)?;
+    let mut record = CommitRecord::decode(&bytes)?;
     if let Some(path) = own_node {
         let own = |node: u32| path.ends_with(format!("n{node}"));
         // Replicas of others lie here as whole as its own containers.
         let held = |container: &ContainerRef| container.holders.iter().any(|&holder| own(holder));
         (record.containers).retain(|container| own(container.node) || held(container));
     }
-    let secret = workload.secret();
-    let verdict = verify_commit_with(places, &record, secret.as_ref(), &mut |_, _| {})?;
+    let verdict = verify_commit_with(places, &record, (&trust, proof), &mut |_, _| {})?;
     let mut broken: Vec<String> = verdict.findings().map(|f| f.message.clone()).collect();
     let mut kinds = Kinds::default();
     let there: Vec<String> = places.iter().flat_map(|dir| names(dir.as_ref())).collect();

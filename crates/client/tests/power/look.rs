@@ -50,6 +50,7 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
             .map(|i| PathBuf::from(format!("/ost{i}")))
             .collect(),
         notes: Vec::new(),
+        trust: workload.trust(),
     }
 }
 

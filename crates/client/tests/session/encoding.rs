@@ -5,12 +5,13 @@ use orcheck_client::{Codec, Collective, Environment, Options, Session};
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::places::Places;
 use orcheck_engine::reader::Reader;
+use orcheck_engine::trust::{Accept, Proof, Trust};
 use orcheck_engine::verify::{verify_commit, verify_commit_with};
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Dtype, JobName, Level};
 use orcheck_io::memory::Span;
-use orcheck_io::secret::{Secret, SecretSource};
+use orcheck_io::secret::SecretSource;
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
 use std::os::unix::fs::PermissionsExt;
@@ -31,8 +32,9 @@ fn key_file(root: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-fn secret(path: &Path) -> Arc<Secret> {
-    Arc::new(SecretSource::File(path.to_owned()).read().unwrap())
+fn trust(path: &Path) -> Arc<Trust> {
+    let secret = SecretSource::File(path.to_owned()).read().unwrap();
+    Trust::new(&[Arc::new(secret)], false, Accept::default()).unwrap()
 }
 
 /// Smooth numbers: they shrink.
@@ -162,12 +164,14 @@ fn resume(job: &Job, step: u64) {
     });
 }
 
-fn encodings_of(root: &Path, job: &Job, secret: Option<&Arc<Secret>>) -> Vec<Encoding> {
+fn encodings_of(root: &Path, job: &Job, trust: &Arc<Trust>) -> Vec<Encoding> {
     let mut found = Vec::new();
     for place in places(root, job) {
-        let catalog = Catalog::scan(&JobName::new("job").unwrap(), &place).unwrap();
+        let name = JobName::new("job").unwrap();
+        let catalog = Catalog::scan_trusting(&name, &place, trust).unwrap();
         for commit in catalog.commits() {
-            let verdict = verify_commit_with(&place, &commit.record, secret, &mut |_, _| {});
+            let proven = (trust, commit.proof);
+            let verdict = verify_commit_with(&place, &commit.record, proven, &mut |_, _| {});
             let verdict = verdict.unwrap();
             assert!(verdict.is_good(), "{:?}", verdict.findings().next());
             assert_eq!(verdict.locked_bytes(), 0);
@@ -246,7 +250,7 @@ fn every_encoding_brings_every_region_back_at_every_level() {
                     "{stored} of {flushed}"
                 );
             }
-            let found = encodings_of(root, &job, Some(&secret(&key)));
+            let found = encodings_of(root, &job, &trust(&key));
             assert!(found.iter().all(|encoding| encoding.encrypted == encrypted));
             // Noise is stored as it is, fields are not.
             assert!(
@@ -294,7 +298,7 @@ fn a_large_chunk_is_cut_into_pieces_that_can_be_decoded() {
         assert!(large == state(1));
         session.close(LONG).unwrap();
     });
-    encodings_of(scratch.path(), &job, None);
+    encodings_of(scratch.path(), &job, &Trust::nobody());
 }
 
 /// A region lent from the pool is encoded from where it lies.
@@ -380,7 +384,7 @@ fn unchanged_encoded_pieces_are_referred_to() {
             referred.iter().all(|&bytes| bytes >= 250_000),
             "{referred:?}"
         );
-        encodings_of(root, &job, Some(&secret(&key)));
+        encodings_of(root, &job, &trust(&key));
         job.run(|session, rank| {
             let mut session = session.unwrap();
             assert_eq!(session.find().unwrap(), 5);
@@ -421,7 +425,7 @@ fn without_the_right_key_nothing_is_restored_and_nothing_is_lost() {
         (plain.clone(), "encrypted and no key was given"),
         (
             with(&other),
-            "not the one this container was encrypted with",
+            "sealed with another key",
         ),
     ] {
         for error in job.run(|session, _| session.unwrap().find().unwrap_err()) {
@@ -437,12 +441,15 @@ fn without_the_right_key_nothing_is_restored_and_nothing_is_lost() {
 
     // Storage can be checked without a key.
     for place in places(root, &reading) {
-        let catalog = Catalog::scan(&JobName::new("job").unwrap(), &place).unwrap();
+        let name = JobName::new("job").unwrap();
+        let catalog = Catalog::scan(&name, &place).unwrap();
+        assert_eq!(catalog.commits()[0].proof, Proof::Unchecked);
         let record = &catalog.commits()[0].record;
         let verdict = verify_commit(&place, record, &mut |_, _| {}).unwrap();
         assert!(verdict.is_good());
         assert_eq!(verdict.locked_bytes(), verdict.checked_bytes());
-        let error = verify_commit_with(&place, record, Some(&secret(&other)), &mut |_, _| {});
+        let error = Catalog::scan_trusting(&name, &place, &trust(&other));
+        let error = error.unwrap().refused().cloned().map_or(Ok(()), Err);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
     }
 }
@@ -523,11 +530,12 @@ fn the_key_is_nowhere() {
         .with("compress = 'zstd'\nencrypt = 'aes-256-gcm'")
         .with(&format!("encrypt_key = 'file:{}'", key.display()));
     save(&job, 1..=2, Level::Global);
-    let raw = secret(&key).bytes().to_vec();
+    let secret = SecretSource::File(key.clone()).read().unwrap();
+    let raw = secret.bytes().to_vec();
     let options = Options::from_text(&job.options).unwrap();
     let mut haystacks = vec![
         format!("{options:?}").into_bytes(),
-        format!("{:?}", secret(&key)).into_bytes(),
+        format!("{secret:?}").into_bytes(),
     ];
     read_all(&root.join("ost0"), &mut haystacks);
     read_all(&root.join("local"), &mut haystacks);

@@ -4,6 +4,7 @@ use crate::material::{Material, SCALE};
 use crate::support::State;
 use crate::world::Disk;
 use orcheck_engine::places::Places;
+use orcheck_engine::trust::Trust;
 use orcheck_engine::restore::{RankView, candidates};
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
@@ -132,6 +133,7 @@ impl<'a> Left<'a> {
             read_only: Vec::new(),
             server_roots: Vec::new(),
             notes: Vec::new(),
+            trust: Trust::nobody(),
         }
     }
 }

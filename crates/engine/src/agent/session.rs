@@ -333,6 +333,7 @@ fn make_host(
         .collect();
     let mut places = Places::open(&plan.job, &node.name, root.as_ref(), &servers, steps, false)?;
     places.losses = what.losses;
+    places.trust = plan.recipe.trust()?;
     let room = match (&plan.replication, &places.node) {
         (Some(replication), Some(disk)) => {
             let (store, memory) = (replication.store, replication.budget_bytes);

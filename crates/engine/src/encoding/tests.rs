@@ -33,8 +33,7 @@ fn header() -> ContainerHeader {
 /// A header that says with which key, and that key.
 fn keyed() -> (ContainerHeader, ContainerKey) {
     let mut header = header();
-    let (encryption, key) = ContainerKey::create(&Secret::new(SECRET), &header).unwrap();
-    header.encryption = Some(encryption);
+    let key = ContainerKey::create(&Secret::new(SECRET), &mut header).unwrap();
     (header, key)
 }
 
@@ -311,17 +310,47 @@ fn an_extent_belongs_to_one_place() {
     for change in changes {
         let mut other = header.clone();
         change(&mut other);
-        let error = ContainerKey::open(&secret, &other).err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(ContainerKey::open(&secret, &other).is_err());
         let salt = other.encryption.unwrap().salt;
-        let (_, key) = derive(&secret, &salt, &other).unwrap();
+        let key = derive(&secret, &salt, &other, Form::Sealed).unwrap().key;
         refused(&extent, &key, RANK, [3; 16], 4096);
     }
     assert!(ContainerKey::open(&secret, &header).is_ok());
     let error = ContainerKey::open(&Secret::new([1; 32]), &header)
         .err()
         .unwrap();
-    assert!(error.message().contains("not the one"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("another key"), "{error}");
+}
+
+/// Every field of the header, all checksums made to fit.
+// Breaks if: the MAC of the header is not compared: a reader would be told what features to expect by anybody.
+#[test]
+fn a_header_that_was_changed_is_forged_and_the_key_is_not_to_blame() {
+    let (header, _) = keyed();
+    let secret = Secret::new(SECRET);
+    let changes: [&dyn Fn(&mut ContainerHeader); 7] = [
+        &|h| h.features.compat ^= 1,
+        &|h| h.features.incompat ^= Features::REFERENCES,
+        &|h| h.step += 1,
+        &|h| h.world_size += 1,
+        &|h| h.alignment_bytes /= 2,
+        &|h| h.created_unix_ms += 1,
+        &|h| h.node += 1,
+    ];
+    for change in changes {
+        let mut other = header.clone();
+        change(&mut other);
+        let other = ContainerHeader::decode(&other.encode()).unwrap();
+        let error = ContainerKey::open(&secret, &other).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("forged"), "{error}");
+    }
+    // Without the bit it is a header of 0.1.0, whose check of the key is another one.
+    let mut other = header.clone();
+    other.features.incompat ^= Features::SEALED;
+    let other = ContainerHeader::decode(&other.encode()).unwrap();
+    assert!(ContainerKey::open(&secret, &other).is_err());
 }
 
 // Breaks if: salts are reused; two containers would then share key and nonces.

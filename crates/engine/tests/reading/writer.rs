@@ -2,6 +2,7 @@
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::commit::{make_visible, name_of};
+use orcheck_engine::trust::Trust;
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
@@ -179,7 +180,7 @@ fn a_superseded_run_leaves_no_commit_record_behind() {
     let name = name_of(record.step, record.epoch, record.level);
     std::fs::remove_file(dirs[0].join(&name)).unwrap();
     claim(&dirs[0], epoch(8), None);
-    let (_, error) = make_visible(&open_places(&dirs), &record).unwrap_err();
+    let (_, error) = make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced);
     assert!(!dirs[0].join(&name).exists(), "{name} was written");
 }
@@ -380,7 +381,7 @@ fn a_commit_record_goes_into_every_directory() {
     for path in &paths {
         std::fs::remove_file(path).unwrap();
     }
-    make_visible(&open_places(&dirs), &record).unwrap();
+    make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap();
     assert!(paths.iter().all(|path| path.exists()));
 }
 
@@ -393,7 +394,7 @@ fn a_record_that_readers_would_refuse_is_not_written() {
     let mut record = write(&dirs, &spec).record;
     std::fs::remove_file(dirs[0].join(spec.commit_name())).unwrap();
     record.world_size += 1;
-    let (_, error) = make_visible(&open_places(&dirs), &record).unwrap_err();
+    let (_, error) = make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(!dirs[0].join(spec.commit_name()).exists());
 }

@@ -20,6 +20,11 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
             |b| ContainerHeader::decode(b).map(|v| v.encode().to_vec()),
         ),
         (
+            "sealed header",
+            samples::sealed_header().encode().to_vec(),
+            |b| ContainerHeader::decode(b).map(|v| v.encode().to_vec()),
+        ),
+        (
             "rank header",
             samples::rank_header().encode().to_vec(),
             |b| RankHeader::decode(b).map(|v| v.encode().to_vec()),
@@ -47,6 +52,11 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("choice", samples::choice().encode(), |b| {
             Choice::decode(b).map(|v| v.encode())
         }),
+        (
+            "sealed claim",
+            samples::sealed(&samples::claim().encode()),
+            |b| Claim::decode(b).map(|v| samples::sealed(&v.encode())),
+        ),
     ]
 }
 
@@ -86,7 +96,7 @@ fn every_truncation_is_refused() {
 // Breaks if: the length comparison in the envelope is `<` instead of `!=`.
 #[test]
 fn a_small_record_with_something_behind_it_is_refused() {
-    for (name, good, decode) in sealed().into_iter().skip(5) {
+    for (name, good, decode) in sealed().into_iter().skip(6) {
         let error = decode(&[&good[..], b"\0"].concat()).expect_err(name);
         assert!(error.message().contains("expected a file of"), "{error}");
     }
@@ -214,7 +224,7 @@ proptest! {
         which in 0usize..3,
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let (name, good, decode) = sealed().swap_remove(5 + which);
+        let (name, good, decode) = sealed().swap_remove(6 + which);
         let body = good.len() - 8;
         let mut bytes = good;
         for (at, value) in edits {

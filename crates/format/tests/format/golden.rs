@@ -48,6 +48,18 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
         ("resumed.bin", samples::resumed().encode()),
         ("members.bin", samples::members().encode()),
         ("choice.bin", samples::choice().encode()),
+        (
+            "container-header-sealed.bin",
+            samples::sealed_header().encode().to_vec(),
+        ),
+        (
+            "commit-record-sealed.bin",
+            samples::sealed(&samples::referring_record().encode()),
+        ),
+        (
+            "claim-sealed.bin",
+            samples::sealed(&samples::claim().encode()),
+        ),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -127,6 +139,23 @@ fn golden_files_decode_to_the_samples() {
         Ok(samples::members())
     );
     assert_eq!(Choice::decode(&read("choice.bin")), Ok(samples::choice()));
+    assert_eq!(
+        ContainerHeader::decode(&read("container-header-sealed.bin")),
+        Ok(samples::sealed_header())
+    );
+    let sealed = read("commit-record-sealed.bin");
+    assert_eq!(
+        CommitRecord::decode(&sealed),
+        Ok(samples::referring_record())
+    );
+    let seal = seal::seal_of(&sealed).unwrap().unwrap();
+    assert_eq!(seal.key_id[0], 0xa0);
+    assert_eq!(seal.mac[31], 0x40 + 31);
+    assert_eq!(seal.covered.len(), sealed.len() - 40);
+    assert_eq!(
+        Claim::decode(&read("claim-sealed.bin")),
+        Ok(samples::claim())
+    );
     let frame = read("frame-vote.bin");
     let header = FrameHeader::decode(&frame).unwrap();
     assert_eq!(header.seq, 0x0102_0304_0506_0708);

@@ -196,10 +196,14 @@ proptest! {
         (step, created_unix_ms) in any::<(u64, u64)>(),
         (node, writer, world_size) in any::<(u32, u32, u32)>(),
         alignment in 12u32..=20,
-        encryption in option::of(any::<([u8; 32], [u8; 16])>()),
+        encryption in option::of(any::<([u8; 32], [u8; 16], Option<[u8; 32]>)>()),
     ) {
-        let encryption = encryption.map(|(salt, key_check)| Encryption { salt, key_check });
-        let bit = if encryption.is_some() { Features::ENCRYPTED } else { 0 };
+        let encryption = encryption.map(|(salt, key_check, mac)| Encryption { salt, key_check, mac });
+        let bit = match encryption {
+            Some(Encryption { mac: Some(_), .. }) => Features::ENCRYPTED | Features::SEALED,
+            Some(_) => Features::ENCRYPTED,
+            None => 0,
+        };
         let header = ContainerHeader {
             features: Features { compat, ro_compat, incompat: u64::from(striped) | bit },
             job, step, epoch, level, node, writer, world_size,

@@ -47,9 +47,25 @@ pub fn encrypted_header() -> ContainerHeader {
         encryption: Some(Encryption {
             salt: std::array::from_fn(count(0x20)),
             key_check: std::array::from_fn(count(0x80)),
+            mac: None,
         }),
         ..header()
     }
+}
+
+pub fn sealed_header() -> ContainerHeader {
+    let mut header = encrypted_header();
+    header.features.incompat |= Features::SEALED;
+    if let Some(encryption) = &mut header.encryption {
+        encryption.mac = Some(std::array::from_fn(|i| 0xc0 + i as u8));
+    }
+    header
+}
+
+/// A record under a seal that no key makes.
+pub fn sealed(record: &[u8]) -> Vec<u8> {
+    let mac = std::array::from_fn(|i| 0x40 + i as u8);
+    seal::seal(record, std::array::from_fn(|i| 0xa0 + i as u8), |_| mac).unwrap()
 }
 
 pub fn rank_header() -> RankHeader {

@@ -1,0 +1,99 @@
+//! The seal of a small record: a keyed MAC behind its CBOR.
+//!
+//! ```text
+//! 40 bytes head, incompat bit 1 set │ CBOR │ 16 bytes: which key │ 32 bytes: MAC │ 8 bytes: CRC
+//! └────────────────── what the MAC covers ─────────────────────┘
+//! ```
+//!
+//! Invariants:
+//! 1. The head is covered, so that neither the kind of a record nor its features can be exchanged.
+//! 2. The CRC covers the seal too: damage is told from a forgery without the key.
+//! 3. A decoder reads a sealed record like any other; whether the seal is right is asked separately.
+//!
+//! Not here: keys and MACs (`engine::trust`).
+
+use crate::container::{Get, check_crc, check_magic, exactly};
+use crate::crc::crc64;
+use crate::error::{Error, Result};
+use crate::record::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC};
+
+/// Length of the MAC.
+pub const MAC_BYTES: usize = 32;
+/// Length of what says which key it is.
+pub const KEY_ID_BYTES: usize = 16;
+/// Incompatible feature of small records: there is a seal.
+pub(crate) const SEALED: u64 = 2;
+pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
+
+/// Where the incompatible features are in the head.
+const INCOMPAT_AT: usize = 32;
+
+/// A sealed record, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal<'b> {
+    /// What the MAC covers.
+    pub covered: &'b [u8],
+    /// Which key it was made with.
+    pub key_id: [u8; KEY_ID_BYTES],
+    /// The MAC.
+    pub mac: [u8; MAC_BYTES],
+}
+
+/// Puts a seal on an encoded record that has none; `mac` makes the MAC of what it is given.
+///
+/// # Errors
+/// Internal for what is no record, or is sealed already.
+pub fn seal(
+    record: &[u8],
+    key_id: [u8; KEY_ID_BYTES],
+    mac: impl FnOnce(&[u8]) -> [u8; MAC_BYTES],
+) -> Result<Vec<u8>> {
+    let body = record.len().checked_sub(8).filter(|_| {
+        record.len() >= ENVELOPE_BYTES && incompat(record) & SEALED == 0
+    });
+    let Some(body) = body else {
+        return Err(Error::internal("only a record without a seal is sealed"));
+    };
+    let mut bytes = record[..body].to_vec();
+    let features = incompat(record) | SEALED;
+    bytes[INCOMPAT_AT..ENVELOPE_HEAD_BYTES].copy_from_slice(&features.to_le_bytes());
+    bytes.extend_from_slice(&key_id);
+    let mac = mac(&bytes);
+    bytes.extend_from_slice(&mac);
+    let crc = crc64(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    Ok(bytes)
+}
+
+/// The seal of a record; `None` for one without.
+///
+/// # Errors
+/// Corrupt for what is damaged or no record.
+pub fn seal_of(record: &[u8]) -> Result<Option<Seal<'_>>> {
+    let what = "record";
+    let head = exactly(what, record, ENVELOPE_BYTES)?;
+    check_magic(what, head, &ENVELOPE_MAGIC)?;
+    let crc_at = record.len() - 8;
+    let stored = Get { bytes: record, at: crc_at }.u64();
+    check_crc(what, crc_at, stored, crc64(&record[..crc_at]))?;
+    if incompat(record) & SEALED == 0 {
+        return Ok(None);
+    }
+    let mac_at = crc_at - MAC_BYTES;
+    let mut get = Get { bytes: record, at: mac_at - KEY_ID_BYTES };
+    if get.at < ENVELOPE_HEAD_BYTES {
+        return Err(Error::corrupt(format!(
+            "{what}: {} bytes cannot hold a seal",
+            record.len()
+        )));
+    }
+    Ok(Some(Seal {
+        covered: &record[..mac_at],
+        key_id: get.array(),
+        mac: get.array(),
+    }))
+}
+
+fn incompat(record: &[u8]) -> u64 {
+    Get { bytes: record, at: INCOMPAT_AT }.u64()
+}
