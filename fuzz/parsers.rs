@@ -288,9 +288,9 @@ fn placement(bytes: &[u8]) {
 fn key() -> &'static ContainerKey {
     static KEY: OnceLock<ContainerKey> = OnceLock::new();
     KEY.get_or_init(|| {
-        let header = ContainerHeader {
+        let mut header = ContainerHeader {
             features: Features {
-                incompat: Features::ENCODED | Features::ENCRYPTED,
+                incompat: Features::ENCODED,
                 ..Features::default()
             },
             job: JobName::new("job").expect("a name"),
@@ -308,7 +308,7 @@ fn key() -> &'static ContainerKey {
             encryption: None,
         };
         let secret = Secret::new([7; 32]);
-        ContainerKey::create(&secret, &header).expect("a key").1
+        ContainerKey::create(&secret, &mut header).expect("a key")
     })
 }
 

@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_engine::trust::{Accept, Trust};
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
+use orcheck_engine::trust::{Accept, Trust};
 use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
 use orcheck_io::{Dir, SecretSource, Steps, open_dir};
 
@@ -201,7 +201,10 @@ impl Job {
         }
         if self.catalog.commits().is_empty() {
             if let Some(refused) = self.catalog.refused() {
-                let place = format!("job {} has no checkpoint that is believed", self.name.as_str());
+                let place = format!(
+                    "job {} has no checkpoint that is believed",
+                    self.name.as_str()
+                );
                 return Err(refused.clone().at(place).into());
             }
             return Err(self.nothing());

@@ -14,11 +14,11 @@ pub(crate) use raw::distance;
 use orcheck_engine::baseline::MAX_CHAIN;
 use orcheck_engine::layout::{Mode, Scheme};
 use orcheck_engine::room::ReplicaStore;
+use orcheck_engine::trust::Accept;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::environment::{env_names, env_var, read_text};
 use orcheck_io::pool::HugePages;
-use orcheck_engine::trust::Accept;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
 use raw::{
@@ -573,7 +573,10 @@ fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
         Some(OneOrMany::One(one)) => std::slice::from_ref(one),
         Some(OneOrMany::Many(many)) => many.as_slice(),
     };
-    entries.iter().map(|text| text.trim()).filter(|text| !text.is_empty())
+    entries
+        .iter()
+        .map(|text| text.trim())
+        .filter(|text| !text.is_empty())
 }
 
 /// The option whose value has the wrong form, with what was expected.

@@ -14,8 +14,10 @@
 //! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
 //!    names both, never a choice.
 //! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
-//!    that vanished between listing and reading (another process pruned it) and temporary files. Of many of one sort in
-//!    one place only the last in its listing, the newest, are told one by one; the others are counted in one note.
+//!    that vanished between listing and reading (another process pruned it), temporary files, and claims that are not
+//!    believed, which restrict nothing. Of many of one sort in one place only the last in its listing, the newest, are
+//!    told one by one; the others are counted in one note.
+//! 6. With a key, only what `trust` believes counts. The file's name of a choice counts without.
 //!
 //! Faults survived: any number of unreadable places as long as one can be read; damaged, truncated, renamed or
 //! foreign files; stale copies that reappear; a crash of any writer at any point.
@@ -96,11 +98,7 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`Catalog::scan`].
-    pub fn scan_trusting(
-        job: &JobName,
-        places: &[Arc<dyn Dir>],
-        trust: &Trust,
-    ) -> Result<Catalog> {
+    pub fn scan_trusting(job: &JobName, places: &[Arc<dyn Dir>], trust: &Trust) -> Result<Catalog> {
         let mut scan = Scan::new(job, places, trust);
         let mut first_error = None;
         let mut readable = 0usize;
@@ -418,10 +416,10 @@ impl<'a> Scan<'a> {
     }
 
     fn take_commit(&mut self, place: usize, name: &str, bytes: &[u8]) -> Result<()> {
+        let record = CommitRecord::decode(bytes)?;
         let proof = self.trust.check(bytes).inspect_err(|error| {
             self.refused.get_or_insert_with(|| error.clone());
         })?;
-        let record = CommitRecord::decode(bytes)?;
         self.check_job(&record.job)?;
         let expected = name_of(record.step, record.epoch, record.level);
         if name != expected && !off(Switch::NameInRecord) {
@@ -448,8 +446,11 @@ impl<'a> Scan<'a> {
     }
 
     fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
-        self.trust.check(bytes)?;
         let claim = Claim::decode(bytes)?;
+        // What is not believed restricts nothing, and each run with another key leaves one: nothing to tell.
+        if self.trust.check(bytes).is_err() {
+            return Ok(());
+        }
         self.check_job(&claim.job)?;
         if claim.epoch.counter != counter {
             return Err(Error::corrupt(format!(
@@ -468,11 +469,15 @@ impl<'a> Scan<'a> {
     }
 
     fn take_resumed(&mut self, counter: u64, bytes: &[u8]) -> Result<()> {
+        let resumed = Resumed::decode(bytes)?;
+        // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
         if let Err(error) = self.trust.check(bytes) {
-            self.notes.push(format!("a note of resumption does not count: {}", error.message()));
+            self.notes.push(format!(
+                "the note of resumption of epoch {counter} does not count: {}",
+                error.message()
+            ));
             return Ok(());
         }
-        let resumed = Resumed::decode(bytes)?;
         self.check_job(&resumed.job)?;
         if resumed.epoch.counter != counter {
             return Err(Error::corrupt(format!(

@@ -88,11 +88,7 @@ fn look_for_newer_runs(
 ///
 /// # Errors
 /// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
-pub fn make_visible_here(
-    dir: &Arc<dyn Dir>,
-    bytes: &[u8],
-    trust: &Trust,
-) -> Result<CommitRecord> {
+pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8], trust: &Trust) -> Result<CommitRecord> {
     let record = CommitRecord::decode(bytes)?;
     make_visible(std::slice::from_ref(dir), &record, trust).map_err(|(_, error)| error)?;
     Ok(record)

@@ -422,10 +422,11 @@ impl Control {
             }
             NodeAction::WriteRecord(step, level, bytes) => {
                 let written = match &self.context.places.node {
-                    Some(dir) => commit::make_visible_here(dir, &bytes, &self.context.places.trust).map(|record| {
-                        let referred = self.referred.entry(level).or_default();
-                        referred.learn(&record);
-                    }),
+                    Some(dir) => commit::make_visible_here(dir, &bytes, &self.context.places.trust)
+                        .map(|record| {
+                            let referred = self.referred.entry(level).or_default();
+                            referred.learn(&record);
+                        }),
                     None => Err(Error::internal(format!("level {level} has no directory"))),
                 };
                 let event = NodeEvent::RecordWritten(step, level, written);
@@ -487,7 +488,8 @@ impl Control {
     /// The record goes into every placed directory that still takes part.
     fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), (Option<u32>, Error)> {
         let (numbers, dirs) = self.active_servers();
-        commit::make_visible(&dirs, record, &self.context.places.trust).map_err(|(at, error)| (at.map(|at| numbers[at]), error))
+        commit::make_visible(&dirs, record, &self.context.places.trust)
+            .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
     }
 
     /// Follows a placement; with `tell` the user learns which directories are out of use.

@@ -188,9 +188,7 @@ impl ContainerKey {
         let derived = derive(secret, &encryption.salt, header, form)?;
         // Breaks if: the check is left out; a wrong key would then look like damage.
         if derived.key_check != encryption.key_check && !off(Switch::KeyCheck) {
-            return Err(other_key(
-                "the container was encrypted with another key",
-            ));
+            return Err(other_key("the container was encrypted with another key"));
         }
         // Breaks if: this is passed over; a header could be changed, and would be believed.
         if let Some(mac) = encryption.mac

@@ -458,11 +458,11 @@ impl Reader {
         source.encrypted = encoding.encrypted;
         // Breaks if: it is read all the same; without a tag anybody can write it.
         if self.header.encryption.is_some() && !encoding.encrypted && !off(Switch::PlainExtent) {
-            return Err(
-                Error::corrupt("an extent that is not encrypted in an encrypted container")
-                    .at(source.place())
-                    .next("find out who can write to the job's directories"),
-            );
+            return Err(Error::corrupt(
+                "an extent that is not encrypted in an encrypted container",
+            )
+            .at(source.place())
+            .next("find out who can write to the job's directories"));
         }
         if encoding.encrypted {
             let key = self.key_of(extent, source.file());

@@ -255,7 +255,8 @@ impl Copy {
         let Some((_, rest)) = self.more.split_first() else {
             return Ok(None);
         };
-        let Some(mut copy) = copy_in(rest, (self.record.clone(), self.proof), rank, self.level)? else {
+        let Some(mut copy) = copy_in(rest, (self.record.clone(), self.proof), rank, self.level)?
+        else {
             return Ok(None);
         };
         copy.own.unlock(trust, copy.proof)?;

@@ -114,8 +114,8 @@ impl Trust {
     /// Internal when the library of ciphers refuses.
     pub fn new(secrets: &[Arc<Secret>], encrypts: bool, accept: Accept) -> Result<Arc<Self>> {
         let keys = secrets.iter().map(|secret| {
-            let made = hkdf::Salt::new(hkdf::HKDF_SHA256, b"orcheck v2 records")
-                .extract(secret.bytes());
+            let made =
+                hkdf::Salt::new(hkdf::HKDF_SHA256, b"orcheck v2 records").extract(secret.bytes());
             let expand = |label: &[u8], out: &mut [u8]| {
                 made.expand(&[label], Len(out.len()))
                     .and_then(|okm| okm.fill(out))
@@ -177,7 +177,8 @@ impl Trust {
             return Err(other_key("the record was sealed with another key"));
         };
         // Breaks if: this is passed over; whoever can write could make a checkpoint of any containers.
-        if hmac::verify(key.mac.get(), found.covered, &found.mac).is_err() && !off(Switch::RecordMac)
+        if hmac::verify(key.mac.get(), found.covered, &found.mac).is_err()
+            && !off(Switch::RecordMac)
         {
             return Err(Error::corrupt(
                 "forged: the record's seal was not made with your key, or the record was changed after it was sealed",

@@ -27,11 +27,11 @@ use orcheck_format::{
 };
 use orcheck_io::{Dir, File};
 
-use crate::trust::{Proof, Trust};
 use crate::reader::{
     PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
     walk,
 };
+use crate::trust::{Proof, Trust};
 
 /// Most findings kept of one container.
 pub const MAX_FINDINGS: usize = 100;

@@ -6,8 +6,8 @@
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::epoch::{Claimant, claim};
 use orcheck_engine::ledger::Ledger;
-use orcheck_engine::trust::Trust;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
+use orcheck_engine::trust::Trust;
 use orcheck_format::{
     Claim, CommitRecord, ContainerHeader, ContainerRef, Epoch, Features, FileName, JobName, Level,
     RunId,

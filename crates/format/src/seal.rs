@@ -48,9 +48,10 @@ pub fn seal(
     key_id: [u8; KEY_ID_BYTES],
     mac: impl FnOnce(&[u8]) -> [u8; MAC_BYTES],
 ) -> Result<Vec<u8>> {
-    let body = record.len().checked_sub(8).filter(|_| {
-        record.len() >= ENVELOPE_BYTES && incompat(record) & SEALED == 0
-    });
+    let body = record
+        .len()
+        .checked_sub(8)
+        .filter(|_| record.len() >= ENVELOPE_BYTES && incompat(record) & SEALED == 0);
     let Some(body) = body else {
         return Err(Error::internal("only a record without a seal is sealed"));
     };
@@ -74,13 +75,20 @@ pub fn seal_of(record: &[u8]) -> Result<Option<Seal<'_>>> {
     let head = exactly(what, record, ENVELOPE_BYTES)?;
     check_magic(what, head, &ENVELOPE_MAGIC)?;
     let crc_at = record.len() - 8;
-    let stored = Get { bytes: record, at: crc_at }.u64();
+    let stored = Get {
+        bytes: record,
+        at: crc_at,
+    }
+    .u64();
     check_crc(what, crc_at, stored, crc64(&record[..crc_at]))?;
     if incompat(record) & SEALED == 0 {
         return Ok(None);
     }
     let mac_at = crc_at - MAC_BYTES;
-    let mut get = Get { bytes: record, at: mac_at - KEY_ID_BYTES };
+    let mut get = Get {
+        bytes: record,
+        at: mac_at - KEY_ID_BYTES,
+    };
     if get.at < ENVELOPE_HEAD_BYTES {
         return Err(Error::corrupt(format!(
             "{what}: {} bytes cannot hold a seal",
@@ -95,5 +103,9 @@ pub fn seal_of(record: &[u8]) -> Result<Option<Seal<'_>>> {
 }
 
 fn incompat(record: &[u8]) -> u64 {
-    Get { bytes: record, at: INCOMPAT_AT }.u64()
+    Get {
+        bytes: record,
+        at: INCOMPAT_AT,
+    }
+    .u64()
 }

@@ -49,7 +49,9 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         } else {
             "restartable"
         };
-        let why = missing.or_else(|| unproven(commit)).or_else(|| needed_by(&job, commit));
+        let why = missing
+            .or_else(|| unproven(commit))
+            .or_else(|| needed_by(&job, commit));
         rows.push(committed(&job, commit, state, why));
     }
     for commit in job.catalog.fenced() {

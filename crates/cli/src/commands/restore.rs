@@ -16,8 +16,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use orcheck_engine::reader::{Reader, beside_a_good_copy, holder_of};
-use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
 use orcheck_engine::trust::Trust;
+use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
 use orcheck_io::{Create, Dir};
 use serde_json::{Value, json};
 

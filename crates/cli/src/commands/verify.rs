@@ -7,9 +7,9 @@
 //! said: it is not authenticated, whatever its checksums say.
 
 use orcheck_engine::catalog::Commit;
+use orcheck_engine::trust::{Proof, Trust};
 use orcheck_engine::verify::{Verdict, verify_commit_with};
 use orcheck_format::{CommitRecord, ErrorKind};
-use orcheck_engine::trust::{Proof, Trust};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

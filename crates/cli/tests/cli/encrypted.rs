@@ -170,7 +170,10 @@ fn the_key_opens_it_and_nothing_else_does() {
     ];
 
     let mut said = String::new();
-    for (key, part) in [(None, "no key was given"), (Some(&wrong), "sealed with another key")] {
+    for (key, part) in [
+        (None, "no key was given"),
+        (Some(&wrong), "sealed with another key"),
+    ] {
         let mut arguments = restore.to_vec();
         arguments.extend(key.iter().flat_map(|key| ["--encrypt-key", key.as_str()]));
         let answer = site.ask(&arguments);

@@ -198,7 +198,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 53] = [
+pub(super) const NAMES: [&str; 54] = [
     "global",
     "node_dir",
     "node_name",

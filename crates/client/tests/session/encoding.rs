@@ -423,10 +423,7 @@ fn without_the_right_key_nothing_is_restored_and_nothing_is_lost() {
     save(&with(&key), 1..=1, Level::Global);
     for (job, part) in [
         (plain.clone(), "encrypted and no key was given"),
-        (
-            with(&other),
-            "sealed with another key",
-        ),
+        (with(&other), "sealed with another key"),
     ] {
         for error in job.run(|session, _| session.unwrap().find().unwrap_err()) {
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -2,10 +2,10 @@
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::commit::{make_visible, name_of};
-use orcheck_engine::trust::Trust;
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
+use orcheck_engine::trust::Trust;
 use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
 use orcheck_format::encoding::Encoding;
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
