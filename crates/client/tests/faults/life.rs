@@ -238,11 +238,8 @@ impl Workload {
     }
 
     pub fn trust(&self) -> Arc<Trust> {
-        let secrets: Vec<Arc<Secret>> = (self.is_encrypted().then(|| Secret::new(KEY)))
-            .into_iter()
-            .map(Arc::new)
-            .collect();
-        Trust::new(&secrets, self.is_encrypted(), Accept::default()).unwrap()
+        let secret = self.is_encrypted().then(|| Arc::new(Secret::new(KEY)));
+        Trust::new(secret.as_slice(), true, Accept::default()).unwrap()
     }
 
     /// The level of what lies in the directories of the nodes.
@@ -315,11 +312,9 @@ impl Workload {
             steps,
             false,
         )?;
-        let losses = self.losses;
-        let trust = self.trust();
         Ok(Places {
-            losses,
-            trust,
+            losses: self.losses,
+            trust: self.trust(),
             ..places
         })
     }
