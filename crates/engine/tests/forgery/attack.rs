@@ -24,8 +24,11 @@ impl Dice {
     }
 }
 
+/// Forges something in a job's directory.
+pub type Forge = fn(&mut World, &mut Dice);
+
 /// The kinds of forgeries.
-pub const KINDS: [(&str, fn(&mut World, &mut Dice)); 16] = [
+pub const KINDS: [(&str, Forge); 16] = [
     ("downgrade to plain", plain),
     ("downgrade to 0.1.0", old_form),
     ("region of an older step", older_region),
@@ -56,7 +59,7 @@ fn under_some_seal(bytes: Vec<u8>, genuine: &[u8], dice: &mut Dice) -> Vec<u8> {
         (1, Some(copied)) => seal(&bytes, copied.key_id, |_| [dice.roll(256) as u8; 32]).unwrap(),
         (2, Some(copied)) => {
             // A MAC without a key: over the right bytes, but anybody's.
-            seal(&bytes, copied.key_id, |covered| Manifest::digest(covered)).unwrap()
+            seal(&bytes, copied.key_id, Manifest::digest).unwrap()
         }
         (_, Some(copied)) => seal(&bytes, copied.key_id, |_| copied.mac).unwrap(),
     }

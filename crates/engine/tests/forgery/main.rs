@@ -3,6 +3,8 @@
 //!
 //! `ORCHECK_TRIALS` is the number of forgeries of each kind, `ORCHECK_SEED` repeats a run.
 
+#![allow(clippy::unwrap_used)]
+
 mod attack;
 mod world;
 
