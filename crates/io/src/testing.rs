@@ -21,6 +21,7 @@ pub mod hosts;
 pub mod image;
 pub mod journal;
 pub mod kernel;
+pub mod misread;
 pub mod mount;
 pub mod outage;
 mod pinned;
