@@ -9,6 +9,7 @@ mod ls;
 mod man;
 mod place;
 mod plan;
+mod prove;
 mod restore;
 mod run;
 mod server;
@@ -28,6 +29,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
+        Command::Prove(args) => prove::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Place(args) => place::run(&args),
         Command::Halt(args) => halt::run(&args, !cli.json),

@@ -18,6 +18,7 @@ mod nodes;
 mod place;
 mod planning;
 mod program;
+mod prove;
 mod restore;
 mod run;
 mod server;
