@@ -200,7 +200,10 @@ impl Session {
         let looked = if self.rank == 0 && !self.options.fresh {
             candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
-                Some(error) if self.options.strict || error.kind() == ErrorKind::Unsupported => {
+                Some(error)
+                    if self.options.strict
+                        || matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) =>
+                {
                     Err(error)
                 }
                 _ => Ok(offer),

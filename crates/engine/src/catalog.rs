@@ -71,6 +71,7 @@ pub struct Catalog {
     notes: Vec<String>,
     problems: Vec<Problem>,
     refused: Option<Error>,
+    other_key: Option<u64>,
     files: Vec<(usize, Entry, Option<FileName>)>,
 }
 
@@ -159,6 +160,11 @@ impl Catalog {
     /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
     pub fn claims(&self) -> &[(Claim, Option<Resumed>)] {
         &self.claims
+    }
+
+    /// The newest step of which there is a commit record under the seal of another key.
+    pub fn other_key(&self) -> Option<u64> {
+        self.other_key
     }
 
     /// Why the first commit record was not believed.
@@ -287,6 +293,7 @@ struct Scan<'a> {
     places: &'a [Arc<dyn Dir>],
     trust: &'a Trust,
     refused: Option<Error>,
+    other_key: Option<u64>,
     commits: BTreeMap<CommitKey, Vec<Commit>>,
     claims: BTreeMap<u64, Vec<(Claim, String)>>,
     resumed: BTreeMap<u64, Resumed>,
@@ -304,6 +311,7 @@ impl<'a> Scan<'a> {
             places,
             trust,
             refused: None,
+            other_key: None,
             commits: BTreeMap::new(),
             claims: BTreeMap::new(),
             resumed: BTreeMap::new(),
@@ -419,6 +427,9 @@ impl<'a> Scan<'a> {
         let record = CommitRecord::decode(bytes)?;
         let proof = self.trust.check(bytes).inspect_err(|error| {
             self.refused.get_or_insert_with(|| error.clone());
+            if error.kind() == ErrorKind::Invalid {
+                self.other_key = self.other_key.max(Some(record.step));
+            }
         })?;
         self.check_job(&record.job)?;
         let expected = name_of(record.step, record.epoch, record.level);
@@ -661,6 +672,7 @@ impl<'a> Scan<'a> {
             notes: self.notes,
             problems: self.problems,
             refused: self.refused,
+            other_key: self.other_key,
             files: self.files,
         })
     }

@@ -16,7 +16,7 @@ use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
-use crate::trust::{Proof, Trust};
+use crate::trust::{Proof, Trust, other_key};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
@@ -83,7 +83,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
         .next("run `orcheck verify`; set start = 'fresh' to begin from nothing"));
     }
     Ok(Offer {
-        hidden: hidden(&catalog),
+        hidden: of_another_key(&catalog).or_else(|| hidden(&catalog)),
         rejected: catalog.rejected().iter().map(candidate_of).collect(),
         candidates,
         notes: (catalog.notes().iter().cloned())
@@ -175,6 +175,15 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
         files.count(),
         catalog.places()[place].path().display()
     ))
+}
+
+/// Invalid when a checkpoint newer than all that are believed was sealed with a key that was not given: an older one in its
+/// place would lose what was computed since, for a key that was forgotten.
+fn of_another_key(catalog: &Catalog) -> Option<Error> {
+    let newest = catalog.commits().first().map(|commit| commit.record.step);
+    let step = catalog.other_key().filter(|&step| Some(step) > newest)?;
+    let told = other_key(&format!("step {step} was sealed with another key"));
+    (!off(Switch::OtherKeyNewer)).then_some(told)
 }
 
 /// The newest checkpoint of which there are commit records but none that can be read, if it is

@@ -238,3 +238,56 @@ fn the_key_opens_it_and_nothing_else_does() {
         assert_eq!(answer.code, 5, "{}", answer.stdout);
     }
 }
+
+// Breaks if: a command with a key takes what is plain for the job's, or calls something good that nobody authenticated.
+#[test]
+fn what_is_not_authenticated_is_never_called_good() {
+    let site = Site::new();
+    write(&site);
+    let (right, wrong) = (
+        source(&site, "right", KEY),
+        source(&site, "wrong", &KEY.replace('f', "0")),
+    );
+    for arguments in [vec!["ls"], vec!["verify", "5"]] {
+        let answer = site.ask(&arguments);
+        let said = answer.stdout;
+        assert!(said.contains("not authenticated"), "{said}");
+        assert!(!said.contains("good"), "{said}");
+        // Several keys, one of which is the right one.
+        let keys = format!("{wrong},{right}");
+        let answer = site.ask(&[&arguments[..], &["--encrypt-key", &keys]].concat());
+        assert_eq!(answer.code, 0, "{}", answer.stderr);
+        assert!(!answer.stdout.contains("not authenticated"));
+    }
+    assert_eq!(
+        site.ask(&["ls", "--json"]).json()["checkpoints"][0]["authenticated"],
+        false
+    );
+    let answer = site.ask(&["ls", "--json", "--encrypt-key", &right]);
+    assert_eq!(answer.json()["checkpoints"][0]["authenticated"], true);
+
+    // Somebody puts a plain checkpoint beside it, newer than all.
+    site.write(9, 1);
+    let answer = site.ask(&["verify", "--json", "--encrypt-key", &right]);
+    assert_eq!(answer.json()["checkpoints"][0]["step"], 5);
+    let notes = answer.json()["notes"].to_string();
+    assert!(notes.contains("not authenticated"), "{notes}");
+    let only = Site::new();
+    only.write(9, 1);
+    let asked = ["verify", "9", "--encrypt-key", &right];
+    let answer = only.ask(&asked);
+    assert_eq!(answer.code, 5, "{}", answer.stderr);
+    assert!(
+        answer.stderr.contains("--accept plain,v1"),
+        "{}",
+        answer.stderr
+    );
+    assert_eq!(
+        only.ask(&[&asked[..], &["--accept", "v1"]].concat()).code,
+        5
+    );
+    let answer = only.ask(&[&asked[..], &["--accept", "plain,v1"]].concat());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    assert_eq!(only.ask(&["verify", "9"]).code, 0);
+    assert_eq!(only.ask(&["verify", "9", "--accept", "all"]).code, 2);
+}

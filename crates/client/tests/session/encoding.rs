@@ -557,3 +557,70 @@ fn read_all(dir: &Path, into: &mut Vec<Vec<u8>>) {
         }
     }
 }
+
+/// Restarts from this step and goes on to the next one; why it does not, where it does not.
+fn go_on(job: &Job, from: u64) -> Result<()> {
+    let results = job.run(|session, rank| {
+        let mut session = session?;
+        let found = session.find()?;
+        assert_eq!(found, from);
+        let mut all = All::blank(rank);
+        all.protect(&mut session)?;
+        assert_eq!(session.restart()?, from);
+        assert!(all.is(rank, from));
+        all = All::new(rank, from + 1);
+        all.protect(&mut session)?;
+        session.checkpoint(from + 1)?;
+        session.wait(from + 1, Level::Global, LONG)?;
+        session.close(LONG)
+    });
+    results.into_iter().collect()
+}
+
+// Breaks if: only the first key reads, all keys write, or a checkpoint under a key that is not given is passed over for an
+// older one.
+#[test]
+fn a_key_is_changed_by_naming_the_new_one_before_the_old_one() {
+    let scratch = Scratch::in_memory("encoding");
+    let root = scratch.path();
+    let (old, new) = (key_file(root, "old", KEY), key_file(root, "new", OTHER));
+    let (old, new) = (old.display(), new.display());
+    let job = Job::new(root, 2, 1, true).with("encrypt = 'aes-256-gcm'\nkeep = 2");
+    let with = |keys: &str| job.clone().with(&format!("encrypt_key = {keys}"));
+    save(&with(&format!("'file:{old}'")), 1..=1, Level::Global);
+    go_on(&with(&format!("['file:{new}', 'file:{old}']")), 1).unwrap();
+    // Step 2 was written with the new key; the old one alone would go back to step 1.
+    let error = go_on(&with(&format!("'file:{old}'")), 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.message().contains("step 2"), "{error}");
+    assert!(error.message().contains("another key"), "{error}");
+    go_on(&with(&format!("'file:{new}'")), 2).unwrap();
+    go_on(&with(&format!("'file:{new}'")), 3).unwrap();
+}
+
+// Breaks if: what is not encrypted is restarted from although `encrypt` is set, or refused although it is accepted.
+#[test]
+fn a_job_that_begins_to_encrypt_refuses_its_plain_checkpoints_unless_told_to_accept_them() {
+    let scratch = Scratch::in_memory("encoding");
+    let root = scratch.path();
+    let key = key_file(root, "key", KEY);
+    let plain = Job::new(root, 2, 1, true).with("keep = 2");
+    save(&plain, 1..=2, Level::Global);
+    let line = format!(
+        "encrypt = 'aes-256-gcm'\nencrypt_key = 'file:{}'",
+        key.display()
+    );
+    let job = plain.clone().with(&line);
+    for refusing in [job.clone(), job.clone().with("accept = 'v1'")] {
+        let error = go_on(&refusing, 2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.message().contains("not authenticated"), "{error}");
+        assert!(error.message().contains("accept"), "{error}");
+    }
+    go_on(&job.clone().with("accept = ['plain', 'v1']"), 2).unwrap();
+    go_on(&job, 3).unwrap();
+    go_on(&job, 4).unwrap();
+    let error = job.clone().with("accept = 'all'").options;
+    let error = Options::from_text(&error).unwrap_err();
+    assert!(error.message().contains("'plain' or 'v1'"), "{error}");
+}
