@@ -19,6 +19,7 @@
 
 use crate::catalog::{Catalog, Commit};
 use crate::commit::name_of;
+use crate::trust::Proof;
 use crate::verify::{ContainerVerdict, verify_here};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{ContainerRef, Error, ErrorKind, JobName};
@@ -99,6 +100,8 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Damaged files that were told of.
     pub damaged: u64,
+    /// Containers read whose records have a seal, which nobody without the user's key can check.
+    pub unproven: u64,
 }
 
 impl fmt::Display for Counts {
@@ -109,7 +112,14 @@ impl fmt::Display for Counts {
             self.containers,
             self.read_bytes as f64 / f64::from(1 << 20),
             self.damaged
-        )
+        )?;
+        match self.unproven {
+            0 => Ok(()),
+            some => write!(
+                f,
+                "; {some} containers were encrypted, and are not authenticated"
+            ),
+        }
     }
 }
 
@@ -357,7 +367,10 @@ impl Scrub {
         if damage.is_some() && !is_committed(places, place, commit, container) {
             return None;
         }
-        self.progress.lock().containers += 1;
+        let mut counts = self.progress.lock();
+        counts.containers += 1;
+        counts.unproven += u64::from(commit.proof == Proof::Unchecked);
+        drop(counts);
         // Breaks if: what the disk did not give counts as read; it may well come the next time.
         let read = |damage: &Damage| damage.kind != ErrorKind::Unavailable;
         let at = damage.as_ref().is_none_or(read).then_some(now);

@@ -106,6 +106,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
                 "containers": counts.containers,
                 "read_bytes": counts.read_bytes,
                 "damaged_files": counts.damaged,
+                "not_authenticated": counts.unproven,
             })),
         }),
         warnings: Vec::new(),

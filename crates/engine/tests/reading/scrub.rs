@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::scrub::{Damage, Scrub};
+use orcheck_format::seal::seal;
 use orcheck_format::{ErrorKind, Level};
 use orcheck_io::testing::FaultPlan;
 use orcheck_io::{Clock, Pace, Steps, Verdict, open_dir};
@@ -290,4 +291,26 @@ fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
     }
     // What could not be looked at is not forgotten: whole containers are not read anew, damage is not told anew.
     assert_eq!(bench.scrub.progress().counts().damaged, 3);
+}
+
+// Breaks if: what a server cannot authenticate is counted like everything else.
+#[test]
+fn a_server_says_of_how_much_it_does_not_know_who_wrote_it() {
+    let mut bench = Bench::new(|_| {});
+    write_into(&bench, &Spec::new(3, 1));
+    let sealed = write_into(&bench, &Spec::new(4, 1));
+    let name = bench
+        .scratch
+        .dir("disk/cavity")
+        .join(Spec::new(4, 1).commit_name());
+    let record = seal(&sealed.record.encode(), [1; 16], |_| [2; 32]).unwrap();
+    std::fs::write(name, record).unwrap();
+    assert_eq!(bench.pass(), []);
+    let counts = bench.scrub.progress().counts();
+    assert_eq!((counts.containers, counts.unproven), (4, 2));
+    let text = counts.to_string();
+    assert!(
+        text.contains("2 containers were encrypted, and are not authenticated"),
+        "{text}"
+    );
 }
