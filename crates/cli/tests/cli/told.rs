@@ -159,5 +159,8 @@ fn each_restart_without_progress_waits_longer_and_a_signal_ends_the_wait() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
     line.clear();
     said.read_to_string(&mut line).unwrap();
+    // Breaks if: nobody waits; the signal would then end a second run.
+    let words = "run 1 ended with exit code 1";
+    assert!(line.contains(words), "{line}");
     assert!(line.contains("a signal asked to stop"), "{line}");
 }
