@@ -43,10 +43,14 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write regions of a checkpoint to plain files
     Restore(RestoreArgs),
+    /// Remove checkpoints of a job by hand
+    Rm(RmArgs),
+    /// Mark checkpoints that are to stay, whatever the program's keep rule says
+    Keep(KeepArgs),
+    /// Remove all but the newest checkpoints of a job
+    Prune(PruneArgs),
     /// Start a command and restart it after a failure
     Run(RunArgs),
-    /// Find state that a program forgot to protect: compare an undisturbed run with one that was killed and restarted
-    Prove(ProveArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
     /// Stand before a directory as a staging I/O server: pull what nodes write, and write it once, in order
@@ -57,7 +61,7 @@ pub enum Command {
     Halt(HaltArgs),
     /// Wait until the agents of a job on this machine have made safe what they hold, and end them
     Drain(DrainArgs),
-    /// Show the agents of this user on this machine, and what they are doing
+    /// Show the agents of this user on this machine, and of jobs in directories whether they run
     Status(StatusArgs),
     /// Recommend how often to checkpoint a job, where to, and with how many replicas; or compute a part of that
     Plan(Box<PlanArgs>),
@@ -77,7 +81,9 @@ impl Command {
             Command::Show(_) => "show",
             Command::Verify(_) => "verify",
             Command::Restore(_) => "restore",
-            Command::Prove(_) => "prove",
+            Command::Rm(_) => "rm",
+            Command::Keep(_) => "keep",
+            Command::Prune(_) => "prune",
             Command::Run(_) => "run",
             Command::Agent(_) => "agent",
             Command::Server(_) => "server",
@@ -94,7 +100,7 @@ impl Command {
 }
 
 /// Where the job's directories are.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Where {
     /// Placed directory of level global; repeat for each. Default: ORCHECK_GLOBAL, comma separated
     #[arg(long = "dir", value_name = "ROOT")]
@@ -105,17 +111,66 @@ pub struct Where {
     /// Name of the job; may be left out where the directories hold only one
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
+    /// Directories given without a flag: what they are is found out.
+    #[arg(skip)]
+    pub anywhere: Vec<PathBuf>,
 }
 
 /// Which of the commits of a step is meant.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// Step of the checkpoint; default: the newest
-    #[arg(value_name = "STEP")]
-    pub step: Option<u64>,
+    /// Step of the checkpoint (default: the newest), and directories: that of a job, of a node, or one above them
+    #[arg(value_name = "STEP|DIR", value_parser = target)]
+    pub targets: Vec<Target>,
     /// Level of the commit to use: process, node, peers(f) or global
     #[arg(long, value_name = "LEVEL")]
     pub level: Option<Level>,
+}
+
+/// A step or a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A number.
+    Step(u64),
+    /// Anything else; a directory whose name is a number is written with a slash.
+    Dir(PathBuf),
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    Ok(match text.parse() {
+        Ok(step) => Target::Step(step),
+        Err(_) => Target::Dir(PathBuf::from(text)),
+    })
+}
+
+impl Which {
+    /// The newest checkpoint.
+    pub fn newest() -> Self {
+        Which {
+            targets: Vec::new(),
+            level: None,
+        }
+    }
+
+    /// The step, if one is given; the last one counts.
+    pub fn step(&self) -> Option<u64> {
+        let mut steps = self.targets.iter().rev();
+        steps.find_map(|target| match target {
+            Target::Step(step) => Some(*step),
+            Target::Dir(_) => None,
+        })
+    }
+
+    /// Where to look: what the flags say, and the directories given beside the step.
+    pub fn place(&self, flags: &Where) -> Where {
+        let mut place = flags.clone();
+        let dirs = self.targets.iter().filter_map(|target| match target {
+            Target::Dir(dir) => Some(dir.clone()),
+            Target::Step(_) => None,
+        });
+        place.anywhere.extend(dirs);
+        place
+    }
 }
 
 /// What opens encrypted checkpoints.
@@ -134,6 +189,9 @@ pub struct Unlock {
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
+    /// Directories to look into: that of a job, of a node, or one above them
+    #[arg(value_name = "DIR")]
+    pub at: Vec<PathBuf>,
     #[command(flatten)]
     pub place: Where,
     #[command(flatten)]
@@ -162,7 +220,7 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pub unlock: Unlock,
     /// All checkpoints of the job
-    #[arg(long, conflicts_with_all = ["step", "level"])]
+    #[arg(long, conflicts_with = "level")]
     pub all: bool,
 }
 
@@ -193,6 +251,59 @@ pub struct RestoreArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A step goes at all its levels and in all directories given; give all that the job has. Refused: a step that another one \
+refers to, one that is marked to be kept, one of a run that is alive, and any step while a directory cannot be read. Nothing \
+brings a removed step back.")]
+pub struct RmArgs {
+    /// Steps to remove, and directories: that of a job, of a node, or one above them
+    #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
+    pub targets: Vec<Target>,
+    #[command(flatten)]
+    pub place: Where,
+    /// Show what would be removed, and remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A marked step is not pruned, neither by the program nor by `orcheck prune`, and `orcheck rm` refuses it. It does not count for \
+the program's option keep.")]
+pub struct KeepArgs {
+    /// Steps to keep, and directories: that of a job, of a node, or one above them
+    #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
+    pub targets: Vec<Target>,
+    #[command(flatten)]
+    pub place: Where,
+    /// Why, for those who find the mark
+    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "undo")]
+    pub why: String,
+    /// Take the mark back
+    #[arg(long)]
+    pub undo: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
+is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Steps without a commit record are \
+left alone. Refused while a directory cannot be read.")]
+pub struct PruneArgs {
+    /// Directories to look into: that of a job, of a node, or one above them
+    #[arg(value_name = "DIR")]
+    pub at: Vec<PathBuf>,
+    #[command(flatten)]
+    pub place: Where,
+    /// How many checkpoints stay at each level, at least 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: u32,
+    /// Show what would be removed, and remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
 The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after \
 SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed. \
 The program gets --dir as ORCHECK_GLOBAL, --node-dir as ORCHECK_NODE_DIR and --job as ORCHECK_JOB, and 1, 2, ... in \
@@ -213,46 +324,14 @@ pub struct RunArgs {
     /// Runs in a row without a newer committed step after which it gives up; 0: it never does for that reason
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub no_progress: u32,
-    /// Seconds to wait before a restart; doubled each time, up to 60, until a run commits a newer step
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    /// Time to wait before a restart; doubled each time, up to 60 s, until a run commits a newer step. Without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time_or_none)]
     pub pause: f64,
-    /// Seconds between asking the command to end and killing it
-    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    /// Time between asking the command to end and killing it; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none)]
     pub grace: f64,
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// The command and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-The command runs until it has taken two checkpoints and is killed. A second run restarts from the first of them alone, until it \
-takes the second one again; both second ones are compared. All checkpoints are in a directory of their own, which is removed. \
-What the command says goes to standard error. Ends with 0 when all regions are the same, and with 14 when some differ.")]
-pub struct ProveArgs {
-    /// Steps between the checkpoints of a program that asks orc_due
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub every: u64,
-    /// Share by which floating-point elements may differ, such as 1e-12
-    #[arg(long, value_name = "REL", default_value_t = 0.0)]
-    pub tolerance: f64,
-    /// Run undisturbed a second time, and leave out what differs between these two runs
-    #[arg(long)]
-    pub twice: bool,
-    /// Name for a program that names no job, and the job to compare where a program opens several
-    #[arg(long, value_name = "NAME")]
-    pub job: Option<String>,
-    /// Existing directory in which the checkpoints are made; all nodes must see it. Default: TMPDIR, or /tmp
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Leave the checkpoints there
-    #[arg(long)]
-    pub keep: bool,
-    /// Longest time of one run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 600.0)]
-    pub timeout: f64,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -277,8 +356,8 @@ pub struct AgentArgs {
     /// Name of this node. Default: ORCHECK_NODE, or the name of the host
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Seconds to stay after the last session
-    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    /// Time to stay after the last session; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub linger: f64,
     /// Go to the background once it can be reached
     #[arg(long)]
@@ -336,11 +415,12 @@ pub struct ServerArgs {
     /// served; 0: not at all
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub scrub_mib_s: u32,
-    /// Hours after which a container is read again
+    /// Hours (h) after which a container is read again
     #[arg(long, value_name = "H", default_value_t = 24.0)]
     pub scrub_every_h: f64,
-    /// Seconds that the disk has to take what came when the server is told to end; then it ends with an error
-    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    /// Time that the disk has to take what came when the server is told to end; then it ends with an error. Without a unit in
+    /// seconds
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none)]
     pub stop_limit: f64,
 }
 
@@ -393,8 +473,8 @@ pub struct NodeArgs {
     /// command runs, which is ended when a node is lost
     #[arg(long, value_name = "COMMAND")]
     pub alive: Option<String>,
-    /// Seconds between two looks at the nodes
-    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    /// Time between two looks at the nodes; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_none)]
     pub look: f64,
     /// Fewest nodes to go on with
     #[arg(long, value_name = "N")]
@@ -413,9 +493,15 @@ the checkpoint. Give a directory that the job was given; of level node, one of a
 pub struct HaltArgs {
     #[command(flatten)]
     pub place: Where,
-    /// Longest wait for the run to end, in seconds; the request stays afterwards
-    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    /// Longest wait for the run to end, without a unit in seconds; the request stays afterwards
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub timeout: f64,
+    /// Halt at this time and not before: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "list", "remove"])]
+    pub at: Option<String>,
+    /// Halt after so many further checkpoints; the command does not wait for them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["list", "remove"])]
+    pub after: Option<u64>,
     /// Only ask
     #[arg(long)]
     pub no_wait: bool,
@@ -441,16 +527,18 @@ pub struct DrainArgs {
     /// Only agents that were given this first directory, as they were given it: where several jobs have this name
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
-    /// Longest wait, in seconds
-    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    /// Longest wait, without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub timeout: f64,
 }
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Only agents of this job
-    #[arg(long, value_name = "NAME")]
-    pub job: Option<String>,
+    /// Directories of jobs to look into: that of a job, of a node, or one above them
+    #[arg(value_name = "DIR")]
+    pub at: Vec<PathBuf>,
+    #[command(flatten)]
+    pub place: Where,
 }
 
 #[derive(Debug, Args)]

@@ -5,12 +5,14 @@ mod completions;
 mod doctor;
 mod drain;
 mod halt;
+mod keep;
 mod ls;
 mod man;
 mod place;
 mod plan;
-mod prove;
+mod prune;
 mod restore;
+mod rm;
 mod run;
 mod server;
 mod show;
@@ -27,9 +29,11 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Show(args) => show::run(&args),
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
+        Command::Rm(args) => rm::run(&args),
+        Command::Keep(args) => keep::run(&args),
+        Command::Prune(args) => prune::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
-        Command::Prove(args) => prove::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Place(args) => place::run(&args),
         Command::Halt(args) => halt::run(&args, !cli.json),

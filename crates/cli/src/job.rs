@@ -1,31 +1,28 @@
-//! Finds the directories of a job and picks a commit.
-//!
-//! A placed directory ROOT holds the job's files in ROOT/JOB; a node directory ROOT holds them in
-//! ROOT/JOB/NODE for every node that wrote there.
+//! A job whose directories are open: picks a commit, and tells what of it is here.
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. A root that cannot be used is a note as long as another one can; otherwise the error.
-//! 3. The job's name may be left out only where there is exactly one.
+//! 2. What is not here while a directory cannot be read is not called lost.
 //!
-//! Not here: reading containers.
+//! Not here: finding the directories (`search.rs`), reading containers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
-use orcheck_format::{CommitRecord, Error, ErrorKind, FileName, JobName, Result};
+use orcheck_format::{CommitRecord, Error, ErrorKind, JobName, Result};
 use orcheck_io::{Dir, SecretSource, Steps, open_dir};
 
 use crate::args::{Unlock, Where, Which};
 use crate::exit;
 use crate::output::Failure;
+use crate::search::{Found, Hidden, Search};
 
 /// The kind of a placed directory.
-const PLACED: &str = "global";
+pub(crate) const PLACED: &str = "global";
 
 /// A job whose directories are open and whose catalog is read.
 pub struct Job {
@@ -35,8 +32,8 @@ pub struct Job {
     pub place_kinds: Vec<String>,
     /// What the places hold.
     pub catalog: Catalog,
-    /// Roots that could not be used.
-    notes: Vec<String>,
+    /// Directories that could not be read.
+    hidden: Vec<Hidden>,
     /// Place and length in bytes of every copy of a file, by name.
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
@@ -90,11 +87,6 @@ fn list_of(text: &str) -> Vec<String> {
         .collect()
 }
 
-struct Root {
-    dir: Arc<dyn Dir>,
-    per_node: bool,
-}
-
 impl Job {
     /// Opens the directories and scans them, without a key.
     pub fn open(place: &Where) -> std::result::Result<Job, Failure> {
@@ -103,56 +95,20 @@ impl Job {
 
     /// Opens the directories and scans them.
     pub fn open_trusting(place: &Where, trust: &Trust) -> std::result::Result<Job, Failure> {
-        let (placed, per_node) = roots(&place.dirs, &place.node_dirs);
-        if placed.is_empty() && per_node.is_empty() {
-            return Err(Error::invalid("no directory given")
-                .next(
-                    "give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL or ORCHECK_NODE_DIR",
-                )
-                .into());
-        }
-        let mut notes = Vec::new();
-        let mut first_error = None;
-        let mut open_roots = Vec::new();
-        let listed = placed
-            .iter()
-            .map(|path| (path, false))
-            .chain(per_node.iter().map(|path| (path, true)));
-        for (path, per_node) in listed {
-            match open_dir(path, Steps::none()) {
-                Ok(dir) => open_roots.push(Root { dir, per_node }),
-                Err(error) => {
-                    notes.push(error.to_string());
-                    first_error.get_or_insert(error);
-                }
-            }
-        }
-        if let (true, Some(error)) = (open_roots.is_empty(), first_error) {
-            return Err(error.into());
-        }
-        let name = match &place.job {
-            Some(name) => JobName::new(name)?,
-            None => only_job(&open_roots)?,
-        };
-        let mut places = Vec::new();
-        let mut place_kinds = Vec::new();
-        for root in &open_roots {
-            if let Err(error) = add_places(root, &name, &mut places, &mut place_kinds) {
-                notes.push(error.to_string());
-            }
-        }
-        if places.is_empty() {
-            let searched: Vec<String> = open_roots
-                .iter()
-                .map(|root| root.dir.path().display().to_string())
-                .collect();
-            return Err(Error::not_found(format!(
-                "job {} has no directory below {}",
-                name.as_str(),
-                searched.join(", ")
-            ))
-            .next("check --job and the directories; leave --job out to be told the names there")
-            .into());
+        Search::of(place)?.job(place.job.as_deref(), trust)
+    }
+
+    /// Opens these directories of a job and scans them.
+    pub(crate) fn of(
+        name: JobName,
+        found: Vec<Found>,
+        hidden: Vec<Hidden>,
+        trust: &Trust,
+    ) -> std::result::Result<Job, Failure> {
+        let (mut places, mut place_kinds) = (Vec::new(), Vec::new());
+        for Found { dir, kind, .. } in found {
+            places.push(dir);
+            place_kinds.push(kind);
         }
         let catalog = Catalog::scan_trusting(&name, &places, trust)?;
         let mut copies: BTreeMap<String, Vec<(usize, u64)>> = BTreeMap::new();
@@ -166,31 +122,39 @@ impl Job {
             name,
             place_kinds,
             catalog,
-            notes,
+            hidden,
             copies,
         })
     }
 
+    /// Directories that could not be read.
+    pub fn hidden(&self) -> &[Hidden] {
+        &self.hidden
+    }
+
+    /// Where what is not here may lie: the first directory that is there and cannot be read.
+    pub fn out_of_sight(&self) -> Option<&Hidden> {
+        self.hidden.iter().find(|hidden| hidden.may_hold())
+    }
+
     /// Roots that could not be used, and what the scan skipped.
     pub fn notes(&self) -> Vec<String> {
-        self.notes
-            .iter()
-            .chain(self.catalog.notes())
-            .cloned()
-            .collect()
+        let hidden = self.hidden.iter().map(|hidden| hidden.error.to_string());
+        hidden.chain(self.catalog.notes().iter().cloned()).collect()
     }
 
     /// The commit that is meant: the newest, or that of the step.
     pub fn pick(&self, which: &Which) -> std::result::Result<&Commit, Failure> {
         let wanted = |commit: &&Commit| {
-            which.step.is_none_or(|step| commit.record.step == step)
+            which.step().is_none_or(|step| commit.record.step == step)
                 && which.level.is_none_or(|level| commit.record.level == level)
         };
         if let Some(commit) = self.catalog.commits().iter().find(wanted) {
             return Ok(commit);
         }
         let job = self.name.as_str();
-        if let (Some(step), Some(fenced)) = (which.step, self.catalog.fenced().iter().find(wanted))
+        if let (Some(step), Some(fenced)) =
+            (which.step(), self.catalog.fenced().iter().find(wanted))
         {
             return Err(Error::fenced(format!(
                 "step {step} of job {job} was written by epoch {}, which a newer run has superseded",
@@ -216,7 +180,7 @@ impl Job {
                 found.push(text);
             }
         }
-        let asked = match (which.step, which.level) {
+        let asked = match (which.step(), which.level) {
             (Some(step), Some(level)) => format!("step {step} at level {level}"),
             (Some(step), None) => format!("step {step}"),
             (None, Some(level)) => format!("a step at level {level}"),
@@ -255,6 +219,13 @@ impl Job {
                 exit::CORRUPT,
                 error.next("give all directories of the job; another may hold a good copy"),
             );
+        }
+        if let Some(hidden) = self.out_of_sight() {
+            let error = Error::unavailable(format!(
+                "job {job} has no committed checkpoint in the directories that can be read; {}",
+                hidden.error.what()
+            ));
+            return Failure::with(exit::UNREACHABLE, hidden.advise(error));
         }
         Failure::with(
             exit::NOTHING,
@@ -323,11 +294,16 @@ impl Job {
         let mut missing = commit.record.containers.iter().filter_map(|container| {
             let mut copies = self.copies_for(commit, &container.file).peekable();
             let Some((_, found)) = copies.peek().copied() else {
-                return Some(format!(
-                    "container {} is not here ({})",
-                    container.file,
-                    homes(&commit.record, container)
-                ));
+                let homes = homes(&commit.record, container);
+                return Some(match self.out_of_sight() {
+                    Some(hidden) => format!(
+                        "container {} ({homes}) may be in {}, which cannot be read: {}",
+                        container.file,
+                        hidden.path,
+                        hidden.state()
+                    ),
+                    None => format!("container {} is not here ({homes})", container.file),
+                });
             };
             let whole = copies.any(|(_, len_bytes)| len_bytes == container.len_bytes);
             (!whole).then(|| {
@@ -343,86 +319,6 @@ impl Job {
             more => Some(format!("{first}, and {more} more")),
         }
     }
-}
-
-fn add_places(
-    root: &Root,
-    job: &JobName,
-    places: &mut Vec<Arc<dyn Dir>>,
-    kinds: &mut Vec<String>,
-) -> Result<()> {
-    let dir = root.dir.child(job.as_str(), false)?;
-    if !root.per_node {
-        places.push(dir);
-        kinds.push(PLACED.into());
-        return Ok(());
-    }
-    for entry in dir.list()?.into_iter().filter(|entry| entry.is_dir) {
-        places.push(dir.child(&entry.name, false)?);
-        kinds.push(format!("node {}", entry.name));
-    }
-    Ok(())
-}
-
-/// The only job below the roots.
-fn only_job(roots: &[Root]) -> Result<JobName> {
-    let mut jobs = BTreeSet::new();
-    for root in roots {
-        for entry in root.dir.list()?.into_iter().filter(|entry| entry.is_dir) {
-            if JobName::new(&entry.name).is_ok() && holds_job(root, &entry.name) {
-                jobs.insert(entry.name);
-            }
-        }
-    }
-    let names: Vec<&str> = jobs.iter().map(String::as_str).collect();
-    match names[..] {
-        [name] => JobName::new(name),
-        [] => Err(Error::not_found(format!(
-            "no job found below {}",
-            roots
-                .iter()
-                .map(|root| root.dir.path().display().to_string())
-                .collect::<Vec<_>>()
-                .join(", ")
-        ))
-        .next(
-            "give the directory that the program was given, not the job's own directory below it",
-        )),
-        _ => Err(Error::invalid(format!(
-            "there are {} jobs: {}",
-            names.len(),
-            names.join(", ")
-        ))
-        .next("choose one with --job")),
-    }
-}
-
-/// Whether the directory holds files of ours.
-fn holds_job(root: &Root, name: &str) -> bool {
-    let Ok(dir) = root.dir.child(name, false) else {
-        return false;
-    };
-    if !root.per_node {
-        return holds_files(dir.as_ref());
-    }
-    dir.list().is_ok_and(|entries| {
-        entries.iter().filter(|entry| entry.is_dir).any(|entry| {
-            dir.child(&entry.name, false)
-                .is_ok_and(|node| holds_files(node.as_ref()))
-        })
-    })
-}
-
-fn holds_files(dir: &dyn Dir) -> bool {
-    dir.list().is_ok_and(|entries| {
-        entries.iter().any(|entry| {
-            !entry.is_dir
-                && !matches!(
-                    FileName::parse(&entry.name),
-                    None | Some(FileName::Temporary(_))
-                )
-        })
-    })
 }
 
 /// A path split into an open parent directory and a last component.

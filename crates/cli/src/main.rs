@@ -10,7 +10,7 @@
 //! 1. Exit codes are those of [`exit`], the same in every version.
 //! 2. With `--json`, standard output is exactly one JSON document with a `schema` number.
 //! 3. Colours and progress bars appear on a terminal only.
-//! 4. Nothing is deleted or overwritten unless the command says so and `--force` is given.
+//! 4. Nothing is deleted but by `rm` and `prune`, and nothing overwritten unless `--force` is given.
 //! 5. Files, clock and environment are reached through orcheck-io only.
 //!
 //! Faults survived: a closed pipe on standard output, damaged and half-copied checkpoints, signals in the
@@ -27,6 +27,7 @@ mod exit;
 mod job;
 mod output;
 mod picture;
+mod search;
 mod stop;
 
 use std::io::Write;

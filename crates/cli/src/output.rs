@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use orcheck_format::Error;
+pub use orcheck_io::clock::age;
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -179,17 +180,6 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A span of time for people, from milliseconds.
-pub fn age(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
-
 /// A computed span of time for people, from seconds: three digits, or two units where it is long.
 pub fn span(seconds: f64) -> String {
     let two = |large: f64, large_name: &str, small: f64, small_name: &str| {
@@ -246,17 +236,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_ages() {
+    fn sizes() {
         assert_eq!(size(0), "0 B");
         assert_eq!(size(1023), "1023 B");
         assert_eq!(size(1024), "1.0 KiB");
         assert_eq!(size(4 << 20), "4.0 MiB");
         assert_eq!(size((1 << 20) - 1), "1.0 MiB");
         assert_eq!(size(u64::MAX), "16.0 EiB");
-        assert_eq!(age(1_500), "1 s");
-        assert_eq!(age(121_000), "2 min");
-        assert_eq!(age(10_000_000), "2 h");
-        assert_eq!(age(u64::MAX), format!("{} d", u64::MAX / 86_400_000));
     }
 
     // Breaks if: a time just below a unit is shown as a whole one of the smaller, or 59.9 minutes become 60.

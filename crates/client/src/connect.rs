@@ -296,7 +296,7 @@ fn reach(
                 conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
                 return Ok(conn);
             }
-            Err(error) => errors.push(error.message().to_owned()),
+            Err(error) => errors.push(error.what()),
         }
     }
     Err(Error::unavailable(format!(

@@ -8,6 +8,7 @@
 
 mod raw;
 mod variables;
+mod wrong;
 
 pub(crate) use raw::distance;
 
@@ -27,6 +28,7 @@ use raw::{
 };
 use serde::Deserialize;
 use std::path::PathBuf;
+use wrong::blame;
 
 /// Largest configuration file.
 const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
@@ -579,29 +581,6 @@ fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
         .filter(|text| !text.is_empty())
 }
 
-/// The option whose value has the wrong form, with what was expected.
-fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
-    let wrong = table.iter().find_map(|(name, value)| {
-        let alone = toml::Table::from_iter([(name.clone(), value.clone())]);
-        let error = toml::Value::Table(alone).try_into::<Raw>().err()?;
-        Some((name, value, error))
-    });
-    let Some((name, value, error)) = wrong else {
-        return Error::invalid(format!(
-            "the options do not fit together: {}",
-            error.message()
-        ));
-    };
-    let expected = match name.as_str() {
-        "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
-        "global" => "expected a path or a list of paths",
-        "encrypt_key" => "expected the source of a key or a list of them",
-        "accept" => "expected 'plain' or 'v1', or a list of them",
-        _ => error.message(),
-    };
-    Error::invalid(format!("{name} = {value}: {expected}"))
-}
-
 fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
     let more: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         Error::invalid(format!("{source} is not TOML: {}", error.message()))
@@ -752,7 +731,21 @@ mod tests {
     fn a_value_of_the_wrong_form_names_its_option_and_what_is_expected() {
         for (text, parts) in [
             ("mode = 'sideways'", ["mode = \"sideways\"", "orchestrated"]),
-            ("keep = 'two'", ["keep = \"two\"", "u32"]),
+            (
+                "keep = 'two'",
+                ["keep = \"two\"", "expected a whole number"],
+            ),
+            (
+                "every_s = 'ten'",
+                ["every_s = \"ten\"", "expected a number of seconds"],
+            ),
+            (
+                "strict = 'yes'",
+                ["strict = \"yes\"", "expected true or false"],
+            ),
+            ("mapping = 3", ["mapping = 3", "expected a path"]),
+            ("overrun = 'fly'", ["overrun = \"fly\"", "'wait'"]),
+            ("overrun = 3", ["overrun = 3", "expected one of its words"]),
             ("pool = true", ["pool = true", "64 MiB"]),
             ("global = 7", ["global = 7", "list of paths"]),
         ] {

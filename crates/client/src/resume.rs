@@ -409,8 +409,9 @@ impl Session {
                 // Its run ended during the commit: nobody was told that it is safe.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let text = format!(
-                        "step {} was not completely committed: {error}",
-                        candidate.step
+                        "step {} was not completely committed: {}",
+                        candidate.step,
+                        error.what()
                     );
                     self.resume.skipped.push(text);
                 }
@@ -544,7 +545,8 @@ impl Session {
             }
             if let Some((candidate, _)) = &self.resume.found {
                 self.resume.damaged.push(*candidate);
-                let text = format!("step {} skipped: {error}", candidate.step);
+                // Its next step is an older one, and that is what follows.
+                let text = format!("step {} skipped: {}", candidate.step, error.what());
                 texts.push(text.clone());
                 self.resume.skipped.push(text);
             }

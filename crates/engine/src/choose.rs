@@ -149,6 +149,19 @@ impl Removal {
     /// NotFound. Invalid when something refers to it, when it is kept, or when the run that wrote it lives; Corrupt when a
     /// newer record cannot be read.
     pub fn plan(catalog: &Catalog, step: u64, epoch: Option<u64>) -> Result<Self> {
+        Self::plan_after(catalog, step, epoch, &BTreeSet::new())
+    }
+
+    /// The same when the checkpoints (step, epoch) in `gone` are removed first: what they refer to is not needed by them.
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    pub fn plan_after(
+        catalog: &Catalog,
+        step: u64,
+        epoch: Option<u64>,
+        gone: &BTreeSet<(u64, Epoch)>,
+    ) -> Result<Self> {
         let of = |commit: &&Commit| {
             commit.record.step == step && epoch.is_none_or(|e| commit.record.epoch.counter == e)
         };
@@ -158,7 +171,7 @@ impl Removal {
         };
         let epoch = record.epoch;
         if !off(Switch::RemovedUnreferred) {
-            check_unneeded(catalog, step, epoch)?;
+            check_unneeded(catalog, step, epoch, gone)?;
         }
         let mut levels = BTreeSet::new();
         let (mut records, mut containers, mut choices) = (Vec::new(), Vec::new(), Vec::new());
@@ -221,13 +234,20 @@ impl Removal {
 }
 
 /// Refuses what others need.
-fn check_unneeded(catalog: &Catalog, step: u64, epoch: Epoch) -> Result<()> {
+fn check_unneeded(
+    catalog: &Catalog,
+    step: u64,
+    epoch: Epoch,
+    gone: &BTreeSet<(u64, Epoch)>,
+) -> Result<()> {
     if catalog.is_kept(step, epoch) {
         return Err(Error::invalid(format!("step {step} is marked to be kept"))
             .next("take the mark back with `orcheck keep --undo`, then remove it"));
     }
     let refers = |commit: &&Commit| {
-        commit.record.epoch == epoch && commit.record.refers_to().contains(&step)
+        commit.record.epoch == epoch
+            && commit.record.refers_to().contains(&step)
+            && !gone.contains(&(commit.record.step, epoch))
     };
     // Not what is superseded: no restart reads it.
     let needed = catalog.commits().iter().chain(catalog.rejected());

@@ -23,7 +23,7 @@ use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, Resumed};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::clock::Clock;
+use orcheck_io::clock::{Clock, SystemClock, moment};
 use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::{File, Lock, read_small, write_small};
 use std::sync::Arc;
@@ -315,12 +315,11 @@ pub fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
 #[must_use]
 pub fn describe(claim: &Claim) -> String {
     format!(
-        "process {} of user {} on host {}, since unix time {}.{:03}",
+        "process {} of user {} on host {}, since {}",
         claim.pid,
         claim.uid,
         claim.host,
-        claim.since_unix_ms / 1000,
-        claim.since_unix_ms % 1000
+        moment(claim.since_unix_ms, SystemClock::new().unix_ms())
     )
 }
 

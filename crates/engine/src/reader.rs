@@ -44,7 +44,7 @@ use crate::encoding::{ContainerKey, Decoder};
 use crate::remote::OTHER_NODES;
 use crate::trust::{Proof, Trust};
 
-use copies::without_next;
+use orcheck_format::error::without_next;
 use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
 use source::{Buffers, Source, Stored};

@@ -150,7 +150,7 @@ impl NodeAt {
                     conn.send(&Message::Hello { rank, node }, within)?;
                     return Ok(conn);
                 }
-                Err(error) => errors.push(error.message().to_owned()),
+                Err(error) => errors.push(error.what()),
             }
         }
         Err(Error::unavailable(format!(

@@ -17,7 +17,7 @@ use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
 use crate::trust::{Proof, Trust, other_key};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Error, ErrorKind, Result, without_next};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::names::FileName;
@@ -77,7 +77,12 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
             format!(
                 "job '{}' may have checkpoints, but none can be read: {}",
                 job.as_str(),
-                catalog.notes().join("; ")
+                catalog
+                    .notes()
+                    .iter()
+                    .map(|note| without_next(note))
+                    .collect::<Vec<_>>()
+                    .join("; ")
             ),
         )
         .next("run `orcheck verify`; set start = 'fresh' to begin from nothing"));
@@ -228,7 +233,10 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
     } else {
         ErrorKind::Corrupt
     };
-    let why: Vec<&str> = why.iter().map(|problem| problem.message.as_str()).collect();
+    let why: Vec<String> = why
+        .iter()
+        .map(|problem| without_next(&problem.message))
+        .collect();
     Some(
         Error::new(
             kind,
@@ -307,7 +315,7 @@ impl RankView {
             }
         }
         if copies.is_empty() {
-            let text: Vec<&str> = errors.iter().map(Error::message).collect();
+            let text: Vec<String> = errors.iter().map(Error::what).collect();
             let kind = match errors.last().map_or(ErrorKind::NotFound, Error::kind) {
                 // Breaks if: a step that was never completely committed counts as damage; a job killed during
                 // its first commit could then not start again without help.

@@ -169,14 +169,46 @@ impl Error {
         }
     }
 
-    /// The same error with the next step appended: "message. Next: what".
+    /// The same error with this next step: "message. Next: what". It takes the place of the one that the message has
+    /// already: whoever adds the last one knows what was asked for.
     #[must_use]
     pub fn next(self, what: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
-            message: format!("{}. Next: {what}", self.message),
+            message: format!("{}{NEXT}{what}", without_next(&self.message)),
         }
     }
+
+    /// What a person reads, without the next step: for a message that names several errors.
+    #[must_use]
+    pub fn what(&self) -> String {
+        without_next(&self.message)
+    }
+}
+
+/// What comes before a next step.
+const NEXT: &str = ". Next: ";
+
+/// A text without the next steps that quoted errors brought with them: each ends where the text or the bracket around it
+/// ends.
+#[must_use]
+pub fn without_next(text: &str) -> String {
+    let mut text = text.to_owned();
+    // Breaks if: it stays; a person would be told to do two things, of which the first is out of place.
+    while let Some(at) = text.find(NEXT) {
+        let mut depth = 0_usize;
+        let end = text[at..].find(|c| {
+            match c {
+                '(' => depth += 1,
+                ')' if depth == 0 => return true,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            false
+        });
+        text.replace_range(at..end.map_or(text.len(), |end| at + end), "");
+    }
+    text
 }
 
 impl fmt::Display for Error {
@@ -206,5 +238,22 @@ mod tests {
         let error = Error::no_space("disk full").at("step 4").next("free 3 MiB");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.to_string(), "step 4: disk full. Next: free 3 MiB");
+    }
+
+    #[test]
+    fn a_message_has_one_next_step_the_last_that_was_given() {
+        let inner =
+            Error::corrupt("block 3 is damaged").next("use an older step (one that is good)");
+        let again = inner.clone().at("step 4").next("start afresh");
+        assert_eq!(
+            again.message(),
+            "step 4: block 3 is damaged. Next: start afresh"
+        );
+        let quoted = Error::not_found(format!("nothing here ({inner}), and 2 more"));
+        assert_eq!(
+            quoted.next("give all directories").message(),
+            "nothing here (block 3 is damaged), and 2 more. Next: give all directories"
+        );
+        assert_eq!(inner.what(), "block 3 is damaged");
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A checkpoint is `restartable` when its commit record counts and its containers are here with the recorded
 //! lengths, `fenced` when a newer run has superseded it, and `incomplete` otherwise: without a commit record,
-//! or with containers that these places do not hold.
+//! or with containers that these places do not hold. While a directory cannot be read, what is not here is `unreachable`. What
+//! the program found wrong is `rejected`.
 //!
 //! Not here: whether the bytes are right; that is `orcheck verify`.
+
+mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +23,7 @@ use crate::job::{Job, trust};
 use crate::output::{
     Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text,
 };
+use crate::search::Search;
 
 struct Row {
     step: u64,
@@ -40,42 +44,22 @@ struct Row {
 /// Lists the checkpoints.
 pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
-    let job = Job::open_trusting(&args.place, &trust)?;
-    let mut rows: Vec<Row> = Vec::new();
-    for commit in job.catalog.commits() {
-        let missing = job.missing(commit);
-        let state = if missing.is_some() {
-            "incomplete"
-        } else {
-            "restartable"
-        };
-        let why = missing
-            .or_else(|| unproven(commit))
-            .or_else(|| needed_by(&job, commit));
-        rows.push(committed(&job, commit, state, why));
+    let mut place = args.place.clone();
+    place.anywhere.extend(args.at.iter().cloned());
+    let mut search = Search::of(&place)?;
+    let names = search.names();
+    if place.job.is_none() && names.len() > 1 {
+        return jobs::list(&mut search, &names, &trust);
     }
-    for commit in job.catalog.fenced() {
-        rows.push(committed(
-            &job,
-            commit,
-            "fenced",
-            Some("superseded by a newer run".into()),
-        ));
-    }
-    rows.extend(uncommitted(&job));
-    rows.sort_by_key(|row| std::cmp::Reverse((row.step, row.counter)));
-
+    let job = search.job(place.job.as_deref(), &trust)?;
+    let rows = rows(&job);
     let now = SystemClock::new().unix_ms();
-    let restartable = rows
-        .iter()
-        .find(|row| row.state == "restartable")
-        .map(|row| row.step);
+    let summary = jobs::Summary::of(&job, &rows);
     let document = json!({
         "job": job.name.as_str(),
-        "places": (0..job.catalog.places().len())
-            .map(|place| json!({ "path": job.place_path(place), "kind": job.place_kinds[place] }))
-            .collect::<Vec<Value>>(),
-        "newest_restartable_step": restartable,
+        "jobs": [summary.document(now)],
+        "places": places(&job),
+        "newest_restartable_step": summary.newest.as_ref().map(|(step, _)| step),
         "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
         "notes": job.notes(),
     });
@@ -85,6 +69,66 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         document,
         warnings: job.notes(),
     })
+}
+
+/// The directories that were read, and those that could not be.
+fn places(job: &Job) -> Vec<Value> {
+    let read = (0..job.catalog.places().len()).map(
+        |place| json!({ "path": job.place_path(place), "kind": job.place_kinds[place], "state": "read" }),
+    );
+    let hidden = job.hidden().iter();
+    let hidden =
+        hidden.map(|hidden| json!({ "path": hidden.path, "kind": null, "state": hidden.state() }));
+    read.chain(hidden).collect()
+}
+
+/// All checkpoints of a job, newest first.
+fn rows(job: &Job) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for commit in job.catalog.commits() {
+        let missing = job.missing(commit);
+        let state = if missing.is_some() && job.out_of_sight().is_some() {
+            "unreachable"
+        } else if missing.is_some() {
+            "incomplete"
+        } else {
+            "restartable"
+        };
+        let kept = job.catalog.is_kept(commit.record.step, commit.record.epoch);
+        let why = missing
+            .or_else(|| unproven(commit))
+            .or_else(|| kept.then(|| "kept, as `orcheck keep` asked".to_owned()))
+            .or_else(|| needed_by(job, commit));
+        rows.push(committed(job, commit, state, why));
+    }
+    for commit in job.catalog.rejected() {
+        let record = &commit.record;
+        let said = job.catalog.rejection(record.step, record.epoch);
+        let why = said.map_or_else(String::new, |choice| match choice.why.is_empty() {
+            true => format!(" by user {} on host {}", choice.uid, choice.host),
+            false => format!(
+                " by user {} on host {}: {}",
+                choice.uid, choice.host, choice.why
+            ),
+        });
+        rows.push(committed(
+            job,
+            commit,
+            "rejected",
+            Some(format!("found wrong{why}")),
+        ));
+    }
+    for commit in job.catalog.fenced() {
+        rows.push(committed(
+            job,
+            commit,
+            "fenced",
+            Some("superseded by a newer run".into()),
+        ));
+    }
+    rows.extend(uncommitted(job));
+    rows.sort_by_key(|row| std::cmp::Reverse((row.step, row.counter)));
+    rows
 }
 
 fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String>) -> Row {
@@ -171,7 +215,9 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
 
 /// Checkpoints of which there are containers but no commit record.
 fn uncommitted(job: &Job) -> Vec<Row> {
-    let commits = job.catalog.commits().iter().chain(job.catalog.fenced());
+    let commits = job.catalog.commits().iter();
+    let commits = commits.chain(job.catalog.fenced());
+    let commits = commits.chain(job.catalog.rejected());
     let known: BTreeSet<&str> = commits
         .flat_map(|commit| {
             commit
@@ -267,12 +313,12 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
         return format!("job {}: no checkpoints\n", job.name.as_str());
     }
     let mut table = table(&[
-        "step", "epoch", "level", "ranks", "nodes", "size", "age", "state", "why",
+        "step", "epoch", "level", "ranks", "nodes", "size", "age", "state",
     ]);
     for row in rows {
         let tone = match row.state {
             "restartable" => Tone::Good,
-            "fenced" => Tone::Note,
+            "fenced" | "rejected" | "unreachable" => Tone::Note,
             _ => Tone::Bad,
         };
         let dash = || "-".to_string();
@@ -285,14 +331,36 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
             right(size(row.size_bytes)),
             right(row.age_ms(now).map_or_else(dash, age)),
             cell(row.state, tone),
-            plain(row.why.clone().unwrap_or_default()),
         ]);
     }
     format!(
-        "job {}: {} in {}\n{}",
+        "job {}: {} in {}\n{}{}",
         job.name.as_str(),
         count(rows.len() as u64, "checkpoint"),
         count(job.catalog.places().len() as u64, "place"),
-        table_text(&table)
+        table_text(&table),
+        reasons(rows)
     )
+}
+
+/// Why checkpoints are in the state they are in: below the table, which fits a terminal without it. What is said of many is
+/// said once.
+fn reasons(rows: &[Row]) -> String {
+    let mut said: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in rows {
+        let Some(why) = row.why.as_deref() else {
+            continue;
+        };
+        let step = row.step.to_string();
+        match said.iter_mut().find(|(text, _)| *text == why) {
+            Some((_, steps)) if steps.contains(&step) => {}
+            Some((_, steps)) => steps.push(step),
+            None => said.push((why, vec![step])),
+        }
+    }
+    let lines = said.iter().map(|(why, steps)| match &steps[..] {
+        [step] => format!("step {step}: {why}\n"),
+        steps => format!("steps {}: {why}\n", steps.join(", ")),
+    });
+    lines.collect()
 }

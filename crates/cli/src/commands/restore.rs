@@ -32,7 +32,7 @@ use crate::stop;
 pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
     stop::install()?;
     let trust = &trust(&args.unlock)?;
-    let job = Job::open_trusting(&args.place, trust)?;
+    let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let commit = job.pick(&args.which)?;
     let restored = match (&args.region, args.rank) {
         (Some(region), Some(rank)) => one(args, &job, rank, region, trust, json_wanted),

@@ -17,7 +17,7 @@ use crate::output::{
 /// Shows the checkpoint.
 pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
-    let job = Job::open_trusting(&args.place, &trust)?;
+    let job = Job::open_trusting(&args.which.place(&args.place), &trust)?;
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     for &rank in &args.ranks {

@@ -1,4 +1,4 @@
-//! `orcheck status`: the agents of this user on this machine.
+//! `orcheck status`: the agents of this user on this machine, and the jobs in the directories given, with agents or without.
 //!
 //! Invariants: an agent that does not answer in time is shown as silent, never left out.
 //!
@@ -8,12 +8,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orcheck_engine::agent::{Told, list, status};
-use orcheck_io::Address;
+use orcheck_engine::halt::Run;
+use orcheck_engine::trust::Trust;
+use orcheck_format::{Claim, Level};
+use orcheck_io::clock::LocalTime;
+use orcheck_io::{Address, Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::exit;
-use crate::output::{Failure, Outcome, plain, right, size, span, table, table_text};
+use crate::job::{Job, roots};
+use crate::output::{
+    Failure, Outcome, Tone, age, cell, plain, right, size, span, table, table_text,
+};
+use crate::search::Search;
 
 /// Longest wait for an agent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -21,10 +29,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Asks all of them.
 pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let mut agents = Vec::new();
-    let mut warnings = Vec::new();
+    let (jobs, mut warnings) = jobs(args)?;
     for at in list()? {
         match status(&at, ANSWER_LIMIT) {
-            Ok(told) => agents.extend(of_job(&at, told, args.job.as_deref())),
+            Ok(told) => agents.extend(of_job(&at, told, args.place.job.as_deref())),
             // Connections to agents are in the kernel's list too, until they are closed.
             Err(error) => warnings.push(format!("{at} is silent: {}", error.message())),
         }
@@ -77,17 +85,116 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
             ]);
         }
     }
-    let text = if agents.is_empty() {
+    let mut text = jobs_text(&jobs);
+    text += &if agents.is_empty() {
         "no agents of this user are on this machine\n".to_owned()
     } else {
         table_text(&shown)
     };
+    let jobs: Vec<Value> = jobs.iter().map(Running::document).collect();
     Ok(Outcome {
         code: exit::OK,
         text,
-        document: json!({ "agents": agents }),
+        document: json!({ "agents": agents, "jobs": jobs, "notes": warnings }),
         warnings,
     })
+}
+
+/// A job in the directories.
+struct Running {
+    job: String,
+    /// Its newest run and whether it is alive; `None` where none was ever there.
+    run: Option<(Claim, bool)>,
+    /// Step, level and time of the newest checkpoint that is here whole.
+    newest: Option<(u64, Level, u64)>,
+}
+
+impl Running {
+    fn of(job: &Job) -> Result<Self, Failure> {
+        let run = Run::newest(job.catalog.places())?;
+        let commits = job.catalog.commits().iter();
+        let newest = commits.map(|commit| (commit, &commit.record));
+        let newest = newest.filter(|(commit, _)| job.missing(commit).is_none());
+        Ok(Running {
+            job: job.name.as_str().to_owned(),
+            run: run.map(|run| (run.claim, run.lives)),
+            newest: (newest.map(|(_, record)| (record.step, record.level, record.created_unix_ms)))
+                .next(),
+        })
+    }
+
+    fn document(&self) -> Value {
+        let run = self.run.as_ref();
+        json!({
+            "job": self.job,
+            "runs": run.map(|(_, lives)| lives),
+            "epoch": run.map(|(claim, _)| claim.epoch.to_string()),
+            "host": run.map(|(claim, _)| &claim.host),
+            "since_unix_ms": run.map(|(claim, _)| claim.since_unix_ms),
+            "newest_restartable_step": self.newest.map(|(step, ..)| step),
+            "level": self.newest.map(|(_, level, _)| level.to_string()),
+            "created_unix_ms": self.newest.map(|(.., at)| at),
+        })
+    }
+}
+
+/// The jobs in the directories given, or in those of the environment; without any: none.
+fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
+    let mut place = args.place.clone();
+    place.anywhere.extend(args.at.iter().cloned());
+    let (placed, per_node) = roots(&place.dirs, &place.node_dirs);
+    if placed.is_empty() && per_node.is_empty() && place.anywhere.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let given = !(place.dirs.is_empty() && place.node_dirs.is_empty() && place.anywhere.is_empty());
+    let mut search = match Search::of(&place) {
+        // Directories of the environment that are not there: the agents are what was asked for.
+        Err(failure) if !given => return Ok((Vec::new(), vec![failure.error.to_string()])),
+        search => search?,
+    };
+    let hidden = search.hidden().iter();
+    let mut notes: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
+    let mut jobs = Vec::new();
+    for name in search.names() {
+        let found = search.take(&name, &Trust::default());
+        match found.and_then(|job| Running::of(&job)) {
+            Ok(running) => jobs.push(running),
+            Err(failure) => notes.push(format!("job {}: {}", name.as_str(), failure.error)),
+        }
+    }
+    Ok((jobs, notes))
+}
+
+fn jobs_text(jobs: &[Running]) -> String {
+    if jobs.is_empty() {
+        return String::new();
+    }
+    let now = SystemClock::new().unix_ms();
+    let mut shown = table(&["job", "run", "since", "newest safe step", "level", "age"]);
+    for job in jobs {
+        let (run, since) = match &job.run {
+            None => (plain("never"), "-".to_owned()),
+            Some((claim, lives)) => (
+                match lives {
+                    true => cell(format!("runs on {}", claim.host), Tone::Good),
+                    false => plain("ended"),
+                },
+                LocalTime::of_unix_ms(claim.since_unix_ms)
+                    .map_or_else(|| "-".to_owned(), |at| at.to_string()),
+            ),
+        };
+        let newest = job.newest.as_ref();
+        let dash = || "-".to_owned();
+        shown.add_row([
+            plain(&job.job),
+            run,
+            plain(since),
+            right(newest.map_or_else(|| "none".to_owned(), |(step, ..)| step.to_string())),
+            plain(newest.map_or_else(dash, |(_, level, _)| level.to_string())),
+            right(newest.map_or_else(dash, |(.., at)| age(now.saturating_sub(*at)))),
+        ]);
+    }
+    table_text(&shown) + "\n"
 }
 
 /// The interval that follows from what was measured, and from what: `41.2 s (0.4 s each)`.

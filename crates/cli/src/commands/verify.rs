@@ -2,14 +2,15 @@
 //!
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
-//! and an older one is good, which is then named. A damaged commit record whose other copies are good is
+//! and an older one is good, which is then named. 14: nothing is damaged, but a directory that may hold what is missing cannot be
+//! read. A damaged commit record whose other copies are good is
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::trust::{Proof, Trust};
 use orcheck_engine::verify::{Verdict, verify_commit_with};
-use orcheck_format::{CommitRecord, ErrorKind};
+use orcheck_format::{CommitRecord, Error, ErrorKind};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -23,12 +24,30 @@ use crate::output::{
 struct Checked<'a> {
     commit: &'a Commit,
     verdict: Verdict,
+    /// A directory could not be read.
+    hidden: bool,
+}
+
+/// Whether nothing is damaged, and what is missing may lie where it cannot be read.
+fn is_out_of_sight(verdict: &Verdict, hidden: bool) -> bool {
+    let mut fatal = verdict.findings().filter(|finding| finding.fatal);
+    // Breaks if: what is on a server that is down counts as damaged; a user would throw away a good checkpoint.
+    fatal.all(|finding| match finding.kind {
+        ErrorKind::Unavailable => true,
+        ErrorKind::NotFound => hidden,
+        _ => false,
+    })
 }
 
 impl Checked<'_> {
     /// Whether nothing in it is encrypted, or all of it was proven with the key.
     fn is_proven(&self) -> bool {
         self.commit.proof != Proof::Unchecked && self.verdict.locked_bytes() == 0
+    }
+
+    /// Whether all that is missing may lie in a directory that cannot be read.
+    fn is_out_of_sight(&self) -> bool {
+        is_out_of_sight(&self.verdict, self.hidden)
     }
 
     fn state(&self) -> (&'static str, Tone) {
@@ -38,6 +57,8 @@ impl Checked<'_> {
             ("good", Tone::Good)
         } else if self.verdict.is_restorable() {
             ("damaged, restorable", Tone::Note)
+        } else if self.is_out_of_sight() {
+            ("unreachable", Tone::Note)
         } else {
             ("corrupt", Tone::Bad)
         }
@@ -47,12 +68,13 @@ impl Checked<'_> {
 /// Verifies one checkpoint or all.
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let trust = &trust(&args.unlock)?;
-    let job = Job::open_trusting(&args.place, trust)?;
+    let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let commits: Vec<&Commit> = if args.all {
-        job.pick(&Which {
-            step: None,
-            level: None,
-        })?;
+        if let Some(step) = args.which.step() {
+            let error = Error::invalid(format!("--all and step {step} contradict each other"));
+            return Err(error.next("leave out one of the two").into());
+        }
+        job.pick(&Which::newest())?;
         job.catalog.commits().iter().collect()
     } else {
         vec![job.pick(&args.which)?]
@@ -62,6 +84,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         checked.push(Checked {
             commit,
             verdict: verify_one(&job, commit, trust, show_progress)?,
+            hidden: job.out_of_sight().is_some(),
         });
     }
     let first_restorable = checked[0].verdict.is_restorable();
@@ -79,6 +102,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .iter()
         .any(|problem| problem.kind == ErrorKind::Corrupt);
     let code = match (first_restorable, older_good) {
+        (false, _) if checked[0].is_out_of_sight() => exit::UNREACHABLE,
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
         (false, None) => first_code(&checked[0].verdict),
         (true, _) if checked.iter().all(|one| one.verdict.is_good()) && !damaged_record => exit::OK,
@@ -171,6 +195,7 @@ fn document(one: &Checked<'_>) -> Value {
         "step": record.step,
         "epoch": record.epoch.to_string(),
         "level": record.level.to_string(),
+        "verdict": one.state().0,
         "good": one.verdict.is_good(),
         "authenticated": one.commit.proof == Proof::Sealed,
         "restorable": one.verdict.is_restorable(),
@@ -227,7 +252,9 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
             cell(state, tone),
         ]);
         for finding in one.verdict.findings() {
-            let weight = if finding.fatal {
+            let weight = if finding.fatal && one.is_out_of_sight() {
+                "not known to be lost"
+            } else if finding.fatal {
                 "data lost"
             } else {
                 "no data lost"

@@ -126,6 +126,59 @@ fn a_run_that_does_not_hear_is_said_and_the_request_can_be_taken_back() {
     assert_eq!(halting.end().0, Some(3));
 }
 
+// Breaks if: a request for later ends the run at once, or is not listed with its time.
+#[test]
+fn a_request_for_later_is_written_listed_and_taken_back() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    claim(&scratch.dir("pfs/cavity"), epoch(3), None);
+    let halt = |more: &[&str]| answer(&[&["halt", "--dir", &root][..], more].concat());
+    let asked = halt(&["--force", "--at", "2h"]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    assert!(asked.stdout.contains(") to halt at 2"), "{}", asked.stdout);
+    assert!(!asked.stdout.contains("unix"), "{}", asked.stdout);
+    let listed = halt(&["--list"]).stdout;
+    assert!(
+        listed.contains("asked to halt at 2") && listed.contains(", in 1"),
+        "{listed}"
+    );
+    let asked = halt(&["--force", "--after", "3"]);
+    assert!(
+        asked
+            .stdout
+            .ends_with("to halt after 3 further checkpoints\n"),
+        "{}",
+        asked.stdout
+    );
+    let document = answer(&["--json", "halt", "--list", "--dir", &root]).json();
+    assert_eq!(document["later"][0]["after"], 3);
+    assert_eq!(document["requests"].as_array().unwrap().len(), 0);
+    assert_eq!(halt(&["--remove"]).code, 0);
+    assert!(halt(&["--list"]).stdout.contains("not asked to halt"));
+    for wrong in [
+        &["--at", "90"][..],
+        &["--after", "0"],
+        &["--at", "2020-01-01 10:00"],
+    ] {
+        assert_eq!(halt(&[&["--force"], wrong].concat()).code, 2, "{wrong:?}");
+    }
+}
+
+// Breaks if: the run does not see the request, or a supervisor starts the job again.
+#[test]
+fn a_running_job_halts_after_so_many_checkpoints() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let options = format!("{}every_steps = 1\n", options(&root));
+    let mut job = supervised_with(&root, "computes", &options);
+    job.wait_for("ready 0");
+    let asked = answer(&["halt", "--dir", &root, "--after", "2"]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+}
+
 /// A job whose run of epoch 2 is asked to halt while it runs, and fails.
 fn fails_after_a_request(scratch: &Scratch, root: &str) -> Answer {
     claim(&scratch.dir("prepared"), epoch(2), None);

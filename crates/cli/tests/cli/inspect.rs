@@ -179,17 +179,17 @@ fn wrong_places_and_jobs() {
             .unwrap()
             .contains("/nonexistent")
     );
-    // Two jobs: one must be chosen.
+    // Two jobs: one must be chosen, unless all are listed.
     let mut other = site.dirs()[0].clone();
     other.set_file_name("second");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("epoch-000001.claim"), b"").unwrap();
-    let two = site.ask(&["ls"]);
+    let two = site.ask(&["verify"]);
     assert_eq!(two.code, 2);
     assert!(two.stderr.contains("cavity, second"), "{}", two.stderr);
     assert_eq!(site.ask(&["ls", "--job", "cavity"]).code, 0);
     // Errors are JSON too.
-    let failed = site.ask(&["ls", "--json"]).json();
+    let failed = site.ask(&["verify", "--json"]).json();
     assert_eq!(failed["error"]["kind"], "invalid");
 }
 
@@ -198,7 +198,7 @@ fn usage() {
     assert_eq!(answer(&[]).code, 2);
     assert_eq!(answer(&["frobnicate"]).code, 2);
     assert_eq!(answer(&["ls", "--nonsense"]).code, 2);
-    assert_eq!(answer(&["show", "--dir", "/tmp", "not-a-number"]).code, 2);
+    assert_eq!(answer(&["show", "--dir", "/tmp", "not-a-number"]).code, 10);
     let help = answer(&["--help"]);
     assert_eq!(help.code, 0);
     for part in [

@@ -6,6 +6,7 @@
 mod advice;
 mod agent;
 mod burst;
+mod choose;
 mod copies;
 mod drain;
 mod encrypted;
@@ -16,9 +17,9 @@ mod inspect;
 mod machine;
 mod nodes;
 mod place;
+mod places;
 mod planning;
 mod program;
-mod prove;
 mod restore;
 mod run;
 mod server;

@@ -82,7 +82,7 @@ fn options_that_no_rank_may_have_are_refused_on_all_ranks() {
         ("kep = 2", ["unknown option 'kep'", "did you mean 'keep'?"]),
         (
             "marshal = 'loud'",
-            ["marshal = \"loud\"", "expected `auto` or `paper`"],
+            ["marshal = \"loud\"", "expected 'auto' or 'paper'"],
         ),
         (
             "lanes_per_node = 9",

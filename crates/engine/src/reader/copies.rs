@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use orcheck_format::error::without_next;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind, Extent, RegionRecord, Result};
 use orcheck_io::Dir;
@@ -108,11 +109,6 @@ impl Reader {
 pub fn beside_a_good_copy(damage: &str) -> String {
     let what = without_next(damage);
     format!("{what}; another copy is good. Next: have the storage checked")
-}
-
-/// A message that becomes part of another one, which has its own next step.
-pub(super) fn without_next(message: &str) -> &str {
-    message.split(". Next: ").next().unwrap_or(message)
 }
 
 /// What to say of a container that is in none of these places.

@@ -94,6 +94,7 @@ pub struct RegionSpec {
 /// A checkpoint to be written.
 #[derive(Clone)]
 pub struct Spec {
+    pub job: JobName,
     pub step: u64,
     pub epoch: Epoch,
     pub level: Level,
@@ -116,6 +117,7 @@ impl Spec {
             cut,
         };
         Spec {
+            job: job(),
             step,
             epoch: epoch(counter),
             level: Level::Global,
@@ -203,7 +205,7 @@ pub fn write(dirs: &[PathBuf], spec: &Spec) -> Written {
         structures.push(built.structures);
     }
     let record = CommitRecord {
-        job: job(),
+        job: spec.job.clone(),
         step: spec.step,
         epoch: spec.epoch,
         level: spec.level,
@@ -244,7 +246,7 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
             incompat: spec.incompat,
             ..Features::default()
         },
-        job: job(),
+        job: spec.job.clone(),
         step: spec.step,
         epoch: spec.epoch,
         level: spec.level,
@@ -340,7 +342,7 @@ fn build(spec: &Spec, node: u32, ranks: &[u32]) -> Built {
         );
     }
     let manifest = Manifest {
-        job: job(),
+        job: spec.job.clone(),
         step: spec.step,
         epoch: spec.epoch,
         level: spec.level,

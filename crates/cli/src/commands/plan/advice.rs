@@ -50,8 +50,11 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
         ));
     }
     let drawn = args.plot.as_deref();
+    let mut waste = Vec::new();
     if let Some(path) = drawn {
-        if pictures::advice(path, &choices, at, &machine, &task, work_s)? {
+        let drawn = pictures::advice(path, &choices, at, &machine, &task, work_s)?;
+        waste = drawn.waste;
+        if drawn.left_out {
             warnings
                 .push("runs with too many checkpoints to follow are not in the picture".to_owned());
         }
@@ -60,6 +63,9 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     let documents: Vec<Value> = choices
         .iter()
         .map(|choice| document_of(choice, work_s))
+        .collect();
+    let waste: Vec<Value> = (waste.iter())
+        .map(|(way, of)| json!({ "way": way, "checkpoints": of[0], "done_again": of[1], "restarts": of[2] }))
         .collect();
     let used: serde_json::Map<String, Value> = (figures.of.iter())
         .map(|(name, figure)| {
@@ -74,7 +80,7 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
         text,
         document: json!({
             "recommended": documents[at], "options": options, "choices": documents, "survival": survival, "figures": used,
-            "work_s": work_s, "mtbf_s": choices[at].mtbf_s(), "plot": drawn,
+            "work_s": work_s, "mtbf_s": choices[at].mtbf_s(), "plot": drawn, "drawn_waste": waste,
         }),
         warnings,
     })
@@ -311,7 +317,7 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
 }
 
 /// The share of the time that goes into checkpoints that count.
-fn checkpoints(choice: &Choice) -> f64 {
+pub fn checkpoints(choice: &Choice) -> f64 {
     let last = choice
         .levels
         .0

@@ -10,7 +10,7 @@ use orcheck_plan::levels::Level;
 use orcheck_plan::life::{Failures, Job, Life};
 use orcheck_plan::survival::{Redundancy, Setup};
 
-use super::advice::name_of;
+use super::advice::{checkpoints, name_of};
 use super::threads::spread;
 use crate::output::{count, span};
 use crate::picture::{Axis, Bars, Curve, Lines, Panel, draw};
@@ -25,7 +25,15 @@ const SEGMENTS_MAX: f64 = 4e6;
 /// Failures that a timeline shows; more cannot be told apart.
 const FAILURES_SHOWN: usize = 60;
 
-/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run. Whether a run could not be followed.
+/// What was drawn of a recommendation.
+pub struct Drawn {
+    /// A run could not be followed.
+    pub left_out: bool,
+    /// The bars: ways, and shares of all the time by cause.
+    pub waste: Vec<(String, Vec<f64>)>,
+}
+
+/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run.
 pub fn advice(
     path: &Path,
     choices: &[Choice],
@@ -33,7 +41,7 @@ pub fn advice(
     machine: &Machine,
     task: &Task,
     work_s: f64,
-) -> Result<bool> {
+) -> Result<Drawn> {
     let mut efficiencies = Vec::new();
     let (mut rows, mut left_out) = (Vec::new(), false);
     for (number, choice) in choices.iter().enumerate() {
@@ -50,7 +58,7 @@ pub fn advice(
             });
         }
         match job(choice, work_s) {
-            Some(job) => rows.push((name, waste(&job)?)),
+            Some(job) => rows.push((name, of_table(choice, &waste(&job)?))),
             None => left_out = true,
         }
     }
@@ -60,7 +68,7 @@ pub fn advice(
         panels.push(by_interval(title, &efficiencies));
     }
     if !rows.is_empty() {
-        panels.push(causes("Where the other time goes", rows));
+        panels.push(causes("Where the other time goes", rows.clone()));
     }
     if machine.disk.is_some() {
         let setups = (1..=REPLICAS_MAX).map(|replicas| {
@@ -85,7 +93,10 @@ pub fn advice(
         ));
     }
     draw(path, &panels)?;
-    Ok(left_out)
+    Ok(Drawn {
+        left_out,
+        waste: rows,
+    })
 }
 
 /// Whether there is a curve for it: of those with replicas the recommended one, and the best that has the file system besides.
@@ -135,6 +146,21 @@ fn waste(job: &Job) -> Result<Vec<f64>> {
     })?;
     let lives = lives.into_iter().collect::<Result<Vec<Life>>>()?;
     Ok(shares(&lives))
+}
+
+/// The waste of a way as the table has it, from the formulas, and divided by causes: only how what is neither work nor a
+/// checkpoint is divided comes from runs. A few hundred runs may meet a rare failure too often or never.
+fn of_table(choice: &Choice, shares: &[f64]) -> Vec<f64> {
+    // Breaks if: the sum comes from the runs too; bars would be longer than the table says.
+    let waste = 1.0 - choice.efficiency();
+    let checkpoints = checkpoints(choice).min(waste);
+    let (lost, restarts) = (shares[1], shares[2]);
+    let of_lost = match lost + restarts {
+        0.0 => 1.0,
+        both => lost / both,
+    };
+    let rest = waste - checkpoints;
+    vec![checkpoints, rest * of_lost, rest * (1.0 - of_lost)]
 }
 
 /// Shares of all the time of these runs: checkpoints, done again, restarts.

@@ -15,10 +15,11 @@ use std::process::Command;
 
 use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
+use orcheck_engine::halt::{When, later_requests};
 use orcheck_format::{Epoch, Error, FileName, Level, Result};
-use orcheck_io::Mailbox;
 use orcheck_io::environment::working_dir;
 use orcheck_io::served::is_served;
+use orcheck_io::{Clock, Mailbox, SystemClock};
 
 use crate::args::Where;
 use crate::exit;
@@ -148,6 +149,7 @@ impl Told {
                 dirs: self.dirs.clone(),
                 node_dirs: self.node_dirs.clone(),
                 job: self.job.clone(),
+                anywhere: Vec::new(),
             };
             return seen.add(&place).then_some(seen);
         }
@@ -156,6 +158,7 @@ impl Told {
                 dirs: union(&note.global, &self.dirs),
                 node_dirs: union(note.node_dir.as_slice(), &self.node_dirs),
                 job: Some(note.job.clone()),
+                anywhere: Vec::new(),
             };
             if !seen.add(&place) {
                 return None;
@@ -189,7 +192,25 @@ impl Seen {
                 _ => {}
             }
         }
+        let now = SystemClock::new().unix_ms();
+        for (epoch, when) in later_requests(job.catalog.places()).unwrap_or_default() {
+            // A request for later counts once it is due: before that a failed run is started again.
+            // Breaks if: it does not count; the job would be started again, and its time would not end.
+            let due = match when {
+                Some(When::At(at)) => at <= now,
+                Some(When::After(count)) => self.steps_of(job.name.as_str(), epoch) as u64 >= count,
+                None => false,
+            };
+            self.halts.extend(due.then_some(epoch));
+        }
         true
+    }
+
+    /// How many steps a run has committed.
+    fn steps_of(&self, job: &str, epoch: u64) -> usize {
+        let commits = self.commits.iter();
+        let own = commits.filter(|(name, _, of, _)| name == job && of.counter == epoch);
+        own.map(|(_, step, ..)| step).collect::<BTreeSet<_>>().len()
     }
 
     /// Whether some job has a newer step than it had: before, or before this epoch where nobody looked at it then.

@@ -1,0 +1,107 @@
+//! All jobs below the directories: what each has, in one line.
+//!
+//! Not here: the checkpoints of one (`ls.rs`).
+
+use orcheck_engine::trust::Trust;
+use orcheck_format::JobName;
+use orcheck_io::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use super::{Row, rows};
+use crate::exit;
+use crate::job::Job;
+use crate::output::{Failure, Outcome, Tone, age, cell, plain, right, size, table, table_text};
+use crate::search::Search;
+
+/// What a job has.
+pub struct Summary {
+    job: String,
+    /// Step and level of the newest checkpoint that can be restarted from, as far as names and lengths tell.
+    pub newest: Option<(u64, String)>,
+    created_unix_ms: Option<u64>,
+    checkpoints: usize,
+    /// Of all files of ours.
+    size_bytes: u64,
+    unreachable: bool,
+}
+
+impl Summary {
+    /// From its checkpoints.
+    pub fn of(job: &Job, rows: &[Row]) -> Self {
+        let newest = rows.iter().find(|row| row.state == "restartable");
+        let files = job.catalog.files().iter();
+        let ours = files.filter(|(_, _, name)| name.is_some());
+        Summary {
+            job: job.name.as_str().to_owned(),
+            newest: newest.map(|row| (row.step, row.level.clone().unwrap_or_default())),
+            created_unix_ms: newest.and_then(|row| row.created_unix_ms),
+            checkpoints: rows.len(),
+            size_bytes: ours.map(|(_, entry, _)| entry.len_bytes).sum(),
+            unreachable: rows.iter().any(|row| row.state == "unreachable"),
+        }
+    }
+
+    fn age_ms(&self, now: u64) -> Option<u64> {
+        Some(now.saturating_sub(self.created_unix_ms?))
+    }
+
+    /// For programs.
+    pub fn document(&self, now: u64) -> Value {
+        json!({
+            "job": self.job,
+            "newest_restartable_step": self.newest.as_ref().map(|(step, _)| step),
+            "level": self.newest.as_ref().map(|(_, level)| level),
+            "created_unix_ms": self.created_unix_ms,
+            "age_ms": self.age_ms(now),
+            "checkpoints": self.checkpoints,
+            "size_bytes": self.size_bytes,
+        })
+    }
+}
+
+/// Lists them.
+pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Outcome, Failure> {
+    let mut summaries = Vec::new();
+    let hidden = search.hidden().iter();
+    let mut warnings: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
+    for name in names {
+        match search.take(name, trust) {
+            Ok(job) => summaries.push(Summary::of(&job, &rows(&job))),
+            Err(failure) => warnings.push(format!("job {}: {}", name.as_str(), failure.error)),
+        }
+    }
+    let now = SystemClock::new().unix_ms();
+    let mut shown = table(&[
+        "job",
+        "newest safe step",
+        "level",
+        "age",
+        "checkpoints",
+        "size",
+    ]);
+    for summary in &summaries {
+        let (step, level) = match &summary.newest {
+            Some((step, level)) => (right(step), plain(level)),
+            None if summary.unreachable => (cell("unreachable", Tone::Note), plain("-")),
+            None => (cell("none", Tone::Bad), plain("-")),
+        };
+        shown.add_row([
+            plain(&summary.job),
+            step,
+            level,
+            right(summary.age_ms(now).map_or_else(|| "-".to_owned(), age)),
+            right(summary.checkpoints),
+            right(size(summary.size_bytes)),
+        ]);
+    }
+    let document = json!({
+        "jobs": summaries.iter().map(|summary| summary.document(now)).collect::<Vec<Value>>(),
+        "notes": warnings,
+    });
+    Ok(Outcome {
+        code: exit::OK,
+        text: table_text(&shown),
+        document,
+        warnings,
+    })
+}

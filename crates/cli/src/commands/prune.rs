@@ -1,0 +1,96 @@
+//! `orcheck prune`: removes all but the newest checkpoints of a job.
+//!
+//! How: the newest N checkpoints of each level that are here whole stay, and all that they refer to, directly or not. The others
+//! are planned newest first, each beside those that go before it.
+//!
+//! Invariants:
+//! 1. With `--dry-run` nothing is changed.
+//! 2. Of a level that has fewer than N whole checkpoints none goes.
+//! 3. What is kept by a mark stays, and does not count.
+//!
+//! Not here: what the program prunes by itself (engine).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orcheck_engine::catalog::Commit;
+use orcheck_engine::choose::Removal;
+use orcheck_format::{Epoch, Level};
+
+use super::rm::{all_in_sight, carry_out};
+use crate::args::PruneArgs;
+use crate::job::Job;
+use crate::output::{Failure, Outcome};
+
+/// Prunes.
+pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
+    let mut place = args.place.clone();
+    place.anywhere.extend(args.at.iter().cloned());
+    let job = Job::open(&place)?;
+    all_in_sight(&job)?;
+    let stays = wanted(&job, args.keep as usize);
+    let of = |commit: &Commit| (commit.record.step, commit.record.epoch);
+    let commits = job.catalog.commits().iter();
+    let others = job.catalog.rejected().iter().chain(job.catalog.fenced());
+    let mut going: BTreeSet<(u64, Epoch)> = commits.chain(others).map(of).collect();
+    going.retain(|checkpoint| !stays.contains(checkpoint));
+    let (mut removals, mut gone, mut refused) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for &(step, epoch) in going.iter().rev() {
+        match Removal::plan_after(&job.catalog, step, Some(epoch.counter), &gone) {
+            // Two runs of one counter: the plan is for the other one's.
+            Ok(removal) if removal.epoch != epoch => {}
+            Ok(removal) => {
+                gone.insert((step, epoch));
+                removals.push(removal);
+            }
+            Err(error) => refused.push((step, epoch, error.what())),
+        }
+    }
+    carry_out(&job, &removals, args.dry_run, refused)
+}
+
+/// The checkpoints that stay.
+fn wanted(job: &Job, keep: usize) -> BTreeSet<(u64, Epoch)> {
+    let mut levels: BTreeMap<Level, Vec<&Commit>> = BTreeMap::new();
+    for commit in job.catalog.commits() {
+        levels.entry(commit.record.level).or_default().push(commit);
+    }
+    let mut stays = BTreeSet::new();
+    for commits in levels.values() {
+        let marked =
+            |commit: &&&Commit| job.catalog.is_kept(commit.record.step, commit.record.epoch);
+        let whole = |commit: &&&Commit| job.missing(commit).is_none();
+        let counted: Vec<&&Commit> = commits
+            .iter()
+            .filter(|commit| whole(commit) && !marked(commit))
+            .take(keep)
+            .collect();
+        let oldest = match counted.last() {
+            Some(oldest) if counted.len() == keep => (oldest.record.step, oldest.record.epoch),
+            _ => (
+                0,
+                commits
+                    .iter()
+                    .map(|commit| commit.record.epoch)
+                    .min()
+                    .unwrap_or_else(|| commits[0].record.epoch),
+            ),
+        };
+        // Also what is not whole here and lies between those that count: perhaps it is whole elsewhere.
+        let newer = |commit: &&&Commit| (commit.record.step, commit.record.epoch) >= oldest;
+        for commit in commits
+            .iter()
+            .filter(|commit| newer(commit) || marked(commit))
+        {
+            let record = &commit.record;
+            stays.insert((record.step, record.epoch));
+            // Breaks if: what is referred to goes; the steps that stay could not be read any more.
+            stays.extend(
+                record
+                    .refers_to()
+                    .iter()
+                    .map(|&older| (older, record.epoch)),
+            );
+        }
+    }
+    stays
+}

@@ -1,0 +1,375 @@
+//! Finds the directories of jobs.
+//!
+//! How: below a placed directory ROOT a job's files are in ROOT/JOB; below a directory of level node in ROOT/JOB/NODE for
+//! every node that wrote there. A directory given without a flag may be any of these, or one above them, also one that was
+//! moved or renamed: which job it is of is read from a claim or a commit record in it, and of which level from the names.
+//!
+//! Invariants:
+//! 1. Nothing is created.
+//! 2. A directory that cannot be read is kept with the reason; absent, not permitted and unreachable are told apart.
+//! 3. The job's name may be left out only where there is exactly one.
+//! 4. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
+//!
+//! Not here: what the directories hold (`job.rs`).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use orcheck_engine::catalog::RECORD_LIMIT_BYTES;
+use orcheck_engine::trust::Trust;
+use orcheck_format::{Claim, CommitRecord, Error, ErrorKind, FileName, JobName, Level};
+use orcheck_io::{Dir, Entry, Steps, open_dir, read_small};
+
+use crate::args::Where;
+use crate::exit;
+use crate::job::{Job, PLACED, roots};
+use crate::output::Failure;
+
+/// Most directories that are listed below one.
+const LISTED_MOST: usize = 10_000;
+/// Levels below a directory that may be a root of level node: ROOT/JOB/NODE.
+const DEPTH: usize = 2;
+
+/// A directory of a job.
+pub struct Found {
+    /// The job.
+    pub job: JobName,
+    /// The directory.
+    pub dir: Arc<dyn Dir>,
+    /// `global`, or `node NAME`.
+    pub kind: String,
+}
+
+/// A directory that cannot be read.
+#[derive(Debug, Clone)]
+pub struct Hidden {
+    /// Its path.
+    pub path: String,
+    /// Why.
+    pub error: Error,
+}
+
+impl Hidden {
+    fn new(path: impl std::fmt::Display, error: Error) -> Self {
+        let path = path.to_string();
+        let named = error.message().contains(&path);
+        let error = if named { error } else { error.at(&path) };
+        Hidden { path, error }
+    }
+
+    /// `absent`, `permission denied` or `unreachable`.
+    pub fn state(&self) -> &'static str {
+        let says = |name: &str| self.error.message().contains(name);
+        match self.error.kind() {
+            ErrorKind::NotFound => "absent",
+            _ if says("(EACCES)") || says("(EPERM)") => "permission denied",
+            _ => "unreachable",
+        }
+    }
+
+    /// Whether what was asked for may lie there.
+    pub fn may_hold(&self) -> bool {
+        self.error.kind() != ErrorKind::NotFound
+    }
+
+    /// An error about this directory, with what to do about it.
+    pub fn advise(&self, error: Error) -> Error {
+        // Whoever found out what is wrong knows best.
+        if let Some((_, next)) = self.error.message().split_once(". Next: ") {
+            return error.next(next);
+        }
+        match self.state() {
+            "permission denied" => error.next(format!(
+                "run it as the user to whom {} belongs, or as root",
+                self.path
+            )),
+            "absent" => error.next("correct the path, or mount what belongs there"),
+            _ => error.next(format!(
+                "bring back the server or disk of {}, then ask again",
+                self.path
+            )),
+        }
+    }
+
+    fn failure(&self) -> Failure {
+        let error = self.advise(self.error.clone());
+        match self.error.kind() {
+            ErrorKind::Unavailable => Failure::with(exit::UNREACHABLE, error),
+            ErrorKind::NotFound => error.into(),
+            _ => self.error.clone().into(),
+        }
+    }
+}
+
+/// All that was found.
+pub struct Search {
+    found: Vec<Found>,
+    hidden: Vec<Hidden>,
+    /// What was searched.
+    paths: Vec<String>,
+    /// Whether directories that may hold the job by name are kept although nothing of ours is in them.
+    empty: Vec<Found>,
+}
+
+impl Search {
+    /// Looks into what the flags, or the environment, and the arguments name.
+    pub fn of(place: &Where) -> Result<Search, Failure> {
+        let (placed, per_node) = match place.anywhere.is_empty() {
+            true => roots(&place.dirs, &place.node_dirs),
+            false => (place.dirs.clone(), place.node_dirs.clone()),
+        };
+        if placed.is_empty() && per_node.is_empty() && place.anywhere.is_empty() {
+            return Err(Error::invalid("no directory given")
+                .next(
+                    "give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL or ORCHECK_NODE_DIR",
+                )
+                .into());
+        }
+        let mut search = Search {
+            found: Vec::new(),
+            hidden: Vec::new(),
+            paths: Vec::new(),
+            empty: Vec::new(),
+        };
+        let only = place.job.as_deref();
+        for (path, per_node) in placed
+            .iter()
+            .map(|path| (path, false))
+            .chain(per_node.iter().map(|path| (path, true)))
+        {
+            if let Some((dir, entries)) = search.root(path) {
+                search.below_root(dir.as_ref(), &entries, per_node, only);
+            }
+        }
+        for path in &place.anywhere {
+            if let Some((dir, entries)) = search.root(path) {
+                search.anywhere(dir, entries);
+            }
+        }
+        if let (true, Some(hidden)) = (search.paths.is_empty(), search.hidden.first()) {
+            return Err(hidden.failure());
+        }
+        Ok(search)
+    }
+
+    fn root(&mut self, path: &Path) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
+        let opened = open_dir(path, Steps::none());
+        match opened.and_then(|dir| Ok((dir.list()?, dir))) {
+            Ok((entries, dir)) => {
+                self.paths.push(path.display().to_string());
+                Some((dir, entries))
+            }
+            Err(error) => {
+                self.hidden.push(Hidden::new(path.display(), error));
+                None
+            }
+        }
+    }
+
+    /// A child and what is in it; one that cannot be read is hidden.
+    fn child(&mut self, dir: &dyn Dir, name: &str) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
+        let opened = dir.child(name, false);
+        match opened.and_then(|child| Ok((child.list()?, child))) {
+            Ok((entries, child)) => Some((child, entries)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                let path = dir.path().join(name);
+                self.hidden.push(Hidden::new(path.display(), error));
+                None
+            }
+        }
+    }
+
+    fn below_root(&mut self, dir: &dyn Dir, entries: &[Entry], per_node: bool, only: Option<&str>) {
+        for entry in entries.iter().filter(|entry| entry.is_dir) {
+            let Ok(job) = JobName::new(&entry.name) else {
+                continue;
+            };
+            if only.is_some_and(|only| only != entry.name) {
+                continue;
+            }
+            let Some((child, inside)) = self.child(dir, &entry.name) else {
+                continue;
+            };
+            if !per_node {
+                self.keep(job, child, PLACED.to_owned(), &inside);
+                continue;
+            }
+            for node in inside.iter().filter(|entry| entry.is_dir) {
+                if let Some((dir, inside)) = self.child(child.as_ref(), &node.name) {
+                    self.keep(job.clone(), dir, format!("node {}", node.name), &inside);
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, job: JobName, dir: Arc<dyn Dir>, kind: String, inside: &[Entry]) {
+        let list = match holds_files(inside) {
+            true => &mut self.found,
+            false => &mut self.empty,
+        };
+        list.push(Found { job, dir, kind });
+    }
+
+    /// A directory of which it is not known what it is, and those below it.
+    fn anywhere(&mut self, dir: Arc<dyn Dir>, entries: Vec<Entry>) {
+        let mut open = vec![(dir, entries, 0)];
+        let mut listed = 0;
+        while let Some((dir, entries, depth)) = open.pop() {
+            if holds_files(&entries) {
+                self.found.extend(recognise(dir, &entries));
+                continue;
+            }
+            for entry in entries.iter().filter(|entry| entry.is_dir) {
+                listed += 1;
+                if depth == DEPTH || listed > LISTED_MOST {
+                    break;
+                }
+                if let Some((child, inside)) = self.child(dir.as_ref(), &entry.name) {
+                    open.push((child, inside, depth + 1));
+                }
+            }
+        }
+    }
+
+    /// The names of the jobs found, in order.
+    pub fn names(&self) -> Vec<JobName> {
+        let names = self.found.iter().map(|found| found.job.as_str());
+        let names: BTreeSet<&str> = names.collect();
+        names
+            .into_iter()
+            .filter_map(|name| JobName::new(name).ok())
+            .collect()
+    }
+
+    /// Directories that cannot be read.
+    pub fn hidden(&self) -> &[Hidden] {
+        &self.hidden
+    }
+
+    /// Takes out one job.
+    pub fn take(&mut self, name: &JobName, trust: &Trust) -> Result<Job, Failure> {
+        let found = std::mem::take(&mut self.found);
+        let (mut own, others): (Vec<Found>, Vec<Found>) =
+            found.into_iter().partition(|found| found.job == *name);
+        self.found = others;
+        own.extend(self.empty.extract_if(.., |found| found.job == *name));
+        Job::of(name.clone(), own, self.hidden.clone(), trust)
+    }
+
+    /// The job of this name, or the only one.
+    pub fn job(mut self, name: Option<&str>, trust: &Trust) -> Result<Job, Failure> {
+        let name = match name {
+            Some(name) => JobName::new(name)?,
+            None => self.only()?,
+        };
+        let is = |found: &Found| found.job == name;
+        if !self.found.iter().any(is) && !self.empty.iter().any(is) {
+            return Err(self.none(
+                &format!("job {} has no directory", name.as_str()),
+                "check --job and the directories; leave --job out to be told the names there",
+            ));
+        }
+        self.take(&name, trust)
+    }
+
+    fn only(&self) -> Result<JobName, Failure> {
+        let names = self.names();
+        match &names[..] {
+            [name] => Ok(name.clone()),
+            [] => Err(self.none("no job found",
+                "give the directory that the program was given, or one of a job itself without a flag")),
+            _ => {
+                let names: Vec<&str> = names.iter().map(JobName::as_str).collect();
+                Err(Error::invalid(format!(
+                    "there are {} jobs: {}",
+                    names.len(),
+                    names.join(", ")
+                ))
+                .next("choose one with --job")
+                .into())
+            }
+        }
+    }
+
+    /// That nothing was found; where something cannot be read, that it may be there.
+    pub fn none(&self, what: &str, next: &str) -> Failure {
+        let searched = self.paths.join(", ");
+        match self.hidden.iter().find(|hidden| hidden.may_hold()) {
+            Some(hidden) => {
+                let error = Error::unavailable(format!(
+                    "{what} below {searched} that can be read; {}",
+                    hidden.error.what()
+                ));
+                Failure::with(exit::UNREACHABLE, hidden.advise(error))
+            }
+            None => Error::not_found(format!("{what} below {searched}"))
+                .next(next)
+                .into(),
+        }
+    }
+}
+
+/// Whether there are files of ours.
+fn holds_files(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| {
+        !entry.is_dir
+            && !matches!(
+                FileName::parse(&entry.name),
+                None | Some(FileName::Temporary(_))
+            )
+    })
+}
+
+/// Of which job and level a directory with files of ours is; `None` where neither a record nor its name is one of a job.
+fn recognise(dir: Arc<dyn Dir>, entries: &[Entry]) -> Option<Found> {
+    let path = dir.path().to_path_buf();
+    let own_name = path.file_name()?.to_string_lossy().into_owned();
+    let names = entries
+        .iter()
+        .filter_map(|entry| Some((&entry.name, FileName::parse(&entry.name)?)));
+    let mut levels = BTreeSet::new();
+    let mut job = None;
+    for (name, parsed) in names {
+        if let FileName::Commit { level, .. } = parsed {
+            levels.insert(level == Level::Global);
+        }
+        if job.is_some() || !matches!(parsed, FileName::Claim { .. } | FileName::Commit { .. }) {
+            continue;
+        }
+        let Ok(bytes) = read_small(dir.as_ref(), name, RECORD_LIMIT_BYTES) else {
+            continue;
+        };
+        job = match parsed {
+            FileName::Claim { .. } => Claim::decode(&bytes).ok().map(|claim| claim.job),
+            _ => CommitRecord::decode(&bytes).ok().map(|record| record.job),
+        };
+    }
+    let parent = path.parent().and_then(|parent| parent.file_name());
+    let parent = parent.map(|name| name.to_string_lossy().into_owned());
+    // Without a commit record: ROOT/JOB of level global, ROOT/JOB/NODE else.
+    let is_node = match levels.first() {
+        Some(is_global) => !is_global && !levels.contains(&true),
+        None => job
+            .as_ref()
+            .is_some_and(|job| job.as_str() != own_name && parent.as_deref() == Some(job.as_str())),
+    };
+    let named = || {
+        JobName::new(if is_node {
+            parent.as_deref()?
+        } else {
+            &own_name
+        })
+        .ok()
+    };
+    Some(Found {
+        job: job.or_else(named)?,
+        dir,
+        kind: if is_node {
+            format!("node {own_name}")
+        } else {
+            PLACED.to_owned()
+        },
+    })
+}

@@ -1,0 +1,149 @@
+//! `rm`, `keep` and `prune`.
+
+use std::path::PathBuf;
+
+use crate::answer;
+use crate::fixture::{Scratch, Spec, claim, epoch, write};
+
+struct Job {
+    scratch: Scratch,
+    root: String,
+}
+
+impl Job {
+    fn new(steps: &[u64]) -> Job {
+        let scratch = Scratch::new();
+        let root = scratch.dir("pfs").display().to_string();
+        let job = Job { scratch, root };
+        claim(&job.dir(), epoch(1), None);
+        for &step in steps {
+            write(&[job.dir()], &Spec::new(step, 1));
+        }
+        job
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.scratch.dir("pfs/cavity")
+    }
+
+    fn ask(&self, arguments: &[&str]) -> crate::Answer {
+        answer(&[arguments, &["--dir", &self.root]].concat())
+    }
+
+    /// The steps that are listed, newest first.
+    fn steps(&self) -> Vec<u64> {
+        let listed = self.ask(&["ls", "--json"]).json();
+        let rows = listed["checkpoints"].as_array().unwrap();
+        rows.iter()
+            .map(|row| row["step"].as_u64().unwrap())
+            .collect()
+    }
+
+    /// All files, sorted.
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+// Breaks if: a dry run removes, or the other one leaves a file of the step behind.
+#[test]
+fn a_step_is_removed_whole_and_a_dry_run_removes_nothing() {
+    let job = Job::new(&[10, 20, 30]);
+    let before = job.files();
+    let dry = job.ask(&["rm", "20", "--dry-run"]);
+    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    assert!(
+        dry.stdout
+            .starts_with("job cavity: would remove 1 checkpoint, "),
+        "{}",
+        dry.stdout
+    );
+    assert_eq!(job.files(), before);
+    let removed = job.ask(&["--json", "rm", "20"]).json();
+    assert_eq!(removed["removed"][0]["step"], 20);
+    assert_eq!(removed["removed"][0]["files"], 3);
+    assert_eq!(removed["removed"][0]["levels"][0], "global");
+    assert_eq!(job.steps(), [30, 10]);
+    assert!(
+        job.files()
+            .iter()
+            .all(|name| !name.contains("s000000000020"))
+    );
+    let again = job.ask(&["rm", "20"]);
+    assert_eq!(again.code, 10, "{}", again.stderr);
+    assert!(
+        again.stderr.contains("there are: 30, 10"),
+        "{}",
+        again.stderr
+    );
+    assert_eq!(job.ask(&["rm"]).code, 2);
+    assert_eq!(job.ask(&["rm", &job.root]).code, 2);
+}
+
+// Breaks if: a step of several is removed before it is known that the others can be.
+#[test]
+fn nothing_is_removed_when_one_of_the_steps_cannot_be() {
+    let job = Job::new(&[10, 20]);
+    assert_eq!(job.ask(&["rm", "20", "40"]).code, 10);
+    assert_eq!(job.steps(), [20, 10]);
+    std::fs::write(job.scratch.path().join("file"), b"").unwrap();
+    let server = "orcheck://127.0.0.1:1?key=env:ORCHECK_TEST_KEY";
+    let mut command = crate::orcheck(&["rm", "20", "--dir", &job.root, "--dir", server]);
+    command.env("ORCHECK_TEST_KEY", "ab".repeat(32));
+    let refused = crate::Answer::of(command.output().unwrap());
+    assert_eq!(refused.code, 14, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("nothing was removed"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(job.steps(), [20, 10]);
+}
+
+// Breaks if: a mark is not looked at, or counts as one of the newest.
+#[test]
+fn a_step_that_is_kept_outlives_rm_and_prune() {
+    let job = Job::new(&[10, 20, 30, 40]);
+    let kept = job.ask(&["keep", "10", "40", "--why", "for the paper"]);
+    assert_eq!(kept.code, 0, "{}", kept.stderr);
+    assert!(
+        job.ask(&["keep", "10"])
+            .stdout
+            .contains("is marked already")
+    );
+    let refused = job.ask(&["rm", "10"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("marked to be kept"),
+        "{}",
+        refused.stderr
+    );
+    assert!(job.ask(&["ls"]).stdout.contains("steps 40, 10: kept"));
+    let dry = job
+        .ask(&["prune", "--keep", "1", "--dry-run", "--json"])
+        .json();
+    assert_eq!(dry["removed"][0]["step"], 20);
+    assert_eq!(job.steps(), [40, 30, 20, 10]);
+    assert_eq!(job.ask(&["prune", "--keep", "1"]).code, 0);
+    assert_eq!(job.steps(), [40, 30, 10]);
+    assert_eq!(job.ask(&["keep", "--undo", "10", "40"]).code, 0);
+    assert_eq!(job.ask(&["prune", "--keep", "1", &job.root]).code, 0);
+    assert_eq!(job.steps(), [40]);
+    assert_eq!(job.ask(&["prune", "--keep", "0"]).code, 2);
+}
+
+// Breaks if: a step counts although its containers are gone; the last whole one would be pruned.
+#[test]
+fn what_is_not_whole_takes_no_place_among_those_that_stay() {
+    let job = Job::new(&[10, 20]);
+    let broken = write(&[job.dir()], &Spec::new(30, 1));
+    std::fs::remove_file(&broken.paths[0]).unwrap();
+    assert_eq!(job.ask(&["prune", "--keep", "1"]).code, 0);
+    assert_eq!(job.steps(), [30, 20]);
+    assert_eq!(job.ask(&["prune", "--keep", "5"]).code, 0);
+    assert_eq!(job.steps(), [30, 20]);
+}

@@ -1,0 +1,58 @@
+//! What is said of a value that an option cannot have: in words of the option, not of a programming language.
+//!
+//! Not here: ranges, and what options mean together (`options.rs`).
+
+use super::raw::Raw;
+use orcheck_format::error::Error;
+
+/// The option whose value has the wrong form, with what was expected.
+pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
+    let wrong = table.iter().find_map(|(name, value)| {
+        let alone = toml::Table::from_iter([(name.clone(), value.clone())]);
+        let error = toml::Value::Table(alone).try_into::<Raw>().err()?;
+        Some((name, value, error))
+    });
+    let Some((name, value, error)) = wrong else {
+        return Error::invalid(format!(
+            "the options do not fit together: {}",
+            error.message()
+        ));
+    };
+    let expected = match name.as_str() {
+        "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
+        "encrypt_key" => "expected the source of a key or a list of them",
+        "accept" => "expected 'plain' or 'v1', or a list of them",
+        "global" => "expected a path or a list of paths",
+        name if name.ends_with("unix_s") => "expected a time in seconds since 1970",
+        name if name.ends_with("_s") => "expected a number of seconds, such as 90 or 0.5",
+        name if name.ends_with("_percent") => "expected a number of percent, such as 2.5",
+        _ => {
+            return Error::invalid(format!(
+                "{name} = {value}: {}",
+                expectation(error.message())
+            ));
+        }
+    };
+    Error::invalid(format!("{name} = {value}: {expected}"))
+}
+
+/// What an option expects, in words that do not name types of a programming language.
+fn expectation(said: &str) -> String {
+    let expected = said.rsplit_once("expected ").map_or(said, |(_, what)| what);
+    let expected = expected.trim();
+    match expected {
+        "a boolean" => return "expected true or false".to_owned(),
+        "u32" | "u64" | "usize" => return "expected a whole number from 0".to_owned(),
+        "i32" | "i64" => return "expected a whole number".to_owned(),
+        "f64" => return "expected a number".to_owned(),
+        "path string" => return "expected a path".to_owned(),
+        "a string" | "string" => return "expected text in quotes".to_owned(),
+        _ => {}
+    }
+    // An enum: "one of `off`, `auto`", "`a` or `b`"; or "string or table" where the value is no text at all.
+    let names = expected.trim_start_matches("one of ").replace('`', "'");
+    match names.contains('\'') {
+        true => format!("expected {names}"),
+        false => "expected one of its words, in quotes".to_owned(),
+    }
+}
