@@ -126,7 +126,7 @@ check "encrypted save" "$WORK/basic" save
 check "encrypted restore" "$WORK/basic" restore
 export ORC_TEST_OPTIONS="$plain$secret
 encrypt_key = \"file:$WORK/other\""
-check "encrypted, another key" "$WORK/basic" locked "not the one"
+check "encrypted, another key" "$WORK/basic" locked "sealed with another key"
 export ORC_TEST_OPTIONS="$plain"
 check "encrypted, no key" "$WORK/basic" locked "no key was given"
 export ORC_TEST_OPTIONS="$plain
