@@ -77,7 +77,29 @@ module orcheck
     integer(c_int64_t) :: tracked_bytes = 0, full_because = 0
     integer(c_int64_t) :: flushed_bytes = 0, file_bytes = 0
     real(c_double) :: interval_s = 0
+    !> Lost steps by cause (0: any, else a status), then by level.
+    integer(c_int64_t) :: lost_steps(0:8, 0:4) = 0
   end type
+
+  integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2
+  !> What became of a checkpoint at one level; the fields of orc_event in orcheck.h. Its text: orc_event_text.
+  type, bind(c), public :: orc_event_t
+    integer(c_size_t) :: struct_size
+    integer(c_int) :: kind
+    integer(c_int64_t) :: step
+    integer(c_int) :: level, status
+    type(c_ptr) :: text
+  end type
+
+  abstract interface
+    !> What orc_watch calls. It may call orc_event_text, and nothing else of this module.
+    subroutine orc_on_event(ctx, event) bind(c)
+      import
+      type(c_ptr), value :: ctx
+      type(orc_event_t), intent(in) :: event
+    end subroutine
+  end interface
+  public :: orc_on_event, orc_watch, orc_event_text, orc_safe_step
 
   public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message
   public :: orc_protect, orc_protect_array, orc_unprotect, orc_alloc, orc_free
@@ -238,6 +260,20 @@ module orcheck
       type(c_ptr), value :: s
       integer(c_int64_t), value :: step
       integer(c_int) :: c_reject
+    end function
+    function c_watch(s, on_event, ctx) bind(c, name='orc_watch')
+      import
+      type(c_ptr), value :: s
+      type(c_funptr), value :: on_event
+      type(c_ptr), value :: ctx
+      integer(c_int) :: c_watch
+    end function
+    function c_safe_step(s, level, step) bind(c, name='orc_safe_step')
+      import
+      type(c_ptr), value :: s
+      integer(c_int), value :: level
+      integer(c_int64_t), intent(out) :: step
+      integer(c_int) :: c_safe_step
     end function
     function c_restart_region(s, name) bind(c, name='orc_restart_region')
       import
@@ -470,6 +506,37 @@ contains
     integer(int64), intent(in) :: step
     integer, intent(out) :: ierr
     ierr = c_reject(s%handle, step)
+  end subroutine
+
+  !> Has on_event called for what becomes of checkpoints; without it, no longer. ctx is handed to it. Local.
+  subroutine orc_watch(s, ierr, on_event, ctx)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(out) :: ierr
+    procedure(orc_on_event), optional :: on_event
+    type(c_ptr), intent(in), optional :: ctx
+    type(c_funptr) :: call
+    type(c_ptr) :: handed
+    call = c_null_funptr
+    if (present(on_event)) call = c_funloc(on_event)
+    handed = c_null_ptr
+    if (present(ctx)) handed = ctx
+    ierr = c_watch(s%handle, call, handed)
+  end subroutine
+
+  !> The text of an event of a loss: step, level, cause and next step.
+  function orc_event_text(event) result(message)
+    type(orc_event_t), intent(in) :: event
+    character(len=:), allocatable :: message
+    message = copied(event%text)
+  end function
+
+  !> The newest step that is safe at a level, without waiting; ORC_NOT_FOUND: none is yet. Local.
+  subroutine orc_safe_step(s, level, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(in) :: level
+    integer(int64), intent(out) :: step
+    integer, intent(out) :: ierr
+    ierr = c_safe_step(s%handle, int(level, c_int), step)
   end subroutine
 
   !> Fills one region, before orc_restart. Collective.

@@ -233,6 +233,20 @@ typedef enum {
 } orc_which;
 
 /**
+ * What an ::orc_event tells of a checkpoint.
+ */
+typedef enum {
+  /**
+   * It is committed at this level.
+   */
+  ORC_EVENT_SAFE = 1,
+  /**
+   * It will never be committed at this level; older steps that are safe stay safe.
+   */
+  ORC_EVENT_LOST = 2,
+} orc_event_kind;
+
+/**
  * One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
  * ever looked at.
  */
@@ -435,7 +449,47 @@ typedef struct {
    * Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
    */
   double interval_s;
+  /**
+   * Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
+   * of every cause.
+   */
+  uint64_t lost_steps[5][9];
 } orc_stats;
+
+/**
+ * What became of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown ones.
+ */
+typedef struct {
+  /**
+   * sizeof(orc_event) of the library
+   */
+  size_t struct_size;
+  /**
+   * An ::orc_event_kind.
+   */
+  int kind;
+  /**
+   * The step.
+   */
+  uint64_t step;
+  /**
+   * An ::orc_level.
+   */
+  int level;
+  /**
+   * An ::orc_status: the cause of a loss, else ::ORC_OK.
+   */
+  int status;
+  /**
+   * Of a loss: step, level, cause and next step, as orc_message() has it; else "".
+   */
+  const char *text;
+} orc_event;
+
+/**
+ * A function of the program for orc_watch().
+ */
+typedef void (*orc_on_event)(void *ctx, const orc_event *event);
 
 #ifdef __cplusplus
 extern "C" {
@@ -485,8 +539,9 @@ void orc_abandon(orc_session *session);
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
  * what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
- * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an older step was restored, a directory is lost), or "". Never
- * NULL. Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+ * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an
+ * older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
+ * valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
 
@@ -620,7 +675,9 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
  * @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
  *         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what a
  *         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
- *         is "error"; ::ORC_NO_SPACE; ::ORC_FENCED
+ *         is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, on all ranks and from every later call: a newer run
+ *         has taken over. With on_loss = "error" the status of a checkpoint that was lost, on all ranks,
+ *         once. After ::ORC_FENCED and after a loss this step was not staged
  */
 orc_status orc_checkpoint(orc_session *session,
                           uint64_t step);
@@ -743,6 +800,31 @@ orc_status orc_restart_region(orc_session *session,
  * Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.
  */
 orc_status orc_stats_read(const orc_session *session, orc_stats *stats);
+
+/**
+ * Has a function called for every step that became safe at a level, or is lost there, of this session's
+ * checkpoints: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the thread that calls
+ * them. Each step is told once at each level, on every rank. It may not call orc_ functions, but
+ * orc_request() and orc_message(). Local.
+ *
+ * @param on_event  takes the place of an earlier one; NULL: none is called any more
+ * @param ctx       handed to it
+ */
+orc_status orc_watch(orc_session *session,
+                     orc_on_event on_event,
+                     void *ctx);
+
+/**
+ * Tells the newest step of this session that is safe at a level, or at a configured level that survives
+ * more, without waiting. Local.
+ *
+ * @param level  an ::orc_level
+ * @param step   gets the step
+ * @return ::ORC_NOT_FOUND: none is yet; ::ORC_UNSUPPORTED when no such level is configured
+ */
+orc_status orc_safe_step(orc_session *session,
+                         int level,
+                         uint64_t *step);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -39,6 +39,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -241,12 +242,14 @@ public:
 #endif
 
   Session(Session &&other) noexcept
-      : session_(std::exchange(other.session_, nullptr)), codecs_(std::move(other.codecs_)) {}
+      : session_(std::exchange(other.session_, nullptr)), codecs_(std::move(other.codecs_)),
+        on_event_(std::move(other.on_event_)) {}
   Session &operator=(Session &&other) noexcept {
     if (this != &other) {
       orc_abandon(session_);
       session_ = std::exchange(other.session_, nullptr);
       codecs_ = std::move(other.codecs_);
+      on_event_ = std::move(other.on_event_);
     }
     return *this;
   }
@@ -348,6 +351,28 @@ public:
   void wait(std::uint64_t step, orc_level level, double timeout_s) {
     check(orc_wait(session_, step, level, timeout_s));
   }
+  /** The newest step that is safe at a level, or nothing; without waiting. */
+  std::optional<std::uint64_t> safe_step(orc_level level) const {
+    std::uint64_t step = 0;
+    orc_status status = orc_safe_step(session_, level, &step);
+    if (status == ORC_NOT_FOUND) return std::nullopt;
+    check(status);
+    return step;
+  }
+  /** Has a function called for what becomes of checkpoints; an empty one ends that. It may not use the session, and what
+      it throws is dropped. See orc_watch(). */
+  void watch(std::function<void(const orc_event &)> on_event) {
+    auto kept = on_event ? std::make_unique<OnEvent>(std::move(on_event)) : nullptr;
+    auto call = [](void *ctx, const orc_event *event) noexcept {
+      try {
+        (*static_cast<OnEvent *>(ctx))(*event);
+      } catch (...) {
+      }
+    };
+    check(orc_watch(session_, kept ? static_cast<void (*)(void *, const orc_event *)>(call) : nullptr,
+                    kept.get()));
+    on_event_ = std::move(kept);
+  }
 
   /** The newest committed step, or nothing for a fresh start. [collective] */
   std::optional<std::uint64_t> find() {
@@ -425,6 +450,8 @@ public:
 private:
   orc_session *session_ = nullptr;
   std::unordered_map<std::string, std::unique_ptr<Codec>> codecs_;
+  using OnEvent = std::function<void(const orc_event &)>;
+  std::unique_ptr<OnEvent> on_event_;
 };
 
 /** The warning that the last successful call of this thread left, or "". */

@@ -105,7 +105,9 @@ pub unsafe extern "C" fn orc_lent_done(
 /// @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
 ///         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what a
 ///         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
-///         is "error"; ::ORC_NO_SPACE; ::ORC_FENCED
+///         is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, on all ranks and from every later call: a newer run
+///         has taken over. With on_loss = "error" the status of a checkpoint that was lost, on all ranks,
+///         once. After ::ORC_FENCED and after a loss this step was not staged
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) -> orc_status {
     boundary("orc_checkpoint", || {
@@ -133,9 +135,14 @@ pub unsafe extern "C" fn orc_wait(
         let timeout = timeout(timeout_s)?;
         // Not inside `with`: the session would be locked for as long as this takes.
         let waiter = registry::with(session, |session| session.waiter(step, level))?;
-        waiter.wait(timeout)?;
+        let waited = waiter.wait(timeout);
+        let look = registry::with(session, |session| {
+            session.look_for_losses();
+            Ok(())
+        });
+        waited?;
         // It is safe, also when another thread has closed the session meanwhile.
-        let told = registry::with_warnings(session, |_| Ok(()));
+        let told = look.and_then(|()| registry::with_warnings(session, |_| Ok(())));
         Ok(told.map_or_else(|_| String::new(), |((), text)| text))
     })
 }

@@ -96,6 +96,16 @@ pub(crate) fn level(code: c_int) -> Result<Level> {
     }
 }
 
+/// The orc_level of a level.
+pub(crate) fn level_code(level: Level) -> c_int {
+    match level {
+        Level::Process => 1,
+        Level::Node => 2,
+        Level::Peers(_) => 3,
+        Level::Global => 4,
+    }
+}
+
 /// Checks region flags.
 pub(crate) fn flags(flags: c_int) -> Result<u32> {
     match u32::try_from(flags) {

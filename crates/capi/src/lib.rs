@@ -47,3 +47,4 @@ pub mod restart;
 pub mod session;
 pub mod stats;
 pub mod types;
+pub mod watch;

@@ -7,10 +7,15 @@
 //!
 //! Not here: measuring.
 
-use crate::convert::{covers, not_null};
+use crate::convert::not_null;
 use crate::fault::boundary;
 use crate::registry::{self, orc_session};
 use crate::types::{orc_stats, orc_status};
+use orcheck_format::Error;
+use std::mem::offset_of;
+
+/// What the first released version of the structure had.
+const FIRST_BYTES: usize = offset_of!(orc_stats, captured_step);
 
 /// Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.
 #[unsafe(no_mangle)]
@@ -22,7 +27,12 @@ pub unsafe extern "C" fn orc_stats_read(
         not_null(stats, "stats")?;
         // SAFETY: not NULL, and the caller promises a structure that begins with its size.
         let struct_size = unsafe { (*stats).struct_size };
-        covers::<orc_stats>(struct_size, "orc_stats")?;
+        if struct_size < FIRST_BYTES {
+            return Err(Error::invalid(format!(
+                "struct_size of orc_stats is {struct_size}, expected at least {FIRST_BYTES} bytes"
+            ))
+            .next("set struct_size = sizeof(orc_stats) before the call"));
+        }
         let read = registry::with(session, |session| Ok(session.stats()))?;
         let filled = orc_stats {
             struct_size,
@@ -45,9 +55,16 @@ pub unsafe extern "C" fn orc_stats_read(
             flushed_bytes: read.flushed_bytes,
             file_bytes: read.file_bytes,
             interval_s: read.interval_s,
+            lost_steps: read.lost.table(),
         };
-        // SAFETY: large enough, as `covers` checked.
-        unsafe { stats.write(filled) };
+        // A program of an older version has room for the first fields alone.
+        let len_bytes = struct_size.min(size_of::<orc_stats>());
+        // SAFETY: the program's structure has `struct_size` bytes, ours at least as many as are copied.
+        unsafe {
+            (&raw const filled)
+                .cast::<u8>()
+                .copy_to(stats.cast(), len_bytes)
+        };
         Ok(String::new())
     })
 }

@@ -10,7 +10,7 @@
 //!
 //! Not here: what the functions do with them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// The version of this interface, handed to orc_open_v() by the macro orc_open(): a program built
 /// for an interface that the library does not have is refused at open.
@@ -219,6 +219,37 @@ pub struct orc_codec {
     >,
 }
 
+/// What an ::orc_event tells of a checkpoint.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum orc_event_kind {
+    /// It is committed at this level.
+    ORC_EVENT_SAFE = 1,
+    /// It will never be committed at this level; older steps that are safe stay safe.
+    ORC_EVENT_LOST = 2,
+}
+
+/// What became of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown ones.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct orc_event {
+    /// sizeof(orc_event) of the library
+    pub struct_size: usize,
+    /// An ::orc_event_kind.
+    pub kind: c_int,
+    /// The step.
+    pub step: u64,
+    /// An ::orc_level.
+    pub level: c_int,
+    /// An ::orc_status: the cause of a loss, else ::ORC_OK.
+    pub status: c_int,
+    /// Of a loss: step, level, cause and next step, as orc_message() has it; else "".
+    pub text: *const c_char,
+}
+
+/// A function of the program for orc_watch().
+pub type orc_on_event = Option<unsafe extern "C" fn(ctx: *mut c_void, event: *const orc_event)>;
+
 /// Figures of the last checkpoint on this rank; see orc_stats_read().
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -266,4 +297,7 @@ pub struct orc_stats {
     pub file_bytes: u64,
     /// Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
     pub interval_s: f64,
+    /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
+    /// of every cause.
+    pub lost_steps: [[u64; 9]; 5],
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "types",
     "registry",
     "session",
@@ -13,6 +13,7 @@ const SOURCES: [&str; 9] = [
     "restart",
     "choose",
     "stats",
+    "watch",
 ];
 
 // Breaks if: a public function, type or comment changes without the header being rewritten.

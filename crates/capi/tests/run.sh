@@ -99,7 +99,7 @@ check "orcheck.h as C++11" "$CXX" -std=c++11 -pedantic-errors $WARN $FLAGS -fsyn
 check "orcheck.hpp as C++17" "$CXX" -std=c++17 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone17.cpp"
 
 # --- One rank without MPI -----------------------------------------------------------------------
-for program in misuse basic codec threads choose; do
+for program in misuse basic codec threads choose watch; do
   check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm -pthread
 done
 fresh
@@ -145,6 +145,8 @@ fresh
 ORC_TEST_OPTIONS="$ORC_TEST_OPTIONS
 keep = 4"
 check "choose" "$WORK/choose"
+fresh
+check "watch" "$WORK/watch"
 
 # --- pkg-config and CMake ------------------------------------------------------------------------
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"

@@ -87,6 +87,9 @@ impl Session {
         }
         let same = self.regions.same_crc();
         self.hear_halt();
+        // An engine that was killed says nothing: whoever looks for it tells the others, and the next line.
+        let _ = self.patience.check();
+        self.look_for_losses();
         let busy = self.flushing() >= self.options.held_steps as usize;
         let mut values = vec![
             step as i64,
@@ -95,12 +98,13 @@ impl Session {
             !(same as i64),
             -i64::from(busy),
             -i64::from(self.trigger.stops_with_this()),
+            self.told.owes(),
         ];
         if self.options.agent != AgentKind::Off {
             values.push(-i64::from(self.agent_ended()));
         }
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
-        if values.get(6).is_some_and(|&ended| ended != 0) {
+        if values.get(7).is_some_and(|&ended| ended != 0) {
             drop(prepared);
             self.succeed()?;
             return self.take(step);
@@ -115,6 +119,10 @@ impl Session {
             return Err(Error::invalid("regions flagged SAME differ between ranks")
                 .next("drop the flag, or make them equal before the checkpoint"));
         }
+        if let Err(error) = self.return_loss(step, values[6]) {
+            self.trigger.left_out();
+            return Err(error);
+        }
         self.trigger.agree_stop(values[5] != 0);
         // The last checkpoint before the end is never left out.
         let last = self.trigger.should_stop();
@@ -127,6 +135,8 @@ impl Session {
         self.last_taken = Some(step);
         self.taken.insert(step);
         self.history.insert(step);
+        let levels = self.places.levels();
+        self.told.took(step, &levels);
         if self.history.len() > HISTORY {
             self.history.pop_first();
         }

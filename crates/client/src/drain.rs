@@ -27,6 +27,8 @@ impl Session {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
         let mut drained = self.drain(timeout);
+        // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
+        self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];
         let mut agreed = agree_min(self.collective.as_mut(), drained, &mut ended);
         // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
@@ -35,6 +37,7 @@ impl Session {
             drained = self
                 .succeed()
                 .and_then(|()| self.drain(until.saturating_sub(clock.now())));
+            self.look_for_losses();
             agreed = agree(self.collective.as_mut(), drained);
         }
         // Who could not agree may not be alone: the agent stays for the next run.

@@ -41,6 +41,7 @@ mod stager;
 mod start;
 mod succession;
 mod threads;
+mod told;
 pub mod trigger;
 mod waiter;
 
@@ -51,5 +52,6 @@ pub use options::Options;
 pub use regions::{Codec, Stored};
 pub use resume::{Restarted, Which};
 pub use session::{Environment, Session, Stats};
+pub use told::{Event, EventKind, LostSteps, Watcher};
 pub use trigger::Request;
 pub use waiter::Waiter;

@@ -55,6 +55,18 @@ pub enum Overrun {
     Error,
 }
 
+/// What follows from a checkpoint that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLoss {
+    /// The program is told.
+    Warn,
+    /// The next checkpoint fails, on all ranks.
+    Error,
+    /// The program is told, and asked to end.
+    Stop,
+}
+
 /// How nodes are mapped to directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -138,6 +150,8 @@ pub struct Options {
     pub marshal: Marshal,
     /// Checkpoint arrives too early.
     pub overrun: Overrun,
+    /// A checkpoint is lost.
+    pub on_loss: OnLoss,
     /// Checkpoints of a rank that may be in the pool at once.
     pub held_steps: u32,
     /// Default mapping of nodes to directories.
@@ -400,6 +414,7 @@ impl Options {
             },
             marshal: raw.marshal,
             overrun: raw.overrun,
+            on_loss: raw.on_loss,
             held_steps: raw.held_steps,
             placement: raw.placement,
             mapping: raw.mapping,

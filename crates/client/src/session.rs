@@ -23,6 +23,7 @@ use crate::report;
 use crate::resume::Resume;
 use crate::stager::Stager;
 use crate::threads::Threads;
+use crate::told::{LostSteps, Told};
 use crate::trigger::{Request, Trigger};
 use crate::waiter::Waiter;
 use orcheck_engine::baseline::{Baseline, Captured};
@@ -103,6 +104,8 @@ pub struct Stats {
     pub file_bytes: u64,
     /// Computing between two checkpoints that `interval = auto` keeps, seconds; 0: none is kept yet.
     pub interval_s: f64,
+    /// Steps of this session that are lost, as far as it was seen.
+    pub lost: LostSteps,
 }
 
 /// Where this rank's routed files are.
@@ -166,6 +169,8 @@ pub struct Session {
     pub(crate) warnings: Vec<String>,
     /// Whether the lack of a trigger was looked for.
     pub(crate) trigger_said: bool,
+    /// What became of the steps that were taken.
+    pub(crate) told: Told,
 }
 
 impl Session {
@@ -269,6 +274,7 @@ impl Session {
             asked_for: epoch.counter,
             warnings: notes,
             trigger_said: false,
+            told: Told::default(),
             options,
         })
     }
@@ -471,6 +477,7 @@ impl Session {
         self.hear_halt();
         self.give_snapshots_back(usize::MAX);
         self.look_for_the_awaited();
+        self.look_for_losses();
         self.warn_untriggered();
         let due = self.trigger.due(self.collective.as_mut(), step)?;
         if self.local == 0
@@ -582,19 +589,25 @@ impl Session {
     /// # Errors
     /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
+        let enough = self.levels_that_cover(level)?;
+        self.check_taken(step, enough[0])?;
+        Ok(self.waiter_for(step, enough))
+    }
+
+    /// The configured levels that survive what `level` does; at least one.
+    pub(crate) fn levels_that_cover(&self, level: Level) -> Result<Vec<Level>> {
         let mut enough: Vec<Level> = self.places.levels();
         if self.options.agent != AgentKind::Off && !dies_with_ranks(&self.options) {
             enough.push(Level::Process);
         }
-        let enough: Vec<Level> = enough.into_iter().filter(|&l| l >= level).collect();
-        let Some(&weakest) = enough.first() else {
+        enough.retain(|&l| l >= level);
+        if enough.is_empty() {
             return Err(
                 Error::unsupported(format!("level {level} is not configured"))
                     .next("set `global` for level global, `node_dir` and `peers` for level peers"),
             );
-        };
-        self.check_taken(step, weakest)?;
-        Ok(self.waiter_for(step, enough))
+        }
+        Ok(enough)
     }
 
     /// The same for one of `levels`, whatever step it is.
@@ -652,12 +665,14 @@ impl Session {
             committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,
             captured: (self.baseline.as_ref()).map_or_else(Captured::default, |b| b.captured()),
+            lost: self.told.lost,
             ..self.stats
         }
     }
 
     /// The oldest warning that was not taken yet. Local.
     pub fn take_warning(&mut self) -> Option<String> {
+        self.look_for_losses();
         let mut notes = self
             .shared
             .notes

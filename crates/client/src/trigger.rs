@@ -140,6 +140,8 @@ pub struct Trigger {
     stop: bool,
     /// What somebody outside asks this run for.
     halt: Asked,
+    /// A checkpoint was lost, and this run is to end for that.
+    lost: bool,
     /// Checkpoints until it ends, once it was asked to end after some.
     halt_after: Option<u64>,
     /// The last answer of `due` came from a wish, not from the step.
@@ -196,6 +198,7 @@ impl Trigger {
             last_blocked_s: 0.0,
             stop: false,
             halt: Asked::Nothing,
+            lost: false,
             halt_after: None,
             answered: false,
         })
@@ -215,7 +218,7 @@ impl Trigger {
 
     /// This rank's wish to take a checkpoint and stop.
     fn wants_stop(&self) -> bool {
-        self.request.stop.load(Ordering::Acquire) || self.halt == Asked::Now
+        self.request.stop.load(Ordering::Acquire) || self.halt == Asked::Now || self.lost
     }
 
     /// This rank's wish to stop after the checkpoint that is being taken, for its message.
@@ -223,6 +226,11 @@ impl Trigger {
     pub fn stops_with_this(&mut self) -> bool {
         let signalled = self.signal_stop && self.is_signalled();
         signalled || self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
+    }
+
+    /// A checkpoint was lost, and `on_loss = "stop"` asks this run to end.
+    pub fn hear_loss(&mut self) {
+        self.lost = true;
     }
 
     /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.

@@ -265,6 +265,8 @@ switches! {
     RelayHangsUp = "relay-hangs-up", "that a relay which lost the lead lets go of the nodes below it", "orcheck-engine tree a_lost_relay; orcheck-dst jobs jobs_with_faults";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
+    LossTold = "loss-told", "that the next call tells of a lost checkpoint", "orcheck-client session every_loss_on_a_full";
+    FencedTold = "fenced-told", "that a superseded run gets an error from its next checkpoint", "orcheck-client session superseded_run_gets";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";

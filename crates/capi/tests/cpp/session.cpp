@@ -174,6 +174,36 @@ void resize(int rank) {
   s.close(30);
 }
 
+/* What became of checkpoints is told to a function of the program; what it throws stays outside the library. */
+void told(int rank) {
+  std::vector<double> p(1000, rank);
+  std::vector<std::string> lost;
+  std::vector<std::uint64_t> safe;
+  orcheck::Session first(MPI_COMM_WORLD, "told", options());
+  first.watch([&](const orc_event &event) {
+    if (event.kind == ORC_EVENT_SAFE) safe.push_back(event.step);
+    else if (event.status == ORC_FENCED) lost.push_back(event.text);
+    throw std::runtime_error("of the program");
+  });
+  orcheck::Session s(std::move(first));
+  s.protect("p", p);
+  CHECK(!s.safe_step(ORC_GLOBAL));
+  s.checkpoint(1);
+  s.wait(1, ORC_GLOBAL, 30);
+  CHECK(safe == std::vector<std::uint64_t>{1});
+  CHECK(s.safe_step(ORC_GLOBAL) == std::optional<std::uint64_t>(1));
+  MPI_Barrier(MPI_COMM_WORLD);
+  orcheck::Session other(MPI_COMM_WORLD, "told", options() + "\ntake_over = true");
+  s.checkpoint(2);
+  CHECK(status_of([&] { s.wait(2, ORC_GLOBAL, 30); }) == ORC_FENCED);
+  CHECK(lost.size() == 1 && lost[0].find("checkpoint 2 is lost") != std::string::npos);
+  s.watch({});
+  CHECK(status_of([&] { s.checkpoint(3); }) == ORC_FENCED);
+  CHECK(s.stats().lost_steps[ORC_GLOBAL][ORC_FENCED] == 1 && s.stats().lost_steps[ORC_GLOBAL][0] == 1);
+  s.abandon();
+  other.close(30);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -185,6 +215,7 @@ int main(int argc, char **argv) {
     save(rank);
     restore(rank);
     resize(rank);
+    told(rank);
   } catch (const std::exception &error) {
     FAIL("exception: %s", error.what());
   }

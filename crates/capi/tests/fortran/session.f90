@@ -24,10 +24,60 @@ program session
   call save()
   call restore()
   call resize()
+  call told()
   call MPI_Finalize(ierr)
   if (rank == 0) print '(a)', 'fortran: ok'
 
 contains
+
+  ! What orc_watch calls: counts, and keeps the last text where the program wants it.
+  subroutine on_event(ctx, event) bind(c)
+    type(c_ptr), value :: ctx
+    type(orc_event_t), intent(in) :: event
+    integer(c_int), pointer :: counts(:)
+    call c_f_pointer(ctx, counts, [3])
+    counts(event%kind) = counts(event%kind) + 1
+    if (event%kind == ORC_EVENT_LOST) then
+      if (event%status == ORC_FENCED .and. event%level == ORC_GLOBAL .and. event%step == 2 .and. &
+        index(orc_event_text(event), 'checkpoint 2 is lost') > 0) counts(3) = 1
+    end if
+  end subroutine
+
+  subroutine told()
+    type(orc_session_t) :: s, other
+    type(orc_stats_t) :: stats
+    real(real64), target :: u(100)
+    integer(c_int), target :: counts(3)
+    integer(int64) :: step
+    integer :: status
+    u = rank
+    counts = 0
+    call orc_mpi_open(s, MPI_COMM_WORLD, 'told', trim(options), status)
+    call check(status == ORC_OK, 'open told')
+    call orc_watch(s, status, on_event, c_loc(counts))
+    call check(status == ORC_OK, 'watch')
+    call orc_protect(s, 'u', u, status)
+    call orc_safe_step(s, ORC_GLOBAL, step, status)
+    call check(status == ORC_NOT_FOUND, 'nothing safe yet')
+    call orc_checkpoint(s, 1_int64, status)
+    call orc_wait(s, 1_int64, ORC_GLOBAL, 30.0_real64, status)
+    call check(status == ORC_OK .and. counts(ORC_EVENT_SAFE) == 1, 'told that it is safe')
+    call orc_safe_step(s, ORC_GLOBAL, step, status)
+    call check(status == ORC_OK .and. step == 1, 'safe step')
+    call MPI_Barrier(MPI_COMM_WORLD, ierr)
+    call orc_mpi_open(other, MPI_COMM_WORLD, 'told', trim(options) // new_line('a') // 'take_over = true', status)
+    call check(status == ORC_OK, 'open the other run')
+    call orc_checkpoint(s, 2_int64, status)
+    call orc_wait(s, 2_int64, ORC_GLOBAL, 30.0_real64, status)
+    call check(status == ORC_FENCED .and. counts(ORC_EVENT_LOST) == 1 .and. counts(3) == 1, 'told that it is lost')
+    call orc_checkpoint(s, 3_int64, status)
+    call check(status == ORC_FENCED, 'fenced')
+    call orc_stats_read(s, stats, status)
+    call check(stats%lost_steps(0, ORC_GLOBAL) == 1 .and. stats%lost_steps(ORC_FENCED, ORC_GLOBAL) == 1, 'lost steps')
+    call orc_abandon(s)
+    call orc_close(other, 30.0_real64, status)
+    call check(status == ORC_OK, 'close the other run')
+  end subroutine
 
   subroutine check(ok, what)
     logical, intent(in) :: ok

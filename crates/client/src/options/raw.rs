@@ -2,7 +2,9 @@
 //!
 //! Not here: what they mean together (`options.rs`).
 
-use super::{AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, Overrun};
+use super::{
+    AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss, Overrun,
+};
 use orcheck_format::error::{Error, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -90,6 +92,7 @@ pub(super) struct Raw {
     pub(super) scheme: SchemeName,
     pub(super) marshal: Marshal,
     pub(super) overrun: Overrun,
+    pub(super) on_loss: OnLoss,
     pub(super) held_steps: u32,
     pub(super) placement: Balance,
     pub(super) mapping: Option<PathBuf>,
@@ -149,6 +152,7 @@ impl Default for Raw {
             scheme: SchemeName::Node,
             marshal: Marshal::Auto,
             overrun: Overrun::Wait,
+            on_loss: OnLoss::Warn,
             held_steps: 1,
             placement: Balance::Balanced,
             mapping: None,
@@ -198,7 +202,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 54] = [
+pub(super) const NAMES: [&str; 55] = [
     "global",
     "node_dir",
     "node_name",
@@ -208,6 +212,7 @@ pub(super) const NAMES: [&str; 54] = [
     "scheme",
     "marshal",
     "overrun",
+    "on_loss",
     "held_steps",
     "placement",
     "mapping",

@@ -44,6 +44,8 @@ mod save;
 mod stray;
 #[path = "../session/support.rs"]
 mod support;
+#[path = "../session/told.rs"]
+mod told;
 #[path = "../session/tracked.rs"]
 mod tracked;
 #[path = "../session/tree.rs"]

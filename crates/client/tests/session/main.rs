@@ -23,6 +23,7 @@ mod runs;
 mod save;
 mod stray;
 mod support;
+mod told;
 mod tracked;
 mod tree;
 mod triggers;

@@ -1,0 +1,250 @@
+//! What became of checkpoints, told to the program at its next call.
+//!
+//! How: each rank keeps the steps that it took whose outcome it has not yet seen, level by level. Every `due`, `checkpoint`
+//! and `close` looks at the node's board for them, and so does whoever takes warnings; while nothing was published since the
+//! last look, that is one comparison. A loss becomes a warning, an event for the program's watcher, and a count in the figures.
+//!
+//! Invariants:
+//! 1. Each step that was taken is reported at most once at each level, as safe or as lost.
+//! 2. Statuses of collective calls are agreed: that a rank owes an error travels in the checkpoint's own message, and only
+//!    where one does so is there a second one, with its text.
+//! 3. A checkpoint that returns such an error was not staged on any rank. [`ErrorKind::Fenced`] is returned by every later
+//!    checkpoint; every other loss once, by all ranks together.
+//! 4. What waits to be told is bounded: warnings by `MOST_WARNINGS`, open outcomes by the board's history.
+//!
+//! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C callback (crate `capi`).
+
+use crate::agree::agree;
+use crate::checkpoint::HISTORY;
+use crate::options::{AgentKind, OnLoss};
+use crate::session::Session;
+use crate::waiter::engine_gone;
+use orcheck_engine::index::{Index, Outcome};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use std::collections::BTreeSet;
+
+/// Warnings about losses that wait to be read; later ones are counted, and given to the watcher.
+const MOST_WARNINGS: usize = 256;
+
+/// What happened to a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// It is committed at this level.
+    Safe,
+    /// It will never be committed at this level.
+    Lost,
+}
+
+/// What became of one step at one level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The step.
+    pub step: u64,
+    /// The level.
+    pub level: Level,
+    /// Why it is lost; its text is what a warning says. `None` for a step that is safe.
+    pub error: Option<Error>,
+}
+
+/// Called for each event, on the thread that called the session.
+pub type Watcher = Box<dyn FnMut(&Event) + Send>;
+
+/// Steps that are lost, by level and cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LostSteps {
+    counts: [[u64; 9]; 5],
+}
+
+impl LostSteps {
+    /// Steps lost at a level, for one cause or for any.
+    #[must_use]
+    pub fn at(&self, level: Level, cause: Option<ErrorKind>) -> u64 {
+        self.counts[level_number(level)][cause.map_or(0, |kind| kind.code() as usize)]
+    }
+
+    /// By number of the level (1 process, 2 node, 3 peers, 4 global), then by code of the cause; 0: whatever the cause.
+    #[must_use]
+    pub fn table(&self) -> [[u64; 9]; 5] {
+        self.counts
+    }
+
+    fn count(&mut self, level: Level, cause: ErrorKind) {
+        let row = &mut self.counts[level_number(level)];
+        row[0] += 1;
+        row[cause.code() as usize] += 1;
+    }
+}
+
+fn level_number(level: Level) -> usize {
+    match level {
+        Level::Process => 1,
+        Level::Node => 2,
+        Level::Peers(_) => 3,
+        Level::Global => 4,
+    }
+}
+
+/// What a rank has seen of the outcomes of its steps, and what it still has to say.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// News of the board as of the last look.
+    seen: Option<u64>,
+    open: BTreeSet<(u64, Level)>,
+    pub(crate) lost: LostSteps,
+    watcher: Option<Watcher>,
+    /// The newest loss that the next checkpoint returns; of several, a fence.
+    owed: Option<(u64, Error)>,
+    /// Losses up to this step were returned by all ranks.
+    returned: Option<u64>,
+}
+
+impl Told {
+    /// A checkpoint of `step` was taken.
+    pub(crate) fn took(&mut self, step: u64, levels: &[Level]) {
+        self.open.extend(levels.iter().map(|&level| (step, level)));
+        self.seen = None;
+    }
+
+    /// For the checkpoint's own message, by minimum: 0, or the loss that this rank wants returned.
+    pub(crate) fn owes(&self) -> i64 {
+        // Steps fit 63 bits: `prepare` refuses others.
+        (self.owed.as_ref()).map_or(0, |(step, _)| -(*step as i64).saturating_add(1))
+    }
+
+    fn owe(&mut self, step: u64, error: &Error) {
+        let fenced = |error: &Error| error.kind() == ErrorKind::Fenced;
+        // Breaks if: a later loss takes the place of the fence, after which nothing is ever safe again.
+        if self.owed.as_ref().is_some_and(|(_, owed)| fenced(owed)) {
+            return;
+        }
+        if fenced(error) || self.returned.is_none_or(|returned| step > returned) {
+            self.owed = Some((step, error.clone()));
+        }
+    }
+}
+
+impl Session {
+    /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
+    /// [`Self::take_warning`]; `None`: nobody any more. Local.
+    pub fn watch(&mut self, watcher: Option<Watcher>) {
+        self.told.watcher = watcher;
+    }
+
+    /// The newest step that this session made safe at `level` or at a configured level that survives more, without waiting.
+    /// Local.
+    ///
+    /// # Errors
+    /// Unsupported for a level that no configured one covers; NotFound when no step is safe there yet.
+    pub fn safe_step(&self, level: Level) -> Result<u64> {
+        let index = self.index();
+        let enough = self.levels_that_cover(level)?;
+        let safe = |level: &Level| index.committed_step(*level);
+        enough.iter().filter_map(safe).max().ok_or_else(|| {
+            Error::not_found(format!(
+                "no checkpoint of this session is safe at level {level} yet"
+            ))
+        })
+    }
+
+    /// Looks for outcomes that were decided since the last look. Local.
+    pub fn look_for_losses(&mut self) {
+        if self.told.open.is_empty() || off(Switch::LossTold) {
+            return;
+        }
+        let index = Index::new(&self.pool, self.shape);
+        // News first: what is published after it is found by the next look.
+        let seen = index.news();
+        if self.told.seen == Some(seen) {
+            return;
+        }
+        self.told.seen = Some(seen);
+        // Without agents nothing is decided any more once the engine ended; with them the next checkpoint finds others.
+        let over = self.options.agent == AgentKind::Off && index.is_gone();
+        let forgotten = self.history.first().copied().unwrap_or(0);
+        let mut events = Vec::new();
+        self.told.open.retain(|&(step, level)| {
+            let error = match index.outcome(step, level) {
+                Outcome::Committed => None,
+                Outcome::Lost(error) => Some(error),
+                Outcome::Pending if over => Some(engine_gone(&self.shared)),
+                Outcome::Pending if self.history.len() == HISTORY && step < forgotten => {
+                    Some(Error::unavailable(format!(
+                        "nothing was decided of it within {HISTORY} checkpoints"
+                    )))
+                }
+                Outcome::Pending => return true,
+            };
+            events.push((step, level, error));
+            false
+        });
+        for (step, level, error) in events {
+            self.tell(step, level, error);
+        }
+    }
+
+    fn tell(&mut self, step: u64, level: Level, error: Option<Error>) {
+        let kind = match error {
+            None => EventKind::Safe,
+            Some(_) => EventKind::Lost,
+        };
+        let error = error.map(|error| told_loss(step, level, error));
+        if let Some(error) = &error {
+            self.told.lost.count(level, error.kind());
+            if self.warnings.len() < MOST_WARNINGS {
+                self.warnings.push(error.message().to_owned());
+            }
+            let fenced = error.kind() == ErrorKind::Fenced && !off(Switch::FencedTold);
+            if fenced || self.options.on_loss == OnLoss::Error {
+                self.told.owe(step, error);
+            }
+            if self.options.on_loss == OnLoss::Stop {
+                self.trigger.hear_loss();
+            }
+        }
+        if let Some(watcher) = &mut self.told.watcher {
+            watcher(&Event {
+                kind,
+                step,
+                level,
+                error,
+            });
+        }
+    }
+
+    /// Returns, on all ranks, the loss that one of them owes: `owed` is the minimum of [`Told::owes`]. Collective.
+    pub(crate) fn return_loss(&mut self, step: u64, owed: i64) -> Result<()> {
+        if owed == 0 {
+            return Ok(());
+        }
+        let local = match &self.told.owed {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        };
+        let agreed = agree(self.collective.as_mut(), local);
+        let newest = (-owed - 1) as u64;
+        self.told.returned = self.told.returned.max(Some(newest));
+        self.told.owed = (self.told.owed.take())
+            .filter(|(lost, error)| error.kind() == ErrorKind::Fenced || *lost > newest);
+        agreed.map_err(|error| error.at(format!("checkpoint {step} was not staged")))
+    }
+}
+
+/// The loss as a program reads it: step, level, cause, one next step.
+fn told_loss(step: u64, level: Level, error: Error) -> Error {
+    let error = error.at(format!("checkpoint {step} is lost at level {level}"));
+    if error.message().contains("Next: ") {
+        return error;
+    }
+    let next = match error.kind() {
+        ErrorKind::NoSpace => "free space there, or configure another directory",
+        ErrorKind::Fenced => "end this run; the newer one continues the job",
+        ErrorKind::Corrupt => "test the memory and disk of that node",
+        ErrorKind::Internal => "report this text",
+        _ => "see whether that directory or node is reachable; the next checkpoint tries again",
+    };
+    error.next(next)
+}
