@@ -1,5 +1,5 @@
 # Every target installs what it needs, can be run again at any time, and says what to do when it
-# cannot go on. What takes more than a few lines is a script under tools/.
+# cannot continue. `build` needs a compiler, make and Rust, and nothing else. What takes more than a few lines is a script under tools/.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,23 +24,26 @@ help: ## show this list
 	@echo '  benchmarks here: $(if $(BENCHES),$(addprefix bench-,$(BENCHES)),none)'
 	@echo '  PREFIX=DIR      where build stages the programs (now $(PREFIX))'
 
-install-deps: ## install the distribution's packages that are missing (apt; exits 2 if it may not)
-	@tools/install-deps.sh base
+install-deps: ## install the packages that `check` can use and that are missing (apt)
+	@tools/install-deps.sh check
 
-build: install-deps ## build everything for production and stage it under PREFIX
+build: ## build everything for production and stage it under PREFIX
+	@tools/install-deps.sh build
 	@tools/install-prefix.sh "$(PREFIX)"
 
 demo: build ## kill a solver in the middle of a flush, resume it, compare the states; one screen
+	@tools/install-deps.sh demo
 	@tools/demo.sh
 
 check: ## every check there is; ends with 'N passed, 0 failed'
 	@tools/install-deps.sh check
 	@tools/check.sh
 
-check-arm: install-deps ## the tests of the copy kernels for Arm, in an emulator where needed
+check-arm: ## the tests of the copy kernels for Arm, in an emulator where needed
 	@tools/check-arm.sh
 
-sabotage: install-deps ## take every protection away, one at a time; a test must notice each
+sabotage: ## take every protection away, one at a time; a test must notice each
+	@tools/install-deps.sh check
 	@. tools/open-files.sh && tools/sabotage.py
 
 soak: build ## the same tests with many more random trials; hours, not minutes

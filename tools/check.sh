@@ -81,6 +81,7 @@ step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/u
 step schedules tools/schedules.sh
 step build tools/install-prefix.sh "$prefix"
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
+step first-hour python3 tools/first-hour.py
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
 step benches env PREFIX="$prefix" python3 bench/orcbench.py
 step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 bench/cluster/selftest.py

@@ -36,8 +36,13 @@ done
 for source in orcheck.f90 orcheck_fortran.c; do
   put "$capi/fortran/$source" "$prefix/share/orcheck/fortran/$source"
 done
+# Where the loader looks anyway a program needs no path to the library; elsewhere it would not start without one.
+case $(cd "$prefix" && pwd) in
+  / | */usr) rpath= ;;
+  *) rpath=' -Wl,-rpath,${libdir}' ;;
+esac
 fill() {
-  sed "s/@VERSION@/$version/g" "$here/$1.in" > "$2/$1.new"
+  sed "s/@VERSION@/$version/g;s|@RPATH@|$rpath|g" "$here/$1.in" > "$2/$1.new"
   mv -f "$2/$1.new" "$2/$1"
 }
 fill orcheck.pc "$prefix/lib/pkgconfig"

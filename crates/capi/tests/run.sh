@@ -152,7 +152,7 @@ check "watch" "$WORK/watch"
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
 via_pkg_config() {
   "$CC" "$HERE/c/basic.c" -I"$HERE/c" $(pkg-config --cflags --libs orcheck) -o "$WORK/basic_pc" &&
-    "$WORK/basic_pc" save && "$WORK/basic_pc" restore
+    env -u LD_LIBRARY_PATH "$WORK/basic_pc" save && env -u LD_LIBRARY_PATH "$WORK/basic_pc" restore
 }
 via_cmake() {
   # The consumer's own environment: nothing of the prefix but its path.

@@ -51,6 +51,8 @@ pub enum Command {
     Prune(PruneArgs),
     /// Start a command and restart it after a failure
     Run(RunArgs),
+    /// Find state that a program forgot to protect: compare an undisturbed run with one that was killed and restarted
+    Prove(ProveArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
     /// Stand before a directory as a staging I/O server: pull what nodes write, and write it once, in order
@@ -81,6 +83,7 @@ impl Command {
             Command::Show(_) => "show",
             Command::Verify(_) => "verify",
             Command::Restore(_) => "restore",
+            Command::Prove(_) => "prove",
             Command::Rm(_) => "rm",
             Command::Keep(_) => "keep",
             Command::Prune(_) => "prune",
@@ -332,6 +335,38 @@ pub struct RunArgs {
     pub grace: f64,
     #[command(flatten)]
     pub nodes: NodeArgs,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command runs until it has taken two checkpoints and is killed. A second run restarts from the first of them alone, until it \
+takes the second one again; both second ones are compared. All checkpoints are in a directory of their own, which is removed. \
+What the command says goes to standard error. Ends with 0 when all regions are the same, and with 14 when some differ.")]
+pub struct ProveArgs {
+    /// Steps between the checkpoints of a program that asks orc_due
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+    /// Share by which floating-point elements may differ, such as 1e-12
+    #[arg(long, value_name = "REL", default_value_t = 0.0)]
+    pub tolerance: f64,
+    /// Run undisturbed a second time, and leave out what differs between these two runs
+    #[arg(long)]
+    pub twice: bool,
+    /// Name for a program that names no job, and the job to compare where a program opens several
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+    /// Existing directory in which the checkpoints are made; all nodes must see it. Default: TMPDIR, or /tmp
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Leave the checkpoints there
+    #[arg(long)]
+    pub keep: bool,
+    /// Longest time of one run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub timeout: f64,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -10,6 +10,7 @@ mod ls;
 mod man;
 mod place;
 mod plan;
+mod prove;
 mod prune;
 mod restore;
 mod rm;
@@ -34,6 +35,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Prune(args) => prune::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
+        Command::Prove(args) => prove::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Place(args) => place::run(&args),
         Command::Halt(args) => halt::run(&args, !cli.json),

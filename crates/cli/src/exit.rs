@@ -32,8 +32,10 @@ pub const NOT_FOUND: u8 = 10;
 pub const TIMEOUT: u8 = 12;
 /// The job was asked to halt, and did.
 pub const HALTED: u8 = 13;
+/// `prove`: a restart did not bring back all that the program computes from.
+pub const DIFFERS: u8 = 14;
 /// A directory that may hold what was asked for cannot be read: no permission, no answer, or a failing disk.
-pub const UNREACHABLE: u8 = 14;
+pub const UNREACHABLE: u8 = 15;
 /// Stopped by SIGINT.
 pub const INTERRUPTED: u8 = 130;
 /// Stopped by SIGTERM.
@@ -55,7 +57,8 @@ Exit codes:
    10  not found: job, directory, step, rank, region or command
    12  timeout: a deadline passed
    13  halted: the job ended because `orcheck halt` asked for it; start it again to go on
-   14  unreachable: a directory that may hold it cannot be read (permission, server or disk); nothing is known to be lost
+   14  differs: `orcheck prove` found regions that a restart does not bring back as they were
+   15  unreachable: a directory that may hold it cannot be read (permission, server or disk); nothing is known to be lost
   130  stopped by SIGINT
   143  stopped by SIGTERM
 `orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it), but with 13 when
@@ -95,13 +98,14 @@ mod tests {
             NOT_FOUND,
             TIMEOUT,
             HALTED,
+            DIFFERS,
             UNREACHABLE,
             INTERRUPTED,
             TERMINATED,
         ];
         assert_eq!(
             codes,
-            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 130, 143]
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 130, 143]
         );
         for code in codes {
             assert!(

@@ -452,16 +452,16 @@ fn poll_child(child: &mut Child) -> Result<Option<ExitStatus>> {
 }
 
 /// Collects orphans that ended. Only between runs: the command itself has been collected then.
-fn reap() {
+pub(super) fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
 /// Whether the group or an orphan of it still exists. Orphans come to us, the subreaper, as children.
-fn left_behind(group: Pid) -> bool {
+pub(super) fn left_behind(group: Pid) -> bool {
     rustix::process::test_kill_process_group(group).is_ok() || !orphans().is_empty()
 }
 
-fn signal_all(group: Pid, signal: Signal) {
+pub(super) fn signal_all(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
     for orphan in orphans() {
         let _ = kill_process(orphan, signal);

@@ -2,7 +2,7 @@
 //!
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
-//! and an older one is good, which is then named. 14: nothing is damaged, but a directory that may hold what is missing cannot be
+//! and an older one is good, which is then named. 15: nothing is damaged, but a directory that may hold what is missing cannot be
 //! read. A damaged commit record whose other copies are good is
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.

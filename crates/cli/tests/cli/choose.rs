@@ -95,7 +95,7 @@ fn nothing_is_removed_when_one_of_the_steps_cannot_be() {
     let mut command = crate::orcheck(&["rm", "20", "--dir", &job.root, "--dir", server]);
     command.env("ORCHECK_TEST_KEY", "ab".repeat(32));
     let refused = crate::Answer::of(command.output().unwrap());
-    assert_eq!(refused.code, 14, "{}", refused.stderr);
+    assert_eq!(refused.code, 15, "{}", refused.stderr);
     assert!(
         refused.stderr.contains("nothing was removed"),
         "{}",

@@ -20,6 +20,7 @@ mod place;
 mod places;
 mod planning;
 mod program;
+mod prove;
 mod restore;
 mod run;
 mod server;

@@ -95,7 +95,7 @@ fn with_a_server_down_nothing_is_called_corrupt() {
     assert_eq!(with_key(&[&["verify"][..], &common].concat()).code, 0);
     std::fs::remove_file(&written.paths[1]).unwrap();
     let verified = with_key(&[&["verify"][..], &common].concat());
-    assert_eq!(verified.code, 14, "{}{}", verified.stdout, verified.stderr);
+    assert_eq!(verified.code, 15, "{}{}", verified.stdout, verified.stderr);
     assert!(
         verified.stdout.contains("unreachable"),
         "{}",
@@ -111,9 +111,9 @@ fn with_a_server_down_nothing_is_called_corrupt() {
     assert_eq!(document["checkpoints"][0]["state"], "unreachable");
     assert_eq!(document["places"][2]["state"], "unreachable");
     let alone = with_key(&["ls", "--dir", DOWN]);
-    assert_eq!(alone.code, 14, "{}", alone.stderr);
+    assert_eq!(alone.code, 15, "{}", alone.stderr);
     // All directories that there are can be read: then it is lost.
-    assert_ne!(site.ask(&["verify"]).code, 14);
+    assert_ne!(site.ask(&["verify"]).code, 15);
     // Absent is another thing.
     let absent = answer(&["ls", "/nowhere-at-all"]);
     assert_eq!(absent.code, 10, "{}", absent.stderr);
@@ -178,7 +178,7 @@ fn a_directory_of_another_user_is_called_that() {
     ] {
         let denied = as_somebody_else(&scratch, arguments);
         assert_eq!(
-            denied.code, 14,
+            denied.code, 15,
             "{arguments:?}: {}{}",
             denied.stdout, denied.stderr
         );

@@ -110,6 +110,17 @@ fn program() {
     session
         .protect("u", Span::from_mut(&mut u), Dtype::U8, 0)
         .unwrap();
+    let (mut v, mut turns) = (vec![0u8; 800], vec![0u8; 8]);
+    if what.starts_with("solves") {
+        session
+            .protect("v", Span::from_mut(&mut v), Dtype::F64, 0)
+            .unwrap();
+    }
+    if what == "solves" {
+        session
+            .protect("turns", Span::from_mut(&mut turns), Dtype::F64, 0)
+            .unwrap();
+    }
     let mut step = match session.find() {
         Ok(_) => session.restart().unwrap(),
         Err(_) => 0,
@@ -141,6 +152,24 @@ fn program() {
                 std::thread::yield_now();
             }
         }
+        // Computes from a counter, which one of them forgets to protect; the noisy one also from its process's number.
+        "solves" | "solves-forgetful" | "solves-noisy" => loop {
+            step += 1;
+            let turn = element(&turns, 0) + 1.0;
+            set(&mut turns, 0, turn);
+            let noisy = what == "solves-noisy";
+            let sum = element(&v, 17) + if noisy { 1.0 } else { turn };
+            set(&mut v, 17, sum);
+            if noisy {
+                let noise = f64::from(std::process::id()) * 1e-9;
+                set(&mut v, 3, step as f64 + noise);
+            }
+            if session.due(step).unwrap() {
+                session.checkpoint(step).unwrap();
+            }
+            assert!(begin.elapsed() < LONG, "nobody ended it");
+            std::thread::yield_now();
+        },
         "ends" => session.close(LONG).unwrap(),
         // As a program with a defect: whatever it restarts from, it gets no further.
         "fails" => panic!("as told"),
@@ -165,6 +194,14 @@ fn program() {
         }
         other => panic!("{other} is nothing that it can do"),
     }
+}
+
+fn element(bytes: &[u8], at: usize) -> f64 {
+    f64::from_le_bytes(bytes[at * 8..][..8].try_into().unwrap())
+}
+
+fn set(bytes: &mut [u8], at: usize, value: f64) {
+    bytes[at * 8..][..8].copy_from_slice(&value.to_le_bytes());
 }
 
 /// To the test that started this.

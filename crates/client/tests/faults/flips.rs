@@ -4,16 +4,17 @@
 //! stray write or a bad module would. The job has `check_pool`. What it then calls safe must be restartable, bit for
 //! bit; a step that is lost, or an engine that gives up with an error, is no failure.
 
-use crate::hooks::Named;
+use crate::hooks::{Key, Named};
 use crate::ledger::Story;
 use crate::life::{Life, PAIR, Workload};
 use crate::trial::{Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share, told, trials};
-use orcheck_io::steps::Verdict as Do;
+use orcheck_io::steps::{StepInfo, Verdict as Do};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
 
 /// Two ranks that share a pool; waits for what a flip took away are short.
 const SHARED: Workload = Workload {
@@ -95,6 +96,36 @@ fn flip(place: Place, random: &mut Random) -> bool {
     false
 }
 
+/// Counts snapshots that are whole in the pool, and those whose flush begins.
+#[derive(Default)]
+struct Seals {
+    sealed: Mutex<u64>,
+    changed: Condvar,
+    taken: AtomicU64,
+}
+
+impl Seals {
+    /// Whether this step is the begin of flush number `which`; then all snapshots of its checkpoint are staged.
+    fn are_taken(&self, key: &Key, which: u64) -> bool {
+        let ranks = u64::from(SHARED.ranks);
+        match key.site.as_str() {
+            "stage.seal" => {
+                *self.sealed.lock().unwrap() += 1;
+                self.changed.notify_all();
+            }
+            "flush.taken" if self.taken.fetch_add(1, Ordering::SeqCst) == which => {
+                let wanted = (which / ranks + 1) * ranks;
+                let sealed = self.sealed.lock().unwrap();
+                let waiting = |sealed: &mut u64| *sealed < wanted;
+                let _ = self.changed.wait_timeout_while(sealed, PATIENCE, waiting);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+}
+
 fn one(place: Place, number: u64) -> Outcome {
     let mut random = Random::new(seed().wrapping_add(number.wrapping_mul(0x9e37)));
     let scratch = Scratch::in_memory("flips");
@@ -102,12 +133,16 @@ fn one(place: Place, number: u64) -> Outcome {
     let (begin, step) = (2 + random.below(2), random.below(STEPS));
     let counted = AtomicU64::new(0);
     let struck = root.join("struck");
-    let random = std::sync::Mutex::new(random);
+    let random = Mutex::new(random);
     let mark = struck.clone();
-    let decide = move |_: &crate::hooks::Key, _: &orcheck_io::steps::StepInfo| {
-        if counted.fetch_add(1, Ordering::SeqCst) == step
-            && flip(place, &mut random.lock().unwrap())
-        {
+    let seals = Seals::default();
+    let decide = move |key: &Key, _: &StepInfo| {
+        let now = match place {
+            Place::Words => counted.fetch_add(1, Ordering::SeqCst) == step,
+            // Before one of the snapshots of the next checkpoints is flushed, when all of that checkpoint are staged.
+            Place::Data => seals.are_taken(key, step % (2 * u64::from(SHARED.ranks))),
+        };
+        if now && flip(place, &mut random.lock().unwrap()) {
             // In the process of the run.
             std::fs::write(&mark, "").unwrap();
         }

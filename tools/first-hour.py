@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary user.
+
+What a new user does: build, compile a program with the lines that the README shows, run it under `orcheck run`, lose a rank,
+restart, look at the checkpoints. The program is the README's own example with the declarations that it leaves out. The
+root is an overlay over this machine's without homes, temporary files and this repository's directory; nothing of it stays.
+
+`cargo build` is not repeated: a stand-in takes the programs that were built in TARGET/release.
+
+usage: tools/first-hour.py [TARGET]        (default: CARGO_TARGET_DIR or target; `make check` has built it)
+Needs root and overlayfs, else it says SKIPPED. Last line: 'N passed, M failed'.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIMIT_S = 120
+USERS = {"root": 0, "an ordinary user": 65534}
+# What a machine with a compiler and make has; no MPI, no Fortran, no sudo.
+FEW = """awk basename bash cat cc chmod cmp cp cut date dirname env find gcc grep head id install ld as ln ls make mkdir mv pwd
+rm sed sh sort tail tr uname""".split()
+
+DECLARATIONS = r"""
+#include <orcheck_mpi.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define TRY(call) do { if ((call) != ORC_OK) die(orc_message()); } while (0)
+static void die(const char *text) { fprintf(stderr, "%s\n", text); exit(1); }
+static const size_t n = 1000;
+static const uint64_t T = 60;
+static const double *state;
+static void initialise(double *u, size_t count) {
+  for (size_t i = 0; i < count; i++) u[i] = (double)i;
+}
+static void finish(void) {
+  double sum = 0;
+  for (size_t i = 0; state && i < n; i++) sum += state[i];
+  printf("sum %.17g\n", sum);
+}
+/* The first run under `orcheck run` loses its ranks in the middle. */
+static void advance(double *u, size_t count) {
+  static int turns;
+  const char *run = getenv("ORCHECK_RUN_ATTEMPT");
+  if (!state) { state = u; atexit(finish); }
+  for (size_t i = 0; i < count; i++) u[i] = 0.999 * u[i] + 1;
+  if (getenv("FORGETFUL")) u[17] += turns; /* which no checkpoint holds */
+  usleep(20000);
+  if (++turns == 45 && run && !strcmp(run, "1")) kill(getpid(), SIGKILL);
+}
+"""
+
+
+def blocks(language):
+    with open(os.path.join(ROOT, "README.md")) as readme:
+        return re.findall(rf"^```{language}\n(.*?)^```$", readme.read(), re.M | re.S)
+
+
+def example():
+    """The program of README's first diff, as it is after the change."""
+    lines = [line[1:] for line in blocks("diff")[0].splitlines() if not line.startswith("-")]
+    return DECLARATIONS + "\n".join(lines) + "\n"
+
+
+def commands():
+    return "\n".join(block.strip() for block in blocks("sh"))
+
+
+def clean_root(work, release):
+    """A shell script that makes the root at WORK/root; it is run in a mount namespace of its own."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    os.makedirs(f"{work}/hand")
+    with open(f"{work}/hand/tracked", "wb") as listed:
+        listed.write(b"\0".join(name for name in tracked.split(b"\0") if os.path.lexists(os.path.join(ROOT.encode(), name))))
+    return f"""
+set -euo pipefail
+mount -t tmpfs tmpfs {work}/layers
+mkdir {work}/layers/upper {work}/layers/work
+mount -t overlay overlay -o lowerdir=/,upperdir={work}/layers/upper,workdir={work}/layers/work {work}/root
+root={work}/root
+mount --rbind /dev $root/dev
+mount --rbind /sys $root/sys
+mount -t proc proc $root/proc
+for hidden in /root /home /tmp /srv; do mount -t tmpfs tmpfs $root$hidden; done
+chmod 1777 $root/tmp
+mkdir -p $root/home/new/orcheck $root/srv/target/release $root/srv/bin
+tar -C {ROOT} -c --null -T {work}/hand/tracked | tar -C $root/home/new/orcheck -x
+mount --bind {release} $root/srv/target/release
+cp {work}/hand/first.py $root/srv/first.py
+# Nothing of where this clone comes from can be seen.
+[ ! -d $root{ROOT} ] || mount -t tmpfs tmpfs $root{ROOT}
+"""
+
+
+def outside(target):
+    if os.geteuid() != 0:
+        print("SKIPPED: the README is followed in a clean root, which takes root. Next: sudo tools/first-hour.py")
+        print("0 passed, 0 failed")
+        return 0
+    release = os.path.join(target, "release")
+    if not os.path.exists(os.path.join(release, "orcheck")):
+        print(f"FAIL: {release}/orcheck is missing. Next: make build")
+        return 1
+    work = tempfile.mkdtemp(prefix="orcheck-first-hour-")
+    passed = failed = 0
+    try:
+        os.makedirs(f"{work}/layers")
+        os.makedirs(f"{work}/root")
+        script = clean_root(work, os.path.realpath(release))
+        shutil.copy(os.path.abspath(__file__), f"{work}/hand/first.py")
+        apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "bash", "-c"]
+        tried = subprocess.run([*apart, script], stderr=subprocess.PIPE, text=True)
+        if tried.returncode:
+            print(f"SKIPPED: no clean root can be made here: {tried.stderr.strip()}")
+            print("0 passed, 0 failed")
+            return 0
+        for name, uid in USERS.items():
+            enter = f"chown -R {uid}:{uid} $root/home/new; exec chroot $root setpriv --reuid {uid} --regid {uid} --clear-groups " \
+                "env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/home/new LANG=C.UTF-8 " \
+                "python3 /srv/first.py --inside"
+            enter = "printf '#!/bin/sh\\nexit 0\\n' >$root/srv/bin/cargo; chmod 755 $root/srv/bin/cargo\n" + enter
+            try:
+                done = subprocess.run([*apart, script + enter], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+                code, said = done.returncode, done.stdout
+            except subprocess.TimeoutExpired as late:
+                code, said = 1, f"{(late.stdout or b'').decode(errors='replace')}\nno end after {LIMIT_S} s"
+            if code == 0:
+                passed += 1
+                print(f"ok    the README as {name}")
+            else:
+                failed += 1
+                print(f"FAIL  the README as {name}: exit {code}\n" + re.sub("^", "      ", said.strip(), flags=re.M))
+    finally:
+        # Mounts went with their namespaces.
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def shell(script, **environment):
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd="/home/new/orcheck", stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment})
+    print(done.stdout, end="", flush=True)
+    return done.returncode, done.stdout
+
+
+def must(holds, text):
+    if not holds:
+        sys.exit(f"expected: {text}")
+
+
+def inside():
+    """In the clean root, as the user."""
+    global ROOT
+    ROOT = "/home/new/orcheck"
+    os.environ.update(CARGO="/srv/bin/cargo", CARGO_TARGET_DIR="/srv/target")
+    mpi = ". tools/mpi-env.sh\n"
+    with open(f"{ROOT}/solver.c", "w") as solver:
+        solver.write(example())
+    ordinary = os.geteuid() != 0
+    if ordinary:
+        few_programs()
+    code, said = shell(mpi + "set -x\n" + commands())
+    must(code == 0, f"every line of the README to succeed; the last one ended with {code}")
+    must(re.search(r"newest committed step (20|40); starting run 2", said), "a restart from a checkpoint after the first run")
+    must("proven: " in said, "orcheck prove to find nothing")
+    sums = re.findall(r"^sum (\S+)$", said, re.M)
+    code, alone = shell(mpi + "ORCHECK_GLOBAL=$(mktemp -d) mpirun -n 2 ./solver")
+    must(code == 0 and sums, "the program to run without orcheck run, and without LD_LIBRARY_PATH")
+    must(set(sums) == set(re.findall(r"^sum (\S+)$", alone, re.M)), "the same result as that of a run which nobody killed")
+    code, said = shell(mpi + "FORGETFUL=1 build/prefix/bin/orcheck prove -- mpirun -n 2 ./solver")
+    must(code == 14 and "region u of rank 1 differs in 1 element, first element 17:" in said, "orcheck prove to name what was forgotten")
+    # The other targets that the README names take longer than an hour together: that they are there must do.
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", open(f"{ROOT}/README.md").read(), re.M)
+    for target in sorted(set(named)):
+        must(shell(f"make -n {target} >/dev/null")[0] == 0, f"the target {target} in the Makefile")
+
+
+def few_programs():
+    """`make build` with a compiler and make alone; what else is missing is one line."""
+    os.makedirs("/tmp/few")
+    for program in FEW:
+        os.symlink(shutil.which(program), f"/tmp/few/{program}")
+    code, said = shell("make build PREFIX=/tmp/built && test -x /tmp/built/bin/orcheck", PATH="/tmp/few")
+    must(code == 0 and "missing" not in said, "make build to need a compiler, make and Rust only")
+    code, said = shell("tools/install-deps.sh demo", PATH="/tmp/few")
+    must(code == 2 and said.count("\n") == 1 and "openmpi-bin" in said, "one line with what the demo lacks")
+    os.symlink(shutil.which("python3"), "/tmp/few/python3")
+    with open("/tmp/few/dpkg-query", "w") as nothing:
+        nothing.write("#!/bin/sh\nexit 1\n")
+    os.chmod("/tmp/few/dpkg-query", 0o755)
+    code, said = shell("tools/install-deps.sh check", PATH="/tmp/few")
+    must(code == 0 and said.count("\n") == 1 and "gfortran" in said, "check to say in one line what is missing, and to continue")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--inside"]:
+        inside()
+    else:
+        default = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+        sys.exit(outside(os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else default)))
