@@ -40,6 +40,11 @@
  *   MPI_THREAD_FUNNELED suffices when the main thread makes those calls.
  * - Callbacks must return: no C++ exception and no longjmp may leave them, and they may not call
  *   orc_ functions (::ORC_INVALID; orc_request() and orc_message() are allowed).
+ * - A session belongs to the process that opened it. In a forked child every call on it is
+ *   ::ORC_INVALID, the child may exit or execute another program, and the parent does not notice.
+ *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
+ * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
+ *   the program's next cancellation point after the call.
  * - Structures begin with struct_size: set it to sizeof, the rest to zero, then fill in. That is how
  *   a program built against an older header keeps working with a newer library.
  * - Text is UTF-8 and ends in a zero byte. Times are in seconds, sizes in bytes, shapes in elements.
@@ -363,6 +368,32 @@ typedef struct {
 } orc_codec;
 
 /**
+ * One entry of orc_protect_all(); its fields are the arguments of orc_protect().
+ */
+typedef struct {
+  /**
+   * 1 to 255 bytes of UTF-8, ending in a zero byte.
+   */
+  const char *name;
+  /**
+   * Where its first element lies.
+   */
+  void *address;
+  /**
+   * An ::orc_dtype.
+   */
+  int dtype;
+  /**
+   * 0, or ::orc_flag values or-ed together.
+   */
+  int flags;
+  /**
+   * How many elements.
+   */
+  size_t count;
+} orc_region;
+
+/**
  * Figures of the last checkpoint on this rank; see orc_stats_read().
  */
 typedef struct {
@@ -617,6 +648,17 @@ orc_status orc_alloc(orc_session *session, size_t len_bytes, void **address);
 orc_status orc_free(orc_session *session, void *address);
 
 /**
+ * Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is
+ * named by orc_message(), and then no region of the list is protected. Local; does not block and does not copy.
+ *
+ * @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
+ *         protected then
+ */
+orc_status orc_protect_all(orc_session *session,
+                           const orc_region *regions,
+                           size_t n);
+
+/**
  * [collective] Tells whether a checkpoint should be taken after this step, by the configured
  * triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
  * requests. The answer is the same on all ranks. Usually without any message between ranks. A program
@@ -837,3 +879,38 @@ orc_status orc_safe_step(orc_session *session,
  */
 #define orc_open(session, job, collective, options) \
   orc_open_v(ORC_API, (session), (job), (collective), (options))
+
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L
+/**
+ * Names several regions in one statement; see orc_protect_all(). Each is {name, address, dtype, flags, count}:
+ *
+ * @code
+ * ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 0, np}, {"t", &t, ORC_U64, 0, 1}));
+ * @endcode
+ */
+#define ORC_PROTECT(session, ...) \
+  orc_protect_all((session), (const orc_region[]){__VA_ARGS__}, \
+                  sizeof((const orc_region[]){__VA_ARGS__}) / sizeof(orc_region))
+#endif
+
+/**
+ * What ORC_TRY() does after it has printed the error. orcheck_mpi.h makes it MPI_Abort(). Define it
+ * before the first use for something else.
+ */
+#ifndef ORC_TRY_END
+#define ORC_TRY_END() abort()
+#define ORC_TRY_END_IS_ABORT
+#endif
+
+/**
+ * For programs that end at the first error: makes a call, and for anything but ::ORC_OK prints place, call and
+ * orc_message() on the standard error and ends the program. This is code of the program, compiled by
+ * its compiler; the library itself never prints or exits. Include stdio.h and stdlib.h where it is used.
+ */
+#define ORC_TRY(call) \
+  do { \
+    if ((call) != ORC_OK) { \
+      fprintf(stderr, "%s:%d: %s\n  in %s\n", __FILE__, __LINE__, orc_message(), #call); \
+      ORC_TRY_END(); \
+    } \
+  } while (0)

@@ -225,18 +225,29 @@ inline int orcheck_hpp_unpack(void *ctx, std::size_t at, const void *src,
 
 } // namespace detail
 
+/** The options of a session: TOML text, or nullptr for those of the environment alone, as in C. */
+class Options {
+public:
+  Options(const char *text = nullptr) noexcept : text_(text) {}
+  Options(const std::string &text) noexcept : text_(text.c_str()) {}
+  const char *c_str() const noexcept { return text_; }
+
+private:
+  const char *text_;
+};
+
 /** One membership in a job. Movable, not copyable. Throws Error. */
 class Session {
 public:
   /** One rank, or the ranks of a collective of the program's own. [collective] */
-  explicit Session(const std::string &job, const std::string &options = {},
+  explicit Session(const std::string &job, Options options = {},
                    const orc_collective *collective = nullptr) {
     check(orc_open(&session_, job.c_str(), collective, options.c_str()));
   }
 
 #ifdef ORCHECK_MPI_H
   /** The ranks of a communicator; see orc_mpi_open(). [collective] */
-  Session(MPI_Comm comm, const std::string &job, const std::string &options = {}) {
+  Session(MPI_Comm comm, const std::string &job, Options options = {}) {
     check(orc_mpi_open(&session_, comm, job.c_str(), options.c_str()));
   }
 #endif

@@ -21,6 +21,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A program of many ranks ends as a whole. */
+#ifdef ORC_TRY_END_IS_ABORT
+#undef ORC_TRY_END
+#undef ORC_TRY_END_IS_ABORT
+#define ORC_TRY_END() MPI_Abort(MPI_COMM_WORLD, 1)
+#endif
+
 /** Largest piece that is given to one MPI call, in bytes: counts are ints. */
 #ifndef ORC_MPI_PIECE_BYTES
 #define ORC_MPI_PIECE_BYTES ((size_t)1 << 28)

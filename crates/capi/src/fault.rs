@@ -8,6 +8,7 @@
 //! 1. A panic becomes `ORC_INTERNAL` with its text and place; nothing is printed.
 //! 2. The text is the thread's own and stays valid until the thread's next `orc_` call.
 //! 3. After `ORC_OK` the text is the newest warning or empty, never an older error.
+//! 4. `pthread_cancel` takes effect after a call, never inside it.
 //!
 //! Faults survived: panics below us, use from destructors of other thread-local values.
 //!
@@ -15,6 +16,7 @@
 
 use crate::types::orc_status;
 use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_io::thread::Uncancelled;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +43,7 @@ pub(crate) fn boundary_to(
     call: &'static str,
     body: impl FnOnce() -> Result<(orc_status, String)>,
 ) -> orc_status {
+    let _uncancelled = Uncancelled::now();
     quiet_panics();
     let refused = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
     let outcome = if refused {

@@ -42,6 +42,7 @@ mod registry;
 
 pub mod checkpoint;
 pub mod choose;
+pub mod list;
 pub mod regions;
 pub mod restart;
 pub mod session;

@@ -15,6 +15,8 @@
 //! 3. A closed session's handle finds nothing from the moment the call that closes it has begun to
 //!    take the session out; calls that were waiting for it get the same error.
 //! 4. At most [`SLOTS`] sessions are open at once.
+//! 5. In a forked child a session of the parent is refused before any of its locks is touched (the thread that
+//!    holds one is not there), and never dropped.
 //!
 //! Faults survived: close in one thread while others wait for the session; a panic inside a call
 //! (the session can only be abandoned afterwards).
@@ -24,10 +26,11 @@
 use crate::types::orc_collective;
 use orcheck_client::{Request, Session};
 use orcheck_format::{Error, Result};
+use orcheck_io::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
 /// ever looked at.
@@ -82,6 +85,7 @@ impl Release {
 struct Slot {
     handle: AtomicU64,
     request: AtomicPtr<Request>,
+    owner: OwnerCell,
     live: Mutex<Option<Arc<Mutex<Live>>>>,
 }
 
@@ -90,6 +94,7 @@ impl Slot {
         Slot {
             handle: AtomicU64::new(0),
             request: AtomicPtr::new(null_mut()),
+            owner: OwnerCell::new(),
             live: Mutex::new(None),
         }
     }
@@ -104,10 +109,16 @@ pub(crate) fn insert(
     release: Option<Release>,
 ) -> std::result::Result<*mut orc_session, Box<Session>> {
     for (index, slot) in TABLE.iter().enumerate() {
-        let mut live = lock(&slot.live);
+        // Not waited for: in a forked child nobody lets go of it.
+        let mut live = match slot.live.try_lock() {
+            Ok(live) => live,
+            Err(TryLockError::Poisoned(live)) => live.into_inner(),
+            Err(TryLockError::WouldBlock) => continue,
+        };
         if live.is_some() {
             continue;
         }
+        slot.owner.set(Owner::this_process());
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
         let handle = TAG | generation << GENERATION_SHIFT | (index as u64) << SLOT_SHIFT;
         slot.request.store(
@@ -171,7 +182,10 @@ pub(crate) fn request(handle: *const orc_session, stop_after: bool) {
     // Read before the handle is compared: what is compared equal then is this or an older session's,
     // and both live for ever.
     let request = slot.request.load(Ordering::SeqCst);
-    if slot.handle.load(Ordering::SeqCst) == handle.addr() as u64 && !request.is_null() {
+    if slot.handle.load(Ordering::SeqCst) == handle.addr() as u64
+        && slot.owner.get().is_this_process()
+        && !request.is_null()
+    {
         // SAFETY: non-NULL values in `request` come from `&'static Request`.
         unsafe { &*request }.request(stop_after);
     }
@@ -182,6 +196,13 @@ fn find(handle: *const orc_session) -> Result<Arc<Mutex<Live>>> {
         return Err(Error::invalid("the session is NULL").next("open one with orc_open"));
     }
     let slot = &TABLE[slot_index(handle)];
+    if slot.handle.load(Ordering::SeqCst) != handle.addr() as u64 {
+        return Err(closed());
+    }
+    let owner = slot.owner.get();
+    if !owner.is_this_process() {
+        return Err(inherited(owner));
+    }
     let live = lock(&slot.live);
     if slot.handle.load(Ordering::SeqCst) != handle.addr() as u64 {
         return Err(closed());
@@ -196,6 +217,14 @@ fn slot_index(handle: *const orc_session) -> usize {
 fn closed() -> Error {
     Error::invalid("this is not an open session: closed, abandoned or never opened")
         .next("use the session that orc_open gave, until orc_close")
+}
+
+fn inherited(owner: Owner) -> Error {
+    Error::invalid(format!(
+        "this process was forked from process {}, which opened the session and still has it",
+        owner.pid()
+    ))
+    .next("use the session only in the process that opened it")
 }
 
 fn broken() -> Error {

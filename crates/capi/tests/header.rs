@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "types",
     "registry",
     "session",
     "fault",
     "regions",
+    "list",
     "checkpoint",
     "restart",
     "choose",

@@ -148,6 +148,29 @@ check "choose" "$WORK/choose"
 fresh
 check "watch" "$WORK/watch"
 
+# --- Lists, and the life of a process: forked, cancelled, ended at the wrong moment ---------------
+for program in list forked life unload; do
+  check "compile $program" "$CC" -std=gnu11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" \
+    $([ $program = unload ] || echo -lorcheck) -pthread -ldl
+  fresh
+  check "$program" "$WORK/$program"
+done
+check "compile C++ forked" "$CXX" -std=c++17 $WARN $FLAGS "$HERE/cpp/forked.cpp" -o "$WORK/forked_cpp" -lorcheck -pthread
+fresh
+check "C++ forked" "$WORK/forked_cpp"
+if [ -x "$PREFIX/bin/orcheck" ]; then
+  for program in forked life unload forked_cpp; do
+    fresh
+    ORC_TEST_OPTIONS="$ORC_TEST_OPTIONS
+agent = \"start\"
+agent_program = \"$PREFIX/bin/orcheck\"
+agent_linger_s = 1"
+    ORCHECK_NODE="life-$$-$program" check "$program, with an agent" "$WORK/$program"
+  done
+else
+  echo "skip  with an agent: there is no $PREFIX/bin/orcheck"
+fi
+
 # --- pkg-config and CMake ------------------------------------------------------------------------
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
 via_pkg_config() {

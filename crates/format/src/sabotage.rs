@@ -290,6 +290,7 @@ switches! {
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
     OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
+    ForkedChild = "forked-child", "that a forked child does not use the sessions of its parent", "orcheck-io lib a_child_is_not_the_owner";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
     AskAgain = "ask-again", "that a program whose size changed is asked again when an older checkpoint is used", "orcheck-client session of_another_size";

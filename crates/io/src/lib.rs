@@ -37,6 +37,7 @@ pub mod environment;
 pub mod error;
 pub mod file;
 mod fold;
+pub mod fork;
 #[cfg(not(orcheck_shuttle))]
 mod futex;
 pub mod gate;

@@ -9,7 +9,47 @@
 #![allow(unsafe_code)]
 
 use orcheck_format::error::{Error, Result};
+use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// What glibc and musl call `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
+/// While it lives, `pthread_cancel` does not end the calling thread: it would leave locks held and files half
+/// written. The request stays, and takes effect at the program's own next cancellation point.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: c_int,
+    /// The state is the thread's own.
+    _here: PhantomData<*const ()>,
+}
+
+impl Uncancelled {
+    /// From now on.
+    #[must_use]
+    pub fn now() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: the old state can be written during the call; an unchanged 0 restores what threads begin with.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Uncancelled {
+            before,
+            _here: PhantomData,
+        }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut old = 0;
+        // SAFETY: as above; the state is one that this function gave.
+        unsafe { pthread_setcancelstate(self.before, &raw mut old) };
+    }
+}
 
 /// Lets the calling thread take no processor away from another thread just because it was woken: it waits for
 /// a free one, or for its fair share. For work in bulk that nobody waits for. Where the system refuses, nothing
