@@ -25,6 +25,7 @@ use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_engine::room::ReplicaStore;
+use orcheck_engine::trust::{HOW_TO_ACCEPT, is_refusal};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::record::CommitRecord;
@@ -419,9 +420,9 @@ impl Session {
                     if !is_damage(error.kind()) || self.options.strict {
                         return Err(error);
                     }
-                    self.resume
-                        .skipped
-                        .push(format!("step {} skipped: {error}", candidate.step));
+                    // Its next step is an older one, and that is what follows.
+                    let text = format!("step {} skipped: {}", candidate.step, error.what());
+                    self.resume.skipped.push(text);
                     damaged = Some(error);
                 }
             }
@@ -452,9 +453,12 @@ impl Session {
                     .join("; ")
             ),
         )
-        .next(match self.resume.chosen {
-            true => "choose another step",
-            false => "run `orcheck verify`; set start = 'fresh' to begin from nothing",
+        .next(if is_refusal(&damaged) {
+            HOW_TO_ACCEPT
+        } else if self.resume.chosen {
+            "choose another step"
+        } else {
+            "run `orcheck verify`; set start = 'fresh' to begin from nothing"
         }))
     }
 

@@ -234,11 +234,20 @@ impl Trust {
     }
 }
 
+/// What begins the text of a refusal.
+const REFUSED: &str = "not authenticated: ";
+
+/// The next step of whoever meets a refusal.
+pub const HOW_TO_ACCEPT: &str = "if this job was not encrypted until now, set accept = ['plain', 'v1'] (--accept plain,v1) for one run";
+
 fn refused(what: &str) -> Error {
-    Error::corrupt(format!(
-        "not authenticated: {what}, and encryption is configured"
-    ))
-    .next("if this job was not encrypted until now, set accept = ['plain', 'v1'] (--accept plain,v1) for one run")
+    Error::corrupt(format!("{REFUSED}{what}, and encryption is configured")).next(HOW_TO_ACCEPT)
+}
+
+/// Whether something was refused because nothing proves who wrote it.
+#[must_use]
+pub fn is_refusal(error: &Error) -> bool {
+    error.message().contains(REFUSED)
 }
 
 pub(crate) fn other_key(what: &str) -> Error {

@@ -13,6 +13,7 @@
 
 #![allow(unsafe_code)]
 
+use orcheck_format::sabotage::{Switch, off};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -93,7 +94,7 @@ impl Owner {
     /// Whether this process made it, and not one that this was forked from.
     #[must_use]
     pub fn is_this_process(&self) -> bool {
-        if orcheck_format::sabotage::off(orcheck_format::sabotage::Switch::ForkedChild) {
+        if off(Switch::ForkedChild) {
             return true;
         }
         let page = PAGE.load(Ordering::SeqCst);

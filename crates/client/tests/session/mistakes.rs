@@ -142,14 +142,12 @@ fn ranks_with_different_options_are_told_which_option_differs() {
 fn names_of_jobs_nodes_and_regions_are_checked() {
     let scratch = Scratch::new("names");
     let good = Job::new(scratch.path(), 1, 1, false).options;
-    for name in [
-        "",
-        "../up",
-        "a/b",
-        ".hidden",
-        "white space",
-        &"x".repeat(65),
-    ] {
+    says(
+        &open_errors("", std::slice::from_ref(&good)).remove(0),
+        ErrorKind::Invalid,
+        &["the job has no name", "orc_open"],
+    );
+    for name in ["../up", "a/b", ".hidden", "white space", &"x".repeat(65)] {
         let error = open_errors(name, std::slice::from_ref(&good)).remove(0);
         says(&error, ErrorKind::Invalid, &["job name"]);
     }
