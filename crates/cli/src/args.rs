@@ -18,7 +18,7 @@ mod plan;
 pub use advice::{AdviceArgs, JobFigures, MachineFigures};
 pub use plan::{
     BurstArgs, CalibrateArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs,
-    SimulateArgs, SurvivalArgs, time_or_none,
+    SimulateArgs, SurvivalArgs, time_or_none, time_with_unit,
 };
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
@@ -450,9 +450,9 @@ pub struct ServerArgs {
     /// served; 0: not at all
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub scrub_mib_s: u32,
-    /// Hours (h) after which a container is read again
-    #[arg(long, value_name = "H", default_value_t = 24.0)]
-    pub scrub_every_h: f64,
+    /// Time after which a container is read again, such as 24h; a number alone is refused
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time_with_unit)]
+    pub scrub_every: f64,
     /// Time that the disk has to take what came when the server is told to end; then it ends with an error. Without a unit in
     /// seconds
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none)]

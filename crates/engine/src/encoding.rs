@@ -36,7 +36,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
 use orcheck_io::pool::Pool;
 use orcheck_io::rng::random_bytes;
-use orcheck_io::secret::{Secret, Wiped};
+use orcheck_io::secret::{Secret, Wiped, equal};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::{hkdf, hmac};
 use std::collections::BTreeMap;
@@ -187,7 +187,7 @@ impl ContainerKey {
         };
         let derived = derive(secret, &encryption.salt, header, form)?;
         // Breaks if: the check is left out; a wrong key would then look like damage.
-        if derived.key_check != encryption.key_check && !off(Switch::KeyCheck) {
+        if !equal(&derived.key_check, &encryption.key_check) && !off(Switch::KeyCheck) {
             return Err(other_key("the container was encrypted with another key"));
         }
         // Breaks if: this is passed over; a header could be changed, and would be believed.

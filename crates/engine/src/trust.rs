@@ -25,7 +25,7 @@ use orcheck_format::container::ContainerHeader;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::seal::{KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
-use orcheck_io::secret::{Secret, Wiped};
+use orcheck_io::secret::{Secret, Wiped, equal};
 use ring::{hkdf, hmac};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -173,7 +173,7 @@ impl Trust {
         if self.keys.is_empty() {
             return Ok(Proof::Unchecked);
         }
-        let Some(key) = self.keys.iter().find(|key| key.id == found.key_id) else {
+        let Some(key) = self.keys.iter().find(|key| equal(&key.id, &found.key_id)) else {
             return Err(other_key("the record was sealed with another key"));
         };
         // Breaks if: this is passed over; whoever can write could make a checkpoint of any containers.

@@ -25,7 +25,7 @@ pub use bulk::Received;
 use crate::clock::Deadline;
 use crate::error::rustix_error;
 use crate::guard::{Guard, MAC_BYTES};
-use crate::net::{Address, AsUser, Key};
+use crate::net::{Address, AsUser, Key, Whom};
 use crate::poll::poll_one;
 use crate::steps::{Outcome, Steps};
 use orcheck_format::sabotage::{Switch, off};
@@ -92,7 +92,17 @@ impl Conn {
 
     /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
     pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
-        crate::net::connect(at, key, steps, timeout)
+        crate::net::connect(at, Whom::Rank, key, steps, timeout)
+    }
+
+    /// The same for a staging I/O server: what the caller is told fits one.
+    pub fn connect_to_server(
+        at: &Address,
+        key: &Key,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        crate::net::connect(at, Whom::Server, key, steps, timeout)
     }
 
     /// The same for a listener that knows users by MUNGE.

@@ -14,7 +14,7 @@
 //! Survives: any change of any byte of a frame. Not here: which numbers come next ([`crate::conn`]), who encrypts (the
 //! option `net_encrypt`).
 
-use crate::secret::Wiped;
+use crate::secret::{Wiped, equal};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, wire};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -80,7 +80,7 @@ impl Guard {
     pub(crate) fn open(&self, seq: u64, frame: &mut [u8]) -> bool {
         let Some(cipher) = &self.cipher else {
             let (text, proof) = frame.split_at(frame.len() - MAC_BYTES);
-            return same(&mac(&self.key, text), proof) || off(Switch::Mac);
+            return equal(&mac(&self.key, text), proof) || off(Switch::Mac);
         };
         let (header, sealed) = frame.split_at_mut(HEADER_BYTES);
         if off(Switch::NetCipher) {
@@ -114,7 +114,7 @@ impl RunningMac {
     }
 
     pub(crate) fn proves(&self, found: &[u8]) -> bool {
-        same(&self.proof(), found) || off(Switch::Mac)
+        equal(&self.proof(), found) || off(Switch::Mac)
     }
 }
 
@@ -135,17 +135,6 @@ fn mac(key: &[u8; 32], frame: &[u8]) -> [u8; MAC_BYTES] {
     let mut mac = [0; MAC_BYTES];
     mac.copy_from_slice(&blake3::keyed_hash(key, frame).as_bytes()[..MAC_BYTES]);
     mac
-}
-
-/// Equality in a time that does not depend on where the difference is.
-fn same(expected: &[u8; MAC_BYTES], found: &[u8]) -> bool {
-    found.len() == MAC_BYTES
-        && std::hint::black_box(
-            expected
-                .iter()
-                .zip(found)
-                .fold(0u8, |difference, (a, b)| difference | (a ^ b)),
-        ) == 0
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Where a listener is reached. As text: `unix:@name` or `tcp:ip:port`.
@@ -143,6 +143,22 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
+/// Callers that did not prove what they had to since it was asked last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// How many.
+    pub count: u64,
+    /// Who was the last one, and why it was refused.
+    pub last: String,
+}
+
+impl Refusals {
+    fn add(&mut self, peer: &str, why: &str) {
+        self.count += 1;
+        self.last = format!("{peer}: {why}");
+    }
+}
+
 /// Accepts connections; readable ([`AsFd`]) when [`Listener::accept`] has something to do. One thread at a time
 /// may accept.
 pub struct Listener {
@@ -150,6 +166,7 @@ pub struct Listener {
     watched: OwnedFd,
     at: Address,
     pending: Mutex<(u64, Vec<Pending>)>,
+    refusals: Mutex<Refusals>,
 }
 
 impl Listener {
@@ -183,6 +200,7 @@ impl Listener {
             watched,
             at,
             pending: Mutex::new((0, Vec::new())),
+            refusals: Mutex::default(),
         })
     }
 
@@ -196,6 +214,16 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> Address {
         self.at.clone()
+    }
+
+    /// Who was refused since this was asked last: callers that keep to the protocol, and have another key or none.
+    #[must_use]
+    pub fn take_refusals(&self) -> Refusals {
+        std::mem::take(&mut *self.refusals())
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a peer that knows the key, at most `timeout`. `None`: nobody came, or a stranger came and was
@@ -283,7 +311,7 @@ impl Listener {
                 let Some(at) = pending.iter().position(|one| one.number == number) else {
                     continue;
                 };
-                match pending[at].advance(&known) {
+                match pending[at].advance(&known, &mut self.refusals()) {
                     Progress::Waits => {}
                     Progress::Dropped => {
                         pending.remove(at);
@@ -387,11 +415,26 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     }
 }
 
+/// Who is expected at the other end: what a caller is told, and should do, depends on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// A process of the same run.
+    Rank,
+    /// A staging I/O server.
+    Server,
+}
+
 /// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
 /// no room for another caller: it is asked again.
-pub(crate) fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+pub(crate) fn connect(
+    at: &Address,
+    whom: Whom,
+    key: &Key,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
     let known = || Ok((key.clone(), Vec::new()));
-    connect_by(at, &known, steps, timeout)
+    connect_by((at, whom), &known, steps, timeout)
 }
 
 /// The same with a MUNGE credential that says under which user this process runs.
@@ -408,12 +451,12 @@ pub(crate) fn connect_as_user(
         let opening = [OPENING.as_slice(), &len.to_le_bytes(), &credential].concat();
         Ok((key, opening))
     };
-    connect_by(at, &known, steps, timeout)
+    connect_by((at, Whom::Server), &known, steps, timeout)
 }
 
 /// `known` gives the key, and what is sent before the handshake.
 fn connect_by(
-    at: &Address,
+    (at, whom): (&Address, Whom),
     known: &dyn Fn() -> Result<(Key, Vec<u8>)>,
     steps: &Steps,
     timeout: Duration,
@@ -430,7 +473,8 @@ fn connect_by(
     let mut attempt = 0;
     loop {
         let (key, opening) = known()?;
-        if let Some(conn) = connect_once(at, (&key, &opening), steps, (timeout, deadline))? {
+        if let Some(conn) = connect_once((at, whom), (&key, &opening), steps, (timeout, deadline))?
+        {
             return Ok(conn);
         }
         if deadline.passed() {
@@ -448,7 +492,7 @@ fn connect_by(
 
 /// `None`: the listener hung up before it had proven the key.
 fn connect_once(
-    at: &Address,
+    (at, whom): (&Address, Whom),
     (key, opening): (&Key, &[u8]),
     steps: &Steps,
     (timeout, deadline): (Duration, Deadline),
@@ -459,13 +503,19 @@ fn connect_once(
             "connect to {at}: no answer within {} s",
             timeout.as_secs_f64()
         ))
-        .next("check that the node is up and that the ranks' network can be reached")
+        .next(match whom {
+            Whom::Rank => "check that the node is up and that the ranks' network can be reached",
+            Whom::Server => "check that the server runs, and that this host reaches it",
+        })
     };
     let socket = at.socket()?;
     let raw = at.raw()?;
     let mut attempt = 0;
     loop {
         match net::connect(&socket, &raw) {
+            Ok(()) | Err(Errno::ISCONN) if is_itself(&socket) => {
+                return Err(what(Errno::CONNREFUSED));
+            }
             Ok(()) | Err(Errno::ISCONN) => break,
             Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {
                 if !poll_one(socket.as_fd(), PollFlags::OUT, deadline).map_err(what)? {
@@ -514,15 +564,23 @@ fn connect_once(
     if given == challenges.listener_proof(&other_form) && !at.is_unix() {
         // Breaks if: the listener's form is taken over; whoever can change one option opens what all should hide.
         if !off(Switch::NetDowngrade) {
-            return Err(other_side(at, key.encrypt));
+            return Err(other_side(at, whom, key.encrypt));
         }
         key = other_form;
     }
     if given != challenges.listener_proof(&key) && !off(Switch::ListenerProof) {
-        return Err(
-            Error::unavailable(format!("{at}: the listener does not know this job's key"))
-                .next("check that no other job listens there and that all ranks belong to one run"),
-        );
+        return Err(match whom {
+            Whom::Rank => {
+                Error::unavailable(format!("{at}: the listener does not know this job's key")).next(
+                    "check that no other job listens there and that all ranks belong to one run",
+                )
+            }
+            // Breaks if: it is told as between ranks; the user would look for another job instead of the right key.
+            Whom::Server => Error::unavailable(format!("{at}: the server does not know this key"))
+                .next(
+                "give the key that this server has for you: ?key=SOURCE in the address, or ORCHECK_SERVER_KEY",
+            ),
+        });
     }
     let proof = challenges.caller_proof(&key);
     send_exactly(&socket, proof.as_bytes(), deadline)
@@ -534,8 +592,15 @@ fn connect_once(
     Ok(Some(Conn::new(socket, unix, peer, guards, steps)))
 }
 
+/// Whether a socket is connected to itself: where nobody listens at a port of this machine, the kernel may give the caller
+/// that very port. It would keep the port from whoever is to listen there again.
+fn is_itself(socket: &OwnedFd) -> bool {
+    let ends = (net::getsockname(socket), net::getpeername(socket));
+    matches!(ends, (Ok(own), Ok(Some(peer))) if own.address_family() != AddressFamily::UNIX && own == peer)
+}
+
 /// One side encrypts, and the other one does not.
-fn other_side(at: &Address, encrypt: bool) -> Error {
+fn other_side(at: &Address, whom: Whom, encrypt: bool) -> Error {
     let (ours, theirs) = if encrypt {
         ("encrypts", "does not")
     } else {
@@ -544,7 +609,13 @@ fn other_side(at: &Address, encrypt: bool) -> Error {
     Error::invalid(format!(
         "{at}: this side {ours} what it sends, the listener {theirs}; the connection is refused"
     ))
-    .next("give all ranks of the job the same net_encrypt")
+    .next(match (whom, encrypt) {
+        (Whom::Rank, _) => "give all ranks of the job the same net_encrypt",
+        (Whom::Server, true) => {
+            "take `encrypt` out of the address, or start the server with --encrypt"
+        }
+        (Whom::Server, false) => "add `encrypt` to the address of the server, behind '?' or '&'",
+    })
 }
 
 /// `Ok(false)`: the deadline passed.
@@ -683,6 +754,25 @@ mod tests {
         all.sort_by_key(|hash| *hash.as_bytes());
         all.dedup();
         assert_eq!(all.len(), 10);
+    }
+
+    // Breaks if: it is taken for a connection; the port is then kept from the listener that is to come back.
+    #[test]
+    fn a_socket_that_is_connected_to_itself_is_noticed() {
+        let at = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let socket = at.socket().unwrap();
+        net::bind(&socket, &at.raw().unwrap()).unwrap();
+        let own = net::getsockname(&socket).unwrap();
+        let connected = net::connect(&socket, &own);
+        assert!(matches!(connected, Ok(()) | Err(Errno::INPROGRESS)));
+        let deadline = Deadline::after(Duration::from_secs(20));
+        assert!(poll_one(socket.as_fd(), PollFlags::OUT, deadline).unwrap());
+        assert!(is_itself(&socket));
+        let listener = Listener::bind(&at).unwrap();
+        let socket = at.socket().unwrap();
+        let connected = net::connect(&socket, &listener.address().raw().unwrap());
+        assert!(matches!(connected, Ok(()) | Err(Errno::INPROGRESS)));
+        assert!(!is_itself(&socket));
     }
 
     #[test]

@@ -97,6 +97,14 @@ impl<T> Drop for Wiped<T> {
     }
 }
 
+/// Whether two proofs, or marks of keys, are the same bytes, in a time that does not depend on where they differ.
+#[must_use]
+pub fn equal(expected: &[u8], found: &[u8]) -> bool {
+    let differences = expected.iter().zip(found);
+    let differences = differences.fold(0u8, |difference, (a, b)| difference | (a ^ b));
+    expected.len() == found.len() && std::hint::black_box(differences) == 0
+}
+
 /// Where a key comes from. Its text, as the user wrote it, is no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
@@ -279,6 +287,19 @@ mod tests {
     use super::*;
 
     const KEY: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
+
+    // Breaks if: a byte, or the length, is left out.
+    #[test]
+    fn proofs_are_equal_only_as_a_whole() {
+        let proof = [7u8; 16];
+        assert!(equal(&proof, &proof) && equal(&[], &[]));
+        for at in 0..proof.len() {
+            let mut other = proof;
+            other[at] ^= 0x80;
+            assert!(!equal(&proof, &other), "byte {at}");
+            assert!(!equal(&proof, &proof[..at]) && !equal(&proof[..at], &proof));
+        }
+    }
 
     #[test]
     fn three_ways_to_write_a_key_are_one_key() {

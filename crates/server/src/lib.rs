@@ -17,6 +17,7 @@
 mod ahead;
 mod identity;
 mod intake;
+mod log;
 mod names;
 pub mod pull;
 mod quota;
@@ -27,6 +28,7 @@ mod sharing;
 use ahead::Slots;
 pub use identity::expect_identity;
 use intake::{Intake, Memory, guard};
+use log::Log;
 use names::Names;
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
@@ -132,6 +134,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     files: AtomicU64,
     stopping: Arc<AtomicBool>,
+    pub(crate) log: Log,
+    refused_callers: AtomicU64,
     /// When bytes of a file were moved last, in ms of the clock.
     moved_ms: AtomicU64,
 }
@@ -233,6 +237,13 @@ pub struct Stopper {
     shared: Arc<Shared>,
 }
 
+/// What a server has counted since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Callers that did not prove a key of this server, or to be one of its users.
+    pub refused_callers: u64,
+}
+
 /// How long a server counts as busy after bytes were moved.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -256,6 +267,14 @@ impl Stopper {
         let moved_ms = self.shared.moved_ms.load(Ordering::Relaxed);
         let since_ms = self.shared.now_ms().saturating_sub(moved_ms);
         moved_ms > 0 && u128::from(since_ms) < BUSY.as_millis()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            refused_callers: self.shared.refused_callers.load(Ordering::Relaxed),
+        }
     }
 
     /// The server ends soon: what it has in memory is written first.
@@ -334,6 +353,8 @@ impl Server {
         };
         let shared = Arc::new(Shared {
             order: config.order,
+            log: Log::new(Arc::clone(&clock)),
+            refused_callers: AtomicU64::new(0),
             instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
             clock,
             pull: Mutex::new(Pull::new(limits)),
@@ -395,6 +416,11 @@ impl Server {
         self.identity
     }
 
+    /// Sends what the operator should know to `say`, line by line, once: from the threads of the server, which wait for it.
+    pub fn tell_to(&self, say: impl Fn(&str) + Send + Sync + 'static) {
+        self.shared.log.send_to(Box::new(say));
+    }
+
     /// What ends it.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
@@ -415,6 +441,13 @@ impl Server {
                 Ok(None) => {}
                 // A shortage of descriptors or memory: those who have a connection are served on.
                 Err(_) => self.shared.clock.sleep(LOOK),
+            }
+            let refused = self.listener.take_refusals();
+            if refused.count > 0 {
+                let all = &self.shared.refused_callers;
+                all.fetch_add(refused.count, Ordering::Relaxed);
+                let line = format!("a caller was refused: {}", refused.last);
+                (self.shared.log).say_rarely("refused", refused.count, &line);
             }
             self.shared.pull(Pull::tick);
         }

@@ -408,6 +408,14 @@ pub fn time_or_none(text: &str) -> Result<f64, String> {
         .map_err(|_| refused())
 }
 
+/// The same, but never a number alone: for times that nobody counts in seconds.
+pub fn time_with_unit(text: &str) -> Result<f64, String> {
+    if text.trim().parse::<f64>().is_ok() {
+        return Err("expected a time with its unit, such as 24h, 90min or 30d".to_owned());
+    }
+    time_or_none(text)
+}
+
 /// The same, but not none.
 pub fn time(text: &str) -> Result<f64, String> {
     match time_or_none(text) {

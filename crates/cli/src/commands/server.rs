@@ -6,6 +6,7 @@
 
 mod scrub;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +39,8 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     for text in &args.quota_gib {
         set_quota(&mut tenants, &mut users, text)?;
     }
-    let limit = time("--stop-limit", args.stop_limit, 1.0)?;
-    let every = time("--scrub-every-h", args.scrub_every_h, 3600.0)?;
+    let limit = time("--stop-limit", args.stop_limit)?;
+    let every = time("--scrub-every", args.scrub_every)?;
     let names = tenants.iter().map(|tenant| tenant.name.clone());
     let names = names
         .chain(users.iter().map(|user| user.name.clone()))
@@ -66,6 +67,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let users = (&*users, args.encrypt);
     let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Steps::none())?;
+    server.tell_to(say);
     let identity = server.identity();
     if remembered == Some(None) {
         remember(identity_file(args), identity)?;
@@ -101,6 +103,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         text: String::new(),
         document: json!({
             "address": at,
+            "refused_callers": stopper.counts().refused_callers,
             "scrub": counts.map(|counts| json!({
                 "passes": counts.passes,
                 "containers": counts.containers,
@@ -111,6 +114,11 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         }),
         warnings: Vec::new(),
     })
+}
+
+fn say(line: &str) {
+    // Nobody may be reading it any more.
+    let _ = writeln!(std::io::stderr(), "orcheck: server: {line}");
 }
 
 fn identity_file(args: &ServerArgs) -> &Path {
@@ -150,9 +158,9 @@ fn remember(path: &Path, identity: u64) -> Result<()> {
     write_small(&*dir, name, format!("{identity:016x}\n").as_bytes())
 }
 
-fn time(option: &str, given: f64, unit_s: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(given * unit_s)
-        .map_err(|_| Error::invalid(format!("{option} {given}: expected a time from 0")))
+fn time(option: &str, seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Error::invalid(format!("{option} {seconds}s: expected a time from 0")))
 }
 
 /// `NAME=SOURCE` or `SOURCE`; a source has a colon before any '='.

@@ -207,6 +207,17 @@ fn what_cannot_work_is_refused_with_the_reason() {
     let open = format!("open=file:{}", open.display());
     let refused = Answer::of(command(&scratch, &["--key", &open]).output().unwrap());
     assert!(refused.stderr.contains("mode 0600"), "{}", refused.stderr);
+    // Breaks if: a number without a unit is taken for some unit.
+    let refused = Answer::of(
+        command(&scratch, &["--scrub-every", "24"])
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        refused.code == 2 && refused.stderr.contains("such as 24h"),
+        "{}",
+        refused.stderr
+    );
     let refused = answer(&[
         "server",
         "--dir",
@@ -220,7 +231,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
 #[test]
 fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     // Everything is read again after a third of a second.
-    let mut server = Server::start(&["--scrub-every-h", "0.0001", "--json"]);
+    let mut server = Server::start(&["--scrub-every", "360ms", "--json"]);
     take_one(&server.place("key"), None);
     let on_disk = server.scratch.path().join("disk/default/cavity");
     let containers = std::fs::read_dir(&on_disk).unwrap().flatten();
@@ -271,6 +282,39 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     assert!(!told.iter().any(|line| about(&line)));
     let document = ended.stdout.split_once('{').unwrap().1;
     assert!(document.contains("\"damaged_files\": 1"), "{document}");
+}
+
+// Breaks if: the server answers with one of its keys and says nothing, or the caller takes it for a rank of another run.
+#[test]
+fn a_caller_with_another_key_is_named_at_both_ends() {
+    let mut server = Server::start(&["--json"]);
+    key(&server.scratch, "wrong-key", 7);
+    let callers = 4;
+    for _ in 0..callers {
+        let refused = answer(&["ls", "--dir", &server.place("wrong-key")]);
+        assert_ne!(refused.code, 0);
+        for says in [
+            server.at.as_str(),
+            "the server does not know this key",
+            "ORCHECK_SERVER_KEY",
+        ] {
+            assert!(refused.stderr.contains(says), "{says}: {}", refused.stderr);
+        }
+        assert!(!refused.stderr.contains("rank"), "{}", refused.stderr);
+    }
+    let ended = server.end();
+    let lines = ended.stderr.lines();
+    let lines: Vec<&str> = lines.filter(|line| line.contains("knows none")).collect();
+    assert!(
+        lines[0].starts_with("orcheck: server: a caller was refused: tcp:127.0.0.1:"),
+        "{lines:?}"
+    );
+    // Who asks again and again does not fill the log.
+    assert!(lines.len() < callers, "{lines:?}");
+    let document = ended.stdout.split_once('{').unwrap().1;
+    let refused = document.split_once("\"refused_callers\": ").unwrap().1;
+    let refused: usize = refused[..refused.find(',').unwrap()].parse().unwrap();
+    assert!(refused >= callers, "{document}");
 }
 
 /// A daemon of our own: however the test ends, it ends too.

@@ -47,7 +47,8 @@ struct Serving {
     child: Child,
     /// What is written here ends it in order.
     line: UnixStream,
-    at: Address,
+    /// Where it listens; nowhere if it was hit before that.
+    at: Option<Address>,
 }
 
 impl Serving {
@@ -96,7 +97,7 @@ impl Serving {
                 hook.arm();
             }
             let steps = steps.unwrap_or_else(Steps::none);
-            let server = Server::bind(&config, Arc::new(SystemClock), steps).unwrap();
+            let server = bind(&config, &steps);
             let stopper = server.stopper();
             writeln!(there, "{}", server.address()).unwrap();
             std::thread::spawn(move || {
@@ -117,18 +118,14 @@ impl Serving {
             }
         }
         let said = String::from_utf8(said).unwrap();
-        let at = match (said.trim().parse(), at) {
-            (Ok(at), _) => at,
-            (Err(_), Some(at)) => at.clone(),
-            // It was hit before it listened: the address is nobody's.
-            (Err(_), None) => Address::Tcp(([127, 0, 0, 1], 1).into()),
-        };
+        let at = said.trim().parse().ok().or_else(|| at.cloned());
         Self { child, line, at }
     }
 
     /// The same job, with its directories on this server.
     fn places(&self, workload: Workload, root: &Path) -> Workload {
-        let at = self.at.to_string().replace("tcp:", "orcheck://");
+        let at = self.at.as_ref().unwrap().to_string();
+        let at = at.replace("tcp:", "orcheck://");
         let place = |number: u32| {
             let key = root.join(format!("server-key{number}"));
             format!("'{at}?key=file:{}'", key.display())
@@ -148,6 +145,22 @@ impl Serving {
     }
 }
 
+/// A server at an address. One that is started again wants the port that the run knows; meanwhile the kernel may have
+/// given it to a connection of somebody else, which ends soon.
+fn bind(config: &Config, steps: &Steps) -> Server {
+    let until = std::time::Instant::now() + PROMPTLY;
+    loop {
+        match Server::bind(config, Arc::new(SystemClock), steps.clone()) {
+            Ok(server) => return server,
+            Err(error) if error.message().contains("already in use") => {
+                assert!(std::time::Instant::now() < until, "{error}");
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Lives a run beside a server that is started anew, `again` ms later, whenever it was killed; how both ended, and
 /// whether the server was killed.
 fn run(
@@ -159,7 +172,9 @@ fn run(
     anew: &(dyn Fn() + Sync),
 ) -> (Ended, Ended, bool) {
     let mut serving = Serving::start(workload, root, None, Some(hook));
-    if serving.child.has_ended() {
+    // Its end may not have been noted yet.
+    if serving.at.is_none() {
+        serving.child.wait(PROMPTLY);
         serving = Serving::start(workload, root, None, None);
     }
     let life = Life::new(serving.places(workload, root), root, 1, checkpoints);
@@ -173,7 +188,7 @@ fn run(
                     struck = true;
                     let at = serving.at.clone();
                     anew();
-                    serving = Serving::start(workload, root, Some(&at), None);
+                    serving = Serving::start(workload, root, at.as_ref(), None);
                 }
                 std::thread::park_timeout(Duration::from_millis(2));
             }

@@ -7,8 +7,8 @@
 use super::key::{Challenges, NONCE_BYTES};
 use super::munge::{self, Users};
 use super::{
-    ANSWER_BYTES, HELLO, HELLO_BYTES, Key, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, array,
-    effective_uid,
+    ANSWER_BYTES, HELLO, HELLO_BYTES, Key, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals,
+    array, effective_uid,
 };
 use crate::clock::Deadline;
 use crate::dir::retry;
@@ -69,8 +69,8 @@ impl Pending {
         }
     }
 
-    /// Goes on with whatever the peer has sent, without blocking.
-    pub(super) fn advance(&mut self, known: &Known<'_>) -> Progress {
+    /// Goes on with whatever the peer has sent, without blocking; `refusals` learns of whom is refused.
+    pub(super) fn advance(&mut self, known: &Known<'_>, refusals: &mut Refusals) -> Progress {
         // Until it is known which of the two beginnings it is, no more than the first of both is read.
         let wanted = match self.heard.len() {
             0..8 if self.answered.is_none() && self.credential.is_none() => OPENING.len(),
@@ -93,11 +93,11 @@ impl Pending {
             let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
             let key = self.key(known, which);
             let right = given == challenges.caller_proof(key) || off(Switch::CallerProof);
-            return if right {
-                Progress::Proven(challenges, which)
-            } else {
-                Progress::Dropped
-            };
+            if right {
+                return Progress::Proven(challenges, which);
+            }
+            refusals.add(&self.peer, "its proof of a key is wrong");
+            return Progress::Dropped;
         }
         if self.credential.is_none() && heard.starts_with(&OPENING) {
             let refused = Err(munge::refusal::NO_MUNGE);
@@ -110,6 +110,7 @@ impl Pending {
         }
         if let Some(Err(why)) = &self.credential {
             let uid = known.users.map_or_else(effective_uid, Users::own_uid);
+            refusals.add(&self.peer, &munge::refused(*why, uid).what());
             let mut answer = [0; ANSWER_BYTES];
             answer[..REFUSED.len()].copy_from_slice(&REFUSED);
             answer[REFUSED.len()] = *why;
@@ -126,7 +127,14 @@ impl Pending {
         let mut keys = known.keys.iter();
         let which = match &self.credential {
             Some(Ok((which, _))) => *which,
-            _ => (keys.position(|key| key.made(&challenges.caller))).unwrap_or(0),
+            _ => match keys.position(|key| key.made(&challenges.caller)) {
+                Some(which) => which,
+                None => {
+                    // Breaks if: nobody learns of it; a key that was changed at one end only would look like silence.
+                    refusals.add(&self.peer, "it knows none of the keys here");
+                    0
+                }
+            },
         };
         if self.credential.is_none() && known.keys.is_empty() {
             return Progress::Dropped;

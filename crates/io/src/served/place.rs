@@ -70,7 +70,7 @@ pub(super) enum Proof {
 impl Place {
     pub fn connect(&self, at: &Address, steps: &Steps, timeout: Duration) -> Result<Conn> {
         match &self.proof {
-            Proof::Key(key) => Conn::connect(at, key, steps, timeout),
+            Proof::Key(key) => Conn::connect_to_server(at, key, steps, timeout),
             Proof::User(user) => Conn::connect_as_user(at, user, steps, timeout),
         }
     }
