@@ -79,6 +79,8 @@ module orcheck
     real(c_double) :: interval_s = 0
     !> Lost steps by cause (0: any, else a status), then by level.
     integer(c_int64_t) :: lost_steps(0:8, 0:4) = 0
+    !> 1: this session has no checkpoints (option enabled).
+    integer(c_int64_t) :: disabled = 0
   end type
 
   integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2

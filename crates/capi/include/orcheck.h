@@ -45,6 +45,9 @@
  *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
  * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
  *   the program's next cancellation point after the call.
+ * - A session may be without checkpoints (option enabled): arguments are checked as ever, orc_find() returns
+ *   ::ORC_NOT_FOUND, nothing is ever due, and orc_checkpoint(), orc_wait() and orc_close() succeed and store
+ *   nothing. docs/options.md has each call; the field disabled of ::orc_stats tells the program.
  * - Structures begin with struct_size: set it to sizeof, the rest to zero, then fill in. That is how
  *   a program built against an older header keeps working with a newer library.
  * - Text is UTF-8 and ends in a zero byte. Times are in seconds, sizes in bytes, shapes in elements.
@@ -485,6 +488,10 @@ typedef struct {
    * of every cause.
    */
   uint64_t lost_steps[5][9];
+  /**
+   * 1: this session has no checkpoints (option `enabled`), and the other figures are 0.
+   */
+  uint64_t disabled;
 } orc_stats;
 
 /**
@@ -539,7 +546,8 @@ extern "C" {
  *                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
  * @param collective  the ranks that take part; NULL for a program of one rank
  * @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
- *                    ORCHECK_... and the files named by them are read beside it
+ *                    ORCHECK_... and the files named by them are read beside it. With
+ *                    "enabled = 'auto'" the session is without checkpoints where they name no directory
  * @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
  *         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
  */

@@ -135,7 +135,7 @@ pub unsafe extern "C" fn orc_wait(
         let timeout = timeout(timeout_s)?;
         // Not inside `with`: the session would be locked for as long as this takes.
         let waiter = registry::with(session, |session| session.waiter(step, level))?;
-        let waited = waiter.wait(timeout);
+        let waited = waiter.map_or(Ok(()), |waiter| waiter.wait(timeout));
         let look = registry::with(session, |session| {
             session.look_for_losses();
             Ok(())

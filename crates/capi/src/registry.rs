@@ -24,7 +24,7 @@
 //! Not here: what a session does.
 
 use crate::types::orc_collective;
-use orcheck_client::{Request, Session};
+use orcheck_client::{Membership, Request};
 use orcheck_format::{Error, Result};
 use orcheck_io::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
@@ -49,7 +49,7 @@ const TAG: u64 = 0x0c5e << 48;
 
 /// What a handle leads to.
 pub(crate) struct Live {
-    session: Option<Session>,
+    session: Option<Membership>,
     release: Option<Release>,
 }
 
@@ -105,9 +105,9 @@ static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// Puts a session into the table; gives it back when there is no room.
 pub(crate) fn insert(
-    session: Session,
+    session: Membership,
     release: Option<Release>,
-) -> std::result::Result<*mut orc_session, Box<Session>> {
+) -> std::result::Result<*mut orc_session, Box<Membership>> {
     for (index, slot) in TABLE.iter().enumerate() {
         // Not waited for: in a forked child nobody lets go of it.
         let mut live = match slot.live.try_lock() {
@@ -138,7 +138,7 @@ pub(crate) fn insert(
 /// Runs `body` on the session of a handle, alone.
 pub(crate) fn with<T>(
     handle: *const orc_session,
-    body: impl FnOnce(&mut Session) -> Result<T>,
+    body: impl FnOnce(&mut Membership) -> Result<T>,
 ) -> Result<T> {
     let live = find(handle)?;
     let mut live = live.lock().map_err(|_| broken())?;
@@ -150,7 +150,7 @@ pub(crate) fn with<T>(
 /// along. The other calls leave them, so that none is lost in a call whose text nobody reads.
 pub(crate) fn with_warnings<T>(
     handle: *const orc_session,
-    body: impl FnOnce(&mut Session) -> Result<T>,
+    body: impl FnOnce(&mut Membership) -> Result<T>,
 ) -> Result<(T, String)> {
     with(handle, |session| {
         let value = body(session)?;
@@ -159,13 +159,13 @@ pub(crate) fn with_warnings<T>(
 }
 
 /// Takes all warnings of a session, one a line.
-pub(crate) fn warnings(session: &mut Session) -> String {
+pub(crate) fn warnings(session: &mut Membership) -> String {
     let lines: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
     lines.join("\n")
 }
 
 /// Takes a session out of the table for good, even one in which a call has panicked.
-pub(crate) fn remove(handle: *const orc_session) -> Result<(Session, Option<Release>)> {
+pub(crate) fn remove(handle: *const orc_session) -> Result<(Membership, Option<Release>)> {
     let live = find(handle)?;
     // Waits for a call in another thread to end.
     let mut live = lock(&live);

@@ -15,7 +15,7 @@ use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, time
 use crate::fault::boundary;
 use crate::registry::{self, Release, orc_session};
 use crate::types::{ORC_API, orc_collective, orc_status};
-use orcheck_client::{Collective, Session, Solo};
+use orcheck_client::{Collective, Membership, Solo};
 use orcheck_format::Error;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -32,7 +32,8 @@ use std::ptr::null_mut;
 ///                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
 /// @param collective  the ranks that take part; NULL for a program of one rank
 /// @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
-///                    ORCHECK_... and the files named by them are read beside it
+///                    ORCHECK_... and the files named by them are read beside it. With
+///                    "enabled = 'auto'" the session is without checkpoints where they name no directory
 /// @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
 ///         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
 #[unsafe(no_mangle)]
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn orc_open_v(
                 (Box::new(ranks), release)
             }
         };
-        let mut opened = Session::open(job, ranks, options)?;
+        let mut opened = Membership::open(job, ranks, options)?;
         let warning = registry::warnings(&mut opened);
         match registry::insert(opened, release) {
             Ok(handle) => {

@@ -56,6 +56,7 @@ pub unsafe extern "C" fn orc_stats_read(
             file_bytes: read.file_bytes,
             interval_s: read.interval_s,
             lost_steps: read.lost.table(),
+            disabled: u64::from(read.disabled),
         };
         // A program of an older version has room for the first fields alone.
         let len_bytes = struct_size.min(size_of::<orc_stats>());

@@ -300,4 +300,6 @@ pub struct orc_stats {
     /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
     /// of every cause.
     pub lost_steps: [[u64; 9]; 5],
+    /// 1: this session has no checkpoints (option `enabled`), and the other figures are 0.
+    pub disabled: u64,
 }

@@ -147,6 +147,13 @@ keep = 4"
 check "choose" "$WORK/choose"
 fresh
 check "watch" "$WORK/watch"
+check "compile disabled" "$CC" -std=c11 $WARN $FLAGS -D_XOPEN_SOURCE=700 "$HERE/c/disabled.c" -o "$WORK/disabled" -lorcheck
+fresh
+check "disabled" "$WORK/disabled" false
+check "disabled, by itself" "$WORK/disabled" auto
+stored_nothing() { [ -z "$(find "$ORC_TEST_DIR" -mindepth 1 -print -quit)" ]; }
+export -f stored_nothing
+check "disabled, nothing is stored" stored_nothing
 
 # --- Lists, and the life of a process: forked, cancelled, ended at the wrong moment ---------------
 for program in list forked life unload; do

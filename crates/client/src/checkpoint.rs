@@ -13,7 +13,7 @@
 use crate::agree::agree_min;
 use crate::lend::Lent;
 use crate::options::{AgentKind, Marshal, Overrun};
-use crate::regions::{CPU_WRITES_ONLY, SAME};
+use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
 use crate::session::Session;
 use crate::stager::{RETURN_WAIT, Stager};
 use crate::waiter::engine_gone;
@@ -60,6 +60,28 @@ impl Prepared {
             _ => None,
         })
     }
+}
+
+/// What is wrong with a checkpoint of `step` after one of `last`, whatever the directories hold.
+///
+/// # Errors
+/// Invalid: the step, or nothing is protected.
+pub(crate) fn check_call(step: u64, last: Option<u64>, regions: &Regions) -> Result<()> {
+    if i64::try_from(step).is_err() {
+        return Err(Error::invalid(format!("step {step} is too large")));
+    }
+    if let Some(last) = last
+        && step <= last
+        && !off(Switch::StepGrows)
+    {
+        return Err(Error::invalid(format!(
+            "step {step} does not grow: the last checkpoint was of step {last}"
+        )));
+    }
+    if regions.is_empty() {
+        return Err(Error::invalid("no region is protected").next("call protect before checkpoint"));
+    }
+    Ok(())
 }
 
 impl Session {
@@ -179,20 +201,7 @@ impl Session {
     }
 
     fn prepare(&mut self, step: u64) -> Result<Prepared> {
-        if i64::try_from(step).is_err() {
-            return Err(Error::invalid(format!("step {step} is too large")));
-        }
-        if self.last_step.is_some_and(|last| step <= last) && !off(Switch::StepGrows) {
-            return Err(Error::invalid(format!(
-                "step {step} does not grow: the last checkpoint was of step {}",
-                self.last_step.unwrap_or(0)
-            )));
-        }
-        if self.regions.is_empty() {
-            return Err(
-                Error::invalid("no region is protected").next("call protect before checkpoint")
-            );
-        }
+        check_call(step, self.last_step, &self.regions)?;
         let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
         let route = self.route.as_ref().map(|route| &route.dir);

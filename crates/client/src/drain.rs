@@ -9,7 +9,7 @@
 //! Not here: draining itself, which goes on by itself all the time.
 
 use crate::agree::{agree, agree_min};
-use crate::session::{Route, Session};
+use crate::session::Session;
 use orcheck_engine::host::join;
 use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
@@ -111,12 +111,8 @@ impl Session {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        if let Some(Route { parent, dir, child }) = self.route.take() {
-            let removed = dir
-                .list()
-                .and_then(|entries| entries.iter().try_for_each(|entry| dir.remove(&entry.name)))
-                .and_then(|()| parent.remove_child(&child));
-            result = result.and(removed);
+        if let Some(route) = self.route.take() {
+            result = result.and(route.remove());
         }
         self.held = None;
         result

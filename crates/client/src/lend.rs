@@ -14,7 +14,6 @@
 //! Survives: a staging that fails (its error is returned by `lent_done`), the end of the engine
 //! (memory is the program's again). Not here: the copy (`engine::stage`), the thread (`stager.rs`).
 
-use crate::regions::{SAME, Target};
 use crate::session::Session;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
@@ -91,11 +90,7 @@ impl Session {
             )));
         };
         let run = self.pool.run_span(first, chunks);
-        let inside = self.regions.iter().find(|(_, region)| match region.target {
-            Target::Memory(span) | Target::Strided(span, _) => overlap(span, run),
-            Target::Codec(_) | Target::File(_) => false,
-        });
-        if let Some(name) = inside.map(|(name, _)| name.clone())
+        if let Some(name) = self.regions.inside(run).cloned()
             && !off(Switch::FreeInUse)
         {
             if !self.lent_is_back(&name, Duration::ZERO)? {
@@ -117,13 +112,7 @@ impl Session {
     /// # Errors
     /// NotFound; Unsupported for anything but flat memory; Unavailable while it is still lent.
     pub fn lend(&mut self, name: &str) -> Result<()> {
-        let region = self.regions.get(name)?;
-        if !matches!(region.target, Target::Memory(_)) || region.flags & SAME != 0 {
-            return Err(Error::unsupported(format!(
-                "region '{name}': only contiguous memory of one rank can be lent"
-            ))
-            .next("leave it to be copied, or drop the flag SAME"));
-        }
+        self.regions.get(name)?.check_lendable(name)?;
         if !self.lent_is_back(name, Duration::ZERO)? {
             return Err(Error::unavailable(format!(
                 "region '{name}' is still lent to the last checkpoint"
@@ -184,9 +173,4 @@ impl Session {
         }
         back
     }
-}
-
-fn overlap(a: Span, b: Span) -> bool {
-    let end = |span: Span| span.address() + span.len_bytes();
-    a.len_bytes() > 0 && b.len_bytes() > 0 && a.address() < end(b) && b.address() < end(a)
 }

@@ -79,16 +79,43 @@ pub const JOB_VARIABLE: &str = "ORCHECK_JOB";
 /// Longest wait for the other nodes when a session is opened again.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn open(
-    job: &str,
+/// The job's name and the options of this rank, when all ranks have some, and either all or none of them have checkpoints.
+/// Collective; the first message of every session.
+///
+/// # Errors
+/// Invalid for a name or an option; for a rank without checkpoints among others that have some.
+pub(crate) fn agree_on_options(
     collective: &mut dyn Collective,
+    job: &str,
     options: Result<Options>,
+) -> Result<(JobName, Options)> {
+    let rank = i64::from(collective.rank());
+    let local = options.and_then(|options| Ok((name_of(job)?, options)));
+    let without = (local.as_ref()).is_ok_and(|(_, options)| options.without.is_some());
+    // The lowest rank of each sort, if there is one.
+    let mut lowest = match without {
+        true => [rank, i64::MAX],
+        false => [i64::MAX, rank],
+    };
+    let local = agree_min(collective, local, &mut lowest)?;
+    // Breaks if: this is left out; ranks with checkpoints would wait for others that never come.
+    if !lowest.contains(&i64::MAX) && !off(Switch::SameEnabled) {
+        return Err(Error::invalid(format!(
+            "checkpoints are disabled on rank {} and enabled on rank {}",
+            lowest[0], lowest[1]
+        ))
+        .next("give all ranks the same `enabled`, `global` and `node_dir`"));
+    }
+    Ok(local)
+}
+
+pub(crate) fn open(
+    (job, mut options): (JobName, Options),
+    collective: &mut dyn Collective,
     environment: &Environment,
     mut again: Option<&mut Again>,
 ) -> Result<(Opened, Options)> {
     let rank = collective.rank();
-    let local = options.and_then(|options| Ok((name_of(job)?, options)));
-    let (job, mut options) = agree(collective, local)?;
     let layout = exchange_facts(collective, &options)?;
     let (recipe, trust) = agree_on_recipe(collective, &job, &options)?;
     let node = layout.node_of(rank);

@@ -6,10 +6,13 @@
 //!
 //! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
 
+mod enabled;
 mod raw;
+mod together;
 mod variables;
 mod wrong;
 
+pub use enabled::Without;
 pub(crate) use raw::distance;
 
 use orcheck_engine::baseline::MAX_CHAIN;
@@ -23,11 +26,12 @@ use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
 use raw::{
-    CompressName, EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size,
-    StartName, StoreName, nearest,
+    EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
+    nearest,
 };
 use serde::Deserialize;
 use std::path::PathBuf;
+use together::{SIGTERM, encoding, mtbf, replica_store, replicas, start, watched_signal};
 use wrong::blame;
 
 /// Largest configuration file.
@@ -132,6 +136,8 @@ pub enum AgentKind {
 /// The options of one rank, merged and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
+    /// Why there are no checkpoints; `None`: there are.
+    pub without: Option<Without>,
     /// Directories of level `global`, one per I/O server; empty: no such level.
     pub global: Vec<PathBuf>,
     /// Directory of level `node`, local to the node.
@@ -339,7 +345,9 @@ impl Options {
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
         let (compression, encrypt, encrypt_key) = encoding(&raw)?;
         let accept = Accept::parse(listed(raw.accept.as_ref()))?;
-        let replicas = replicas(&raw)?;
+        let anywhere = raw.node_dir.is_some()
+            || (raw.global.as_ref()).is_some_and(|global| *global != OneOrMany::Many(Vec::new()));
+        let replicas = replicas(&raw, anywhere)?;
         mtbf(&raw)?;
         start(&raw)?;
         let global: Vec<PathBuf> = match raw.global {
@@ -356,10 +364,7 @@ impl Options {
             ))
             .next("name staging I/O servers in `global`"));
         }
-        if global.is_empty() && raw.node_dir.is_none() {
-            return Err(Error::invalid("no directory is configured")
-                .next("set `global` (directories of the parallel file system), `node_dir` (a local one), or both"));
-        }
+        let without = enabled::without(raw.enabled, anywhere)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
         let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
         if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
@@ -393,6 +398,7 @@ impl Options {
         range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
         range("compress_level", f64::from(raw.compress_level), 1.0, 19.0)?;
         Ok(Self {
+            without,
             global,
             node_dir: raw.node_dir,
             node_name: raw.node_name,
@@ -472,117 +478,6 @@ impl Options {
     }
 }
 
-/// `fresh = true` says the same as `start = 'fresh'`, and nothing else.
-fn start(raw: &Raw) -> Result<()> {
-    match raw.start {
-        Some(start) if raw.fresh && start != StartName::Fresh => Err(Error::invalid(format!(
-            "fresh = true and start = '{}' contradict each other",
-            match start {
-                StartName::Resume => "resume",
-                _ => "auto",
-            }
-        ))
-        .next("set start alone")),
-        _ => Ok(()),
-    }
-}
-
-/// Mean times between failures: at most one of the two, and one where the interval follows from it.
-fn mtbf(raw: &Raw) -> Result<()> {
-    for (name, value) in [("mtbf_s", raw.mtbf_s), ("node_mtbf_s", raw.node_mtbf_s)] {
-        if value != 0.0 {
-            range(name, value, 1.0, 1e12)?;
-        }
-    }
-    let given = [raw.mtbf_s, raw.node_mtbf_s].map(|value| value != 0.0);
-    match (given, raw.interval) {
-        ([true, true], _) => Err(Error::invalid(format!(
-            "mtbf_s = {} and node_mtbf_s = {}: expected one of the two",
-            raw.mtbf_s, raw.node_mtbf_s
-        ))
-        .next("keep mtbf_s, of the whole job, or node_mtbf_s, of each of its nodes")),
-        ([false, false], IntervalKind::Auto) => Err(Error::invalid(
-            "interval = \"auto\" without a mean time between failures",
-        )
-        .next("set node_mtbf_s, the mean time in seconds between failures of one node, or mtbf_s, of the whole job")),
-        _ => Ok(()),
-    }
-}
-
-/// How many replicas each container has, of which any number up to `peers` may be lost.
-fn replicas(raw: &Raw) -> Result<u32> {
-    range("peers", f64::from(raw.peers), 0.0, 255.0)?;
-    let replicas = raw.replicas.unwrap_or(raw.peers);
-    range("replicas", f64::from(replicas), f64::from(raw.peers), 255.0).map_err(|error| {
-        error.next("each loss of a node that `peers` promises to survive takes a replica")
-    })?;
-    if raw.peers == 0 {
-        if replicas > 0 {
-            return Err(
-                Error::invalid(format!("replicas = {replicas} without peers"))
-                    .next("set peers to the number of nodes that may be lost"),
-            );
-        }
-        return Ok(0);
-    }
-    if raw.node_dir.is_none() {
-        return Err(
-            Error::invalid(format!("peers = {} without node_dir", raw.peers))
-                .next("set node_dir to a directory on each node's own disk"),
-        );
-    }
-    if raw.mode == ModeName::Traditional {
-        return Err(Error::invalid(
-            "peers does not go with mode = \"traditional\", whose containers are striped",
-        )
-        .next("leave one of the two out"));
-    }
-    Ok(replicas)
-}
-
-/// Where replicas of other nodes lie.
-fn replica_store(name: StoreName, agent: AgentKind) -> Result<ReplicaStore> {
-    let store = match name {
-        StoreName::Disk => return Ok(ReplicaStore::Disk),
-        StoreName::Memory => ReplicaStore::Memory,
-        StoreName::Both => ReplicaStore::Both,
-        StoreName::Spill => ReplicaStore::Spill,
-    };
-    // Breaks if: this is left out; the replicas would end with the ranks, and a killed job have none.
-    if agent == AgentKind::Off {
-        return Err(Error::invalid(
-            "replicas in memory (replica_store) end with the process that has them, which is a rank",
-        )
-        .next("set agent = \"start\" or \"join\", or replica_store = \"disk\""));
-    }
-    Ok(store)
-}
-
-/// How containers are encoded, and where the key comes from.
-fn encoding(raw: &Raw) -> Result<(Compression, bool, Vec<SecretSource>)> {
-    let compression = match raw.compress {
-        CompressName::None => Compression::None,
-        CompressName::Zstd => Compression::Zstd,
-        CompressName::Lz4 => Compression::Lz4,
-    };
-    let encrypt = raw.encrypt == EncryptName::Aes256Gcm;
-    let encrypt_key = listed(raw.encrypt_key.as_ref())
-        .map(SecretSource::parse)
-        .collect::<Result<Vec<_>>>()
-        .map_err(|error| error.at("encrypt_key"))?;
-    if encrypt && encrypt_key.is_empty() {
-        return Err(Error::invalid("encrypt = \"aes-256-gcm\" without a key")
-            .next("set encrypt_key to file:PATH, keyring:NAME or env:NAME"));
-    }
-    if raw.mode == ModeName::Traditional && (encrypt || compression != Compression::None) {
-        return Err(Error::invalid(
-            "mode = \"traditional\" stores everything as it is; compress and encrypt must be \"none\" there",
-        )
-        .next("use mode orchestrated or vertical"));
-    }
-    Ok((compression, encrypt, encrypt_key))
-}
-
 /// The entries of a list that may be written as one text.
 fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
     let entries = match value {
@@ -641,35 +536,6 @@ fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
         Err(Error::invalid(format!(
             "{name} = {value}; allowed is {low} to {high}"
         )))
-    }
-}
-
-/// Number of the signal that asks a process to end.
-const SIGTERM: i32 = 15;
-
-/// The watched signal. Without one nothing can ask for a stop in this way.
-fn watched_signal(name: Option<&str>, stop: Option<bool>) -> Result<Option<i32>> {
-    let name = name.filter(|name| !name.is_empty());
-    if name.is_none() && stop == Some(true) {
-        return Err(
-            Error::invalid("signal_stop = true, but no signal is watched")
-                .next("set `signal` too, or leave `signal_stop` out"),
-        );
-    }
-    name.map(signal_number).transpose()
-}
-
-fn signal_number(name: &str) -> Result<i32> {
-    // Numbers of Linux on x86-64 and Arm.
-    match name.trim_start_matches("SIG") {
-        "USR1" => Ok(10),
-        "USR2" => Ok(12),
-        "TERM" => Ok(SIGTERM),
-        "HUP" => Ok(1),
-        "XCPU" => Ok(24),
-        _ => Err(Error::invalid(format!(
-            "signal = '{name}'; allowed are USR1, USR2, TERM, HUP and XCPU"
-        ))),
     }
 }
 
@@ -735,7 +601,14 @@ mod tests {
                 "contradict",
             ),
             ("global = '/a'\nstart = 'again'", "start"),
-            ("", "no directory"),
+            ("", "enabled = 'auto'"),
+            ("enabled = true", "no directory"),
+            ("enabled = 'maybe'", "expected true, false or 'auto'"),
+            (
+                "enabled = 'auto'\nglobal = '/a'\npeers = 1",
+                "without node_dir",
+            ),
+            ("enabled = false\nkeep = 0", "keep"),
         ] {
             let error = Options::from_text(text).unwrap_err();
             assert!(error.message().contains(part), "{text}: {error}");

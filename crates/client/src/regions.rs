@@ -116,9 +116,14 @@ impl Regions {
     /// Adds a region, or replaces the one of this name.
     ///
     /// # Errors
-    /// Invalid name or flags.
+    /// Invalid name or flags (`SAME` needs contiguous memory).
     pub fn put(&mut self, name: &str, region: Region) -> Result<()> {
         check_name(name)?;
+        if region.flags & SAME != 0 && !matches!(region.target, Target::Memory(_)) {
+            return Err(Error::invalid(format!(
+                "region '{name}': SAME needs contiguous memory"
+            )));
+        }
         if region.flags & !KNOWN_FLAGS != 0 {
             return Err(Error::invalid(format!(
                 "region '{name}': unknown flags {:#x}",
@@ -159,6 +164,22 @@ impl Regions {
         self.map.is_empty()
     }
 
+    /// The name of a region of which something lies in this memory.
+    pub(crate) fn inside(&self, memory: Span) -> Option<&String> {
+        let end = |span: Span| span.address() + span.len_bytes();
+        let overlap = |span: Span| {
+            span.len_bytes() > 0
+                && memory.len_bytes() > 0
+                && span.address() < end(memory)
+                && memory.address() < end(span)
+        };
+        let inside = self.map.iter().find(|(_, region)| match region.target {
+            Target::Memory(span) | Target::Strided(span, _) => overlap(span),
+            Target::Codec(_) | Target::File(_) => false,
+        });
+        inside.map(|(name, _)| name)
+    }
+
     /// Bytes of flat memory protected now that `counts`.
     #[must_use]
     pub fn memory_bytes(&self, counts: impl Fn(Span) -> bool) -> u64 {
@@ -197,6 +218,21 @@ impl Regions {
     }
 }
 
+/// Names of routed files are file names everywhere.
+///
+/// # Errors
+/// Invalid, with what is allowed.
+pub(crate) fn check_routed(name: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) || name.starts_with('.') {
+        return Err(Error::invalid(format!(
+            "routed file '{}': allowed are 1 to 128 letters, digits, '.', '_' and '-', not beginning with '.'",
+            name.escape_debug()
+        )));
+    }
+    Ok(())
+}
+
 /// Names become part of messages and files of other programs: no control characters.
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
@@ -209,6 +245,95 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 impl Region {
+    fn new(kind: RegionKind, dtype: Dtype, flags: u32, target: Target) -> Self {
+        Self {
+            kind,
+            dtype,
+            flags,
+            target,
+            shape: (Vec::new(), Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Flat memory; `name` is for messages, as below.
+    ///
+    /// # Errors
+    /// Invalid for a length that is no whole number of elements.
+    pub(crate) fn flat(name: &str, span: Span, dtype: Dtype, flags: u32) -> Result<Self> {
+        let len_bytes = span.len_bytes() as u64;
+        if !len_bytes.is_multiple_of(dtype.size_bytes()) {
+            return Err(Error::invalid(format!(
+                "region '{name}': {len_bytes} bytes are no whole number of {} elements of {} bytes",
+                dtype.name(),
+                dtype.size_bytes()
+            )));
+        }
+        Ok(Self::new(
+            RegionKind::Bytes,
+            dtype,
+            flags,
+            Target::Memory(span),
+        ))
+    }
+
+    /// An array; `span` covers it from its first to its last element.
+    ///
+    /// # Errors
+    /// Invalid for shapes that do not fit.
+    pub(crate) fn array(name: &str, span: Span, layout: ArrayLayout, flags: u32) -> Result<Self> {
+        layout
+            .validate()
+            .map_err(|error| error.at(format!("region '{name}'")))?;
+        let extent_bytes = layout.extent_bytes()?;
+        if span.len_bytes() as u64 != extent_bytes {
+            return Err(Error::invalid(format!(
+                "region '{name}': the array spans {extent_bytes} bytes, the memory {}",
+                span.len_bytes()
+            )));
+        }
+        let dtype = layout.dtype;
+        let shape = (
+            layout.local.clone(),
+            layout.global.clone(),
+            layout.offset.clone(),
+        );
+        let target = if layout.is_contiguous() {
+            Target::Memory(span)
+        } else {
+            Target::Strided(span, layout)
+        };
+        Ok(Self {
+            shape,
+            ..Self::new(RegionKind::Array, dtype, flags, target)
+        })
+    }
+
+    /// Something that packs and unpacks itself.
+    pub(crate) fn packed(codec: Box<dyn Codec>, flags: u32) -> Self {
+        let target = Target::Codec(Arc::new(Mutex::new(codec)));
+        Self::new(RegionKind::Codec, Dtype::Bytes, flags, target)
+    }
+
+    /// A file that the program writes.
+    pub(crate) fn file(name: &str) -> Self {
+        let target = Target::File(name.to_owned());
+        Self::new(RegionKind::File, Dtype::Bytes, 0, target)
+    }
+
+    /// Whether it can be lent.
+    ///
+    /// # Errors
+    /// Unsupported for anything but flat memory of one rank.
+    pub(crate) fn check_lendable(&self, name: &str) -> Result<()> {
+        if matches!(self.target, Target::Memory(_)) && self.flags & SAME == 0 {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "region '{name}': only contiguous memory of one rank can be lent"
+        ))
+        .next("leave it to be copied, or drop the flag SAME"))
+    }
+
     /// The record (without extents) and the source of this region for a checkpoint.
     /// `stored_by` is the rank that stores a `SAME` region, `route` the routed directory.
     ///

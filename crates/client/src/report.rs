@@ -16,7 +16,7 @@ use orcheck_io::{drop_note, env_var};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-use crate::options::Options;
+use crate::options::{Options, Without};
 
 /// The variable with the path of the file.
 pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
@@ -27,6 +27,8 @@ pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
 pub struct Note {
     /// The job that was opened; empty where none was.
     pub job: String,
+    /// Why it has no checkpoints, where it has none.
+    pub without: Option<String>,
     /// Counter of the epoch that it claimed.
     pub epoch: u64,
     /// Its directories of level `global`.
@@ -58,6 +60,15 @@ pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options) {
         epoch: epoch.counter,
         global: options.global.iter().map(|path| whole(path)).collect(),
         node_dir: options.node_dir.as_deref().map(whole),
+        ..Note::default()
+    });
+}
+
+/// Tells that a job was opened without checkpoints.
+pub(crate) fn disabled(job: &JobName, why: Without) {
+    tell(|| Note {
+        job: job.as_str().to_owned(),
+        without: Some(why.to_string()),
         ..Note::default()
     });
 }

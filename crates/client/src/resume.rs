@@ -119,6 +119,17 @@ pub(crate) enum Past {
     Settled,
 }
 
+/// A call that comes too late.
+pub(crate) fn found_too_late() -> Error {
+    Error::invalid("find after restart or after the first checkpoint of this session")
+        .next("close the session and open it again to restart")
+}
+
+/// A call that is about the found checkpoint, of which there is none.
+pub(crate) fn nothing_found(call: &str) -> Error {
+    Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
+}
+
 impl Session {
     /// The newest checkpoint that all ranks can open. Collective.
     ///
@@ -138,10 +149,7 @@ impl Session {
             self.agree_on(which)?;
         }
         if self.last_step.is_some() {
-            return Err(Error::invalid(
-                "find after restart or after the first checkpoint of this session",
-            )
-            .next("close the session and open it again to restart"));
+            return Err(found_too_late());
         }
         let (list, notes) = self.share_candidates()?;
         self.warnings.extend(notes);
@@ -484,9 +492,10 @@ impl Session {
     }
 
     pub(crate) fn found(&self, call: &str) -> Result<&(Candidate, RankView)> {
-        self.resume.found.as_ref().ok_or_else(|| {
-            Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
-        })
+        self.resume
+            .found
+            .as_ref()
+            .ok_or_else(|| nothing_found(call))
     }
 
     /// As [`Self::try_restart`], for programs whose regions are always of the same shape.

@@ -15,10 +15,11 @@ use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
 use crate::lend::Lent;
 use crate::mapper::Mapper;
+use crate::membership::Membership;
 use crate::open::{Opened, open};
 use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
-use crate::regions::{Codec, Region, Regions, SAME, Target};
+use crate::regions::{Codec, Region, Regions, check_routed};
 use crate::report;
 use crate::resume::Resume;
 use crate::stager::Stager;
@@ -38,7 +39,6 @@ use orcheck_engine::places::Places;
 use orcheck_engine::prune::route_name;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Epoch, JobName, Level};
-use orcheck_format::manifest::RegionKind;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::dir::Dir;
@@ -106,6 +106,8 @@ pub struct Stats {
     pub interval_s: f64,
     /// Steps of this session that are lost, as far as it was seen.
     pub lost: LostSteps,
+    /// The session has no checkpoints (`enabled`): everything else is 0.
+    pub disabled: bool,
 }
 
 /// Where this rank's routed files are.
@@ -113,6 +115,19 @@ pub(crate) struct Route {
     pub parent: Arc<dyn Dir>,
     pub dir: Arc<dyn Dir>,
     pub child: String,
+}
+
+impl Route {
+    /// Removes the directory with all files in it.
+    ///
+    /// # Errors
+    /// What the directories say.
+    pub(crate) fn remove(self) -> Result<()> {
+        for entry in self.dir.list()? {
+            self.dir.remove(&entry.name)?;
+        }
+        self.parent.remove_child(&self.child)
+    }
 }
 
 /// One rank's view of one job.
@@ -174,36 +189,30 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session of `job`; where that is empty, of the job that the variable ORCHECK_JOB names. Collective.
+    /// Opens a session with checkpoints. Collective.
     ///
     /// # Errors
-    /// Of any rank, on all ranks: options, directories, another living run, memory.
-    pub fn open(job: &str, collective: Box<dyn Collective>, options: Option<&str>) -> Result<Self> {
-        Self::open_with(
-            job,
-            collective,
-            Options::load(options),
-            Environment::default(),
-        )
-    }
-
-    /// As [`Self::open`], with everything from outside given.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
+    /// As [`Membership::open_with`]; Invalid for options without checkpoints.
     pub fn open_with(
         job: &str,
-        mut collective: Box<dyn Collective>,
+        collective: Box<dyn Collective>,
         options: Result<Options>,
         environment: Environment,
     ) -> Result<Self> {
+        match Membership::open_with(job, collective, options, environment)? {
+            Membership::Enabled(session) => Ok(*session),
+            Membership::Disabled(_) => Err(Error::invalid("the options disable checkpoints")
+                .next("leave `enabled` out, or set it to true")),
+        }
+    }
+
+    pub(crate) fn open_agreed(
+        agreed: (JobName, Options),
+        mut collective: Box<dyn Collective>,
+        environment: Environment,
+    ) -> Result<Self> {
         let rank = collective.rank();
-        let opened = open(job, collective.as_mut(), options, &environment, None);
-        let (opened, options) = opened.inspect_err(|error| {
-            if rank == 0 {
-                report::refused(error);
-            }
-        })?;
+        let (opened, options) = open(agreed, collective.as_mut(), &environment, None)?;
         if rank == 0 {
             report::opened(&opened.job, opened.epoch, &options);
         }
@@ -298,26 +307,7 @@ impl Session {
     /// # Errors
     /// Invalid name, flags or length; Unavailable while the region is lent.
     pub fn protect(&mut self, name: &str, span: Span, dtype: Dtype, flags: u32) -> Result<()> {
-        let len_bytes = span.len_bytes() as u64;
-        if !len_bytes.is_multiple_of(dtype.size_bytes()) {
-            return Err(Error::invalid(format!(
-                "region '{name}': {len_bytes} bytes are no whole number of {} elements of {} bytes",
-                dtype.name(),
-                dtype.size_bytes()
-            )));
-        }
-        let shape = (Vec::new(), Vec::new(), Vec::new());
-        let target = Target::Memory(span);
-        self.put(
-            name,
-            Region {
-                kind: RegionKind::Bytes,
-                dtype,
-                flags,
-                target,
-                shape,
-            },
-        )
+        self.put(name, Region::flat(name, span, dtype, flags)?)
     }
 
     /// Names an array, possibly strided, possibly a slice of a global one. `span` covers it from
@@ -332,37 +322,7 @@ impl Session {
         layout: ArrayLayout,
         flags: u32,
     ) -> Result<()> {
-        layout
-            .validate()
-            .map_err(|error| error.at(format!("region '{name}'")))?;
-        let extent_bytes = layout.extent_bytes()?;
-        if span.len_bytes() as u64 != extent_bytes {
-            return Err(Error::invalid(format!(
-                "region '{name}': the array spans {extent_bytes} bytes, the memory {}",
-                span.len_bytes()
-            )));
-        }
-        let dtype = layout.dtype;
-        let shape = (
-            layout.local.clone(),
-            layout.global.clone(),
-            layout.offset.clone(),
-        );
-        let target = if layout.is_contiguous() {
-            Target::Memory(span)
-        } else {
-            Target::Strided(span, layout)
-        };
-        self.put(
-            name,
-            Region {
-                kind: RegionKind::Array,
-                dtype,
-                flags,
-                target,
-                shape,
-            },
-        )
+        self.put(name, Region::array(name, span, layout, flags)?)
     }
 
     /// Names something that packs and unpacks itself. Local.
@@ -370,18 +330,7 @@ impl Session {
     /// # Errors
     /// Invalid name or flags (`SAME` needs flat memory).
     pub fn protect_codec(&mut self, name: &str, codec: Box<dyn Codec>, flags: u32) -> Result<()> {
-        let target = Target::Codec(Arc::new(std::sync::Mutex::new(codec)));
-        let shape = (Vec::new(), Vec::new(), Vec::new());
-        self.put(
-            name,
-            Region {
-                kind: RegionKind::Codec,
-                dtype: Dtype::Bytes,
-                flags,
-                target,
-                shape,
-            },
-        )
+        self.put(name, Region::packed(codec, flags))
     }
 
     fn put(&mut self, name: &str, region: Region) -> Result<()> {
@@ -392,11 +341,6 @@ impl Session {
         {
             return Err(Error::unavailable(format!("region '{name}' is still lent"))
                 .next("wait with lent_done before moving it"));
-        }
-        if region.flags & SAME != 0 && !matches!(region.target, Target::Memory(_)) {
-            return Err(Error::invalid(format!(
-                "region '{name}': SAME needs contiguous memory"
-            )));
         }
         self.regions.put(name, region)?;
         let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
@@ -427,17 +371,7 @@ impl Session {
     /// # Errors
     /// What the directory says.
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty()
-            || name.len() > 128
-            || !name.chars().all(allowed)
-            || name.starts_with('.')
-        {
-            return Err(Error::invalid(format!(
-                "routed file '{}': allowed are 1 to 128 letters, digits, '.', '_' and '-', not beginning with '.'",
-                name.escape_debug()
-            )));
-        }
+        check_routed(name)?;
         if self.route.is_none() {
             let writable = [Level::Node, Level::Global].map(|level| self.places.of_level(level));
             let here = |dir: &Arc<dyn Dir>| !is_served(dir.path());
@@ -449,18 +383,7 @@ impl Session {
             let dir = parent.child(&child, true)?;
             self.route = Some(Route { parent, dir, child });
         }
-        let target = Target::File(name.to_owned());
-        let shape = (Vec::new(), Vec::new(), Vec::new());
-        self.put(
-            name,
-            Region {
-                kind: RegionKind::File,
-                dtype: Dtype::Bytes,
-                flags: 0,
-                target,
-                shape,
-            },
-        )?;
+        self.put(name, Region::file(name))?;
         match &self.route {
             Some(route) => Ok(route.dir.path().join(name)),
             None => Err(Error::internal("the routed directory vanished")),

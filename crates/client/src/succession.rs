@@ -227,9 +227,8 @@ impl Session {
         };
         let before = self.epoch;
         let opened = open(
-            self.job.as_str(),
+            (self.job.clone(), self.options.clone()),
             self.collective.as_mut(),
-            Ok(self.options.clone()),
             &self.environment,
             Some(&mut again),
         );

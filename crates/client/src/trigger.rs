@@ -43,6 +43,15 @@ pub struct Request {
 }
 
 impl Request {
+    /// Nobody asks for anything yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            checkpoint: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }
+    }
+
     /// Asks for a checkpoint as soon as all ranks agree; with `stop_after` also for the end.
     pub fn request(&self, stop_after: bool) {
         self.checkpoint.store(true, Ordering::Release);

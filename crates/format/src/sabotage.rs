@@ -235,6 +235,7 @@ switches! {
     PlainExtent = "plain-extent", "that an encrypted container holds encrypted extents only", "orcheck-engine forgery accepting_one_form";
     SealedTogether = "sealed-together", "that sealed containers belong to sealed records, and no others", "orcheck-engine forgery accepting_one_form";
     OtherKeyNewer = "other-key-newer", "that a newer checkpoint under another key is not passed over", "orcheck-client session a_key_is_changed";
+    SameEnabled = "same-enabled", "that all ranks or none have checkpoints", "orcheck-client session disabled_on_some";
     SameKey = "same-key", "that all ranks were given the same key", "orcheck-client session different_keys";
     KeyOwner = "key-owner", "that a key which others can read is refused", "orcheck-cli cli the_key_opens";
     KeyHidden = "key-hidden", "that a key is not printed", "orcheck-io lib nothing_shows";

@@ -37,6 +37,12 @@ pub fn working_dir() -> PathBuf {
     std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
 }
 
+/// Where temporary files go: the variable TMPDIR, or /tmp.
+#[must_use]
+pub fn temp_dir() -> PathBuf {
+    std::env::temp_dir()
+}
+
 /// Opens a regular file that the user named, without waiting for whatever else it may be.
 pub(crate) fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     let shown = path.display();

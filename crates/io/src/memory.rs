@@ -211,6 +211,24 @@ impl Buffer {
         }
     }
 
+    /// As [`Self::zeroed`], for lengths that come from outside: too much for this process is an error and not its end.
+    ///
+    /// # Errors
+    /// NoSpace when there is no memory.
+    pub fn try_zeroed(len: usize, alignment: usize) -> Result<Buffer> {
+        let layout = Layout::from_size_align(len.max(1), alignment).ok();
+        // SAFETY: the layout's size is not zero.
+        let start = layout.and_then(|layout| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        match start.zip(layout) {
+            Some((start, layout)) => Ok(Buffer {
+                start,
+                layout: layout_of(len, layout),
+            }),
+            None => Err(Error::no_space(format!("no memory for {len} bytes"))
+                .next("ask for less, or give the process more memory (ulimit -v, the limit of its control group)")),
+        }
+    }
+
     /// The whole buffer as a span.
     pub fn span(&mut self) -> Span {
         Span {
@@ -292,6 +310,11 @@ mod tests {
             buffer.fill(7);
             assert_eq!(buffer.span().len_bytes(), len);
             assert!(buffer.part(len, 1).is_err());
+            assert_eq!(Buffer::try_zeroed(len, alignment).unwrap().len(), len);
+        }
+        for len in [usize::MAX, isize::MAX as usize - 4096] {
+            let error = Buffer::try_zeroed(len, 4096).err().unwrap();
+            assert_eq!(error.kind(), orcheck_format::ErrorKind::NoSpace);
         }
     }
 }

@@ -204,6 +204,38 @@ void told(int rank) {
   other.close(30);
 }
 
+/* Without a directory, and with no options at all: the program runs without checkpoints, or hears what is missing. */
+void without(int rank) {
+  std::vector<double> p(1000, rank);
+  {
+    orcheck::Session s(MPI_COMM_WORLD, "without", "enabled = 'auto'");
+    CHECK(rank != 0 || orcheck::warning().find("runs without checkpoints") != std::string::npos);
+    s.protect("p", p);
+    s.watch([](const orc_event &) { FAIL("nothing happens to checkpoints"); });
+    CHECK(!s.find() && !s.find_step(ORC_OLDER_THAN, 5));
+    for (std::uint64_t step = 1; step < 5; step++) {
+      CHECK(!s.due(step) && !s.should_stop());
+      s.checkpoint(step);
+    }
+    s.wait(4, ORC_GLOBAL, 1);
+    CHECK(!s.safe_step(ORC_GLOBAL) && s.stats().disabled == 1);
+    CHECK(status_of([&] { s.checkpoint(4); }) == ORC_INVALID);
+    s.close(1);
+  }
+  const char *none = nullptr;
+  for (int kind = 0; kind < 3; kind++)
+    CHECK(status_of([&] {
+            if (kind == 0) orcheck::Session s(MPI_COMM_WORLD, "without");
+            if (kind == 1) orcheck::Session s(MPI_COMM_WORLD, "without", nullptr);
+            if (kind == 2) orcheck::Session s(MPI_COMM_WORLD, "without", none);
+          }) == ORC_INVALID);
+  CHECK(std::string(orc_message()).find("no directory is configured") != std::string::npos);
+  // Some with, some without.
+  const std::string some = rank == 0 ? options() : "enabled = false";
+  CHECK(status_of([&] { orcheck::Session s(MPI_COMM_WORLD, "without", some); }) == ORC_INVALID);
+  CHECK(std::string(orc_message()).find("disabled on rank 1 and enabled on rank 0") != std::string::npos);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -216,6 +248,7 @@ int main(int argc, char **argv) {
     restore(rank);
     resize(rank);
     told(rank);
+    without(rank);
   } catch (const std::exception &error) {
     FAIL("exception: %s", error.what());
   }

@@ -25,6 +25,7 @@ program session
   call restore()
   call resize()
   call told()
+  call without()
   call MPI_Finalize(ierr)
   if (rank == 0) print '(a)', 'fortran: ok'
 
@@ -350,6 +351,54 @@ contains
     call check(status == ORC_OK .and. all(p == 1), 'one region')
     call orc_close(s, 30.0_real64, status)
     call check(status == ORC_OK, 'close after sizes')
+  end subroutine
+
+  ! No directory: the program runs without checkpoints.
+  subroutine without()
+    type(orc_session_t) :: s
+    type(orc_stats_t) :: stats
+    type(c_ptr) :: address
+    real(real64), target :: u(4, 5)
+    real(real64), pointer :: v(:)
+    character(len=:), allocatable :: path
+    integer(int64) :: step
+    integer :: status, unit
+    logical :: due, there
+    call orc_mpi_open(s, MPI_COMM_WORLD, 'without', 'enabled = "auto"', status)
+    call check(status == ORC_OK, 'open without a directory')
+    if (rank == 0) call check(index(orc_message(), 'runs without checkpoints') > 0, 'said once')
+    call orc_protect(s, 'u', u, status)
+    call check(status == ORC_OK, 'protect without')
+    call orc_protect(s, 'u', u(1:4:2, :), status)
+    call refused(status, 'not contiguous')
+    call orc_alloc(s, 800_int64, address, status)
+    call check(status == ORC_OK, 'alloc without')
+    call c_f_pointer(address, v, [100])
+    v = 7
+    call orc_route(s, 'notes', path, status)
+    call check(status == ORC_OK, 'route without')
+    open (newunit=unit, file=path, action='write', status='new')
+    write (unit, '(a)') 'notes'
+    close (unit)
+    call orc_find(s, step, status)
+    call check(status == ORC_NOT_FOUND .and. step == 0, 'find without')
+    do step = 1, 5
+      call orc_due(s, step, due, status)
+      call check(status == ORC_OK .and. .not. due .and. .not. orc_should_stop(s), 'due without')
+      call orc_checkpoint(s, step, status)
+      call check(status == ORC_OK, 'checkpoint without')
+    end do
+    call orc_wait(s, 5_int64, ORC_GLOBAL, 0.0_real64, status)
+    call check(status == ORC_OK .and. index(orc_message(), 'is safe') > 0, 'wait without')
+    call orc_safe_step(s, ORC_GLOBAL, step, status)
+    call check(status == ORC_NOT_FOUND, 'safe step without')
+    call orc_stats_read(s, stats, status)
+    call check(stats%disabled == 1, 'stats without')
+    call orc_free(s, address, status)
+    call orc_close(s, 1.0_real64, status)
+    call check(status == ORC_OK, 'close without')
+    inquire (file=path, exist=there)
+    call check(.not. there, 'the routed file goes')
   end subroutine
 
 end program

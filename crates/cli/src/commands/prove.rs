@@ -290,6 +290,7 @@ impl Prover<'_> {
         let said = std::io::stderr().as_fd().try_clone_to_owned();
         command.stdout(said.map_or_else(|_| Stdio::null(), Stdio::from));
         command
+            .env("ORCHECK_ENABLED", "true")
             .env("ORCHECK_GLOBAL", global)
             .env("ORCHECK_NODE_DIR", global.with_file_name("node"))
             .env("ORCHECK_EVERY_STEPS", self.args.every.to_string())

@@ -128,6 +128,11 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         let progress = (now.as_ref())
             .filter(|_| supervisor.told.borrow().is_sure())
             .map(|now| now.is_newer_than(known.as_ref(), heard.first_epoch));
+        // Breaks if: nothing is known of it; a program that always fails would begin from nothing up to the last restart.
+        let progress = match &heard.without {
+            Some(_) => Some(false),
+            None => progress,
+        };
         idle_runs = if progress == Some(false) && !off(Switch::NoProgress) {
             idle_runs + 1
         } else {
@@ -140,6 +145,11 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             let text = format!(
                 "run {attempt} of job {job} ended without a checkpoint: it would begin from nothing; set a trigger, such as ORCHECK_EVERY_S=600"
             );
+            supervisor.say("no-checkpoint", attempt, &text);
+        }
+        if let (Some(text), false) = (&heard.without, said_none) {
+            said_none = true;
+            let text = format!("{text}; a restart begins from nothing");
             supervisor.say("no-checkpoint", attempt, &text);
         }
         // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use orcheck_client::{Session, Solo};
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{Environment, Membership, Options, Session, Solo};
+use orcheck_format::{Dtype, ErrorKind, Level};
 use orcheck_io::Span;
 
 const WHAT: &str = "ORCHECK_TEST_PROGRAM";
@@ -105,7 +105,12 @@ fn program() {
     let begin = Instant::now();
     let options = std::env::var(OPTIONS).unwrap();
     let job = std::env::var(JOB).unwrap();
-    let mut session = Session::open(&job, Box::new(Solo), Some(&options)).unwrap();
+    if let Some(ending) = what.strip_prefix("without checkpoints ") {
+        return without(&job, &options, ending);
+    }
+    let options = Options::load(Some(&options));
+    let mut session =
+        Session::open_with(&job, Box::new(Solo), options, Environment::default()).unwrap();
     let mut u = vec![7u8; 100_000];
     session
         .protect("u", Span::from_mut(&mut u), Dtype::U8, 0)
@@ -194,6 +199,22 @@ fn program() {
         }
         other => panic!("{other} is nothing that it can do"),
     }
+}
+
+/// Computes in a session that has no checkpoints.
+fn without(job: &str, options: &str, ending: &str) {
+    let mut session = Membership::open(job, Box::new(Solo), Some(options)).unwrap();
+    let mut u = vec![7u8; 1000];
+    session
+        .protect("u", Span::from_mut(&mut u), Dtype::U8, 0)
+        .unwrap();
+    assert_eq!(session.find().unwrap_err().kind(), ErrorKind::NotFound);
+    for step in 1..10 {
+        assert!(!session.due(step).unwrap());
+    }
+    session.checkpoint(10).unwrap();
+    session.close(LONG).unwrap();
+    assert_eq!(ending, "ends", "as told");
 }
 
 fn element(bytes: &[u8], at: usize) -> f64 {

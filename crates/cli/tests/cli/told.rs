@@ -95,6 +95,33 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     );
 }
 
+// Breaks if: the program tells nothing of a job without checkpoints; a run that lost everything would look as any other.
+#[test]
+fn a_job_without_checkpoints_is_told_and_not_restarted_for_ever() {
+    let scratch = Scratch::new();
+    let dir = scratch.dir("pfs").display().to_string();
+    let none = "every_s = 1e6\nenabled = 'auto'\n";
+    let done = supervised(&[], "without checkpoints ends", "cavity", none);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let words = "job cavity runs without checkpoints: enabled = 'auto', and no directory is configured; a restart begins from nothing";
+    assert!(done.stderr.contains(words), "{}", done.stderr);
+    let off = "every_s = 1e6\nenabled = false\n";
+    let what = "without checkpoints fails";
+    let failed = supervised(&["--dir", &dir, "--restarts", "9"], what, "cavity", off);
+    assert_eq!(failed.code, 101, "{}", failed.stderr);
+    for words in [
+        "job cavity runs without checkpoints: enabled = false",
+        "not restarting: 2 runs in a row made no new checkpoint",
+    ] {
+        assert!(failed.stderr.contains(words), "{words}: {}", failed.stderr);
+    }
+    // A directory from the command line is a directory.
+    let auto = format!("{none}pool = '4 MiB'\nchunk = '64 KiB'\n");
+    let done = supervised(&["--dir", &dir], "holds", "cavity", &auto);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(std::path::Path::new(&dir).join("cavity").is_dir());
+}
+
 #[test]
 fn restarts_end_after_so_many_runs_with_no_newer_step() {
     let scratch = Scratch::new();

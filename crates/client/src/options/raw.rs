@@ -2,6 +2,7 @@
 //!
 //! Not here: what they mean together (`options.rs`).
 
+use super::enabled::Enabled;
 use super::{
     AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss, Overrun,
 };
@@ -83,6 +84,7 @@ pub(super) enum Size {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Raw {
+    pub(super) enabled: Enabled,
     pub(super) global: Option<OneOrMany>,
     pub(super) node_dir: Option<PathBuf>,
     pub(super) node_name: Option<String>,
@@ -143,6 +145,7 @@ pub(super) struct Raw {
 impl Default for Raw {
     fn default() -> Self {
         Self {
+            enabled: Enabled::Said(true),
             global: None,
             node_dir: None,
             node_name: None,
@@ -202,7 +205,8 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 55] = [
+pub(super) const NAMES: [&str; 56] = [
+    "enabled",
     "global",
     "node_dir",
     "node_name",

@@ -21,6 +21,7 @@ pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
     let expected = match name.as_str() {
         "pool" | "chunk" => "expected a size such as '64 MiB', or a number of bytes",
         "encrypt_key" => "expected the source of a key or a list of them",
+        "enabled" => "expected true, false or 'auto'",
         "accept" => "expected 'plain' or 'v1', or a list of them",
         "global" => "expected a path or a list of paths",
         name if name.ends_with("unix_s") => "expected a time in seconds since 1970",

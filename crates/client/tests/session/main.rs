@@ -5,6 +5,7 @@
 mod beside;
 mod choosing;
 mod directories;
+mod disabled;
 mod disk;
 mod encoding;
 mod halting;

@@ -14,7 +14,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orcheck_client::{Session, Solo};
+use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::machine::{cpuset, memory};
@@ -282,7 +282,12 @@ impl Program {
             chunks * CHUNK_BYTES,
             cpuset().len().clamp(1, 256)
         );
-        let mut session = Session::open("calibrate", Box::new(Solo), Some(&options))?;
+        let mut session = Session::open_with(
+            "calibrate",
+            Box::new(Solo),
+            Options::load(Some(&options)),
+            Environment::default(),
+        )?;
         session.protect("state", Span::from_mut(state), Dtype::U8, 0)?;
         match session.find() {
             Err(error) if error.kind() == orcheck_format::ErrorKind::NotFound => {}

@@ -40,6 +40,8 @@ pub struct Told {
 pub struct Heard {
     /// A job that it opened.
     pub job: Option<String>,
+    /// Why it opened a job without checkpoints, and no other.
+    pub without: Option<String>,
     /// The lowest epoch that it claimed.
     pub first_epoch: Option<u64>,
     /// Why it could not open a job, where trying again cannot help.
@@ -121,6 +123,12 @@ impl Told {
                 continue;
             }
             heard.refused_for_good = None;
+            if let Some(why) = note.without {
+                let text = format!("job {} runs without checkpoints: {why}", note.job);
+                heard.without = Some(text).filter(|_| heard.job.is_none());
+                continue;
+            }
+            heard.without = None;
             let lowest = heard.first_epoch.unwrap_or(u64::MAX).min(note.epoch);
             heard.first_epoch = Some(lowest);
             heard.job = Some(note.job.clone());

@@ -1,0 +1,54 @@
+//! `enabled`: whether a job has checkpoints at all.
+//!
+//! Not here: what a session without them does (`crate::disabled`).
+
+use orcheck_format::error::{Error, Result};
+use serde::Deserialize;
+use std::fmt;
+
+/// The option as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Enabled {
+    Said(bool),
+    Named(Name),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Name {
+    Auto,
+}
+
+/// Why a job has no checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    /// The option says so.
+    Disabled,
+    /// It is left to whether there is a directory, and there is none.
+    NoDirectory,
+}
+
+impl fmt::Display for Without {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "enabled = false",
+            Self::NoDirectory => "enabled = 'auto', and no directory is configured",
+        })
+    }
+}
+
+/// Whether there are checkpoints; `anywhere`: whether a directory is configured.
+///
+/// # Errors
+/// Invalid where there must be checkpoints, and no directory for them.
+pub(super) fn without(enabled: Enabled, anywhere: bool) -> Result<Option<Without>> {
+    match enabled {
+        Enabled::Said(false) => Ok(Some(Without::Disabled)),
+        _ if anywhere => Ok(None),
+        Enabled::Named(Name::Auto) => Ok(Some(Without::NoDirectory)),
+        Enabled::Said(true) => Err(Error::invalid("no directory is configured").next(
+            "set `global` (directories of the parallel file system), `node_dir` (a local one), or enabled = 'auto' to run without checkpoints",
+        )),
+    }
+}
