@@ -4,13 +4,14 @@
 //! 1. Without an agent that takes the engine over, the session does not open: nothing weaker is used instead.
 //! 2. What was handed over before an error goes with the conversation: the agent lets go of it.
 //! 3. A program that starts an agent leaves it no descriptor, and need not wait for its end.
+//! 4. Another user who holds names of the agent keeps no job from running; the user is told.
 //!
 //! Not here: what the agent does (`engine::agent`).
 
 use crate::connect::NodeSide;
 use crate::options::{AgentKind, Options};
 use orcheck_engine::adoption::pack;
-use orcheck_engine::agent::{KEY, address, ask};
+use orcheck_engine::agent::{KEY, address, ask, look};
 use orcheck_engine::control::Links;
 use orcheck_engine::host::Host;
 use orcheck_format::agent::{AgentMessage, Link};
@@ -53,8 +54,10 @@ fn is_absent(error: &Error) -> bool {
 }
 
 /// Whether an agent is there that takes callers in.
-fn answers(at: &Address, steps: &Steps) -> bool {
-    Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT).is_ok()
+fn answers(first: &Address, (steps, clock): (&Steps, &dyn Clock)) -> bool {
+    let own = look(first, steps, clock).map(|seen| seen.own);
+    let mut own = own.unwrap_or_default().into_iter();
+    own.any(|at| Conn::connect(&at, &KEY, steps, ANSWER_TIMEOUT).is_ok())
 }
 
 /// The conversation of a node's lowest rank with the agent.
@@ -62,6 +65,8 @@ pub(crate) struct Agent {
     conn: Conn,
     /// Notes that there were when it was asked last.
     noted: u64,
+    /// Other users that hold names of it.
+    strangers: Option<String>,
 }
 
 impl Agent {
@@ -80,7 +85,7 @@ impl Agent {
         let root = options.global.first().or(options.node_dir.as_ref());
         let root = root.map_or(Path::new(""), PathBuf::as_path);
         let at = address(job, node, root);
-        let reach = || Self::reach(&at, options, steps);
+        let reach = || Self::reach(&at, options, (steps, clock));
         if options.agent == AgentKind::Join {
             let until = clock.now() + patience;
             let found = loop {
@@ -103,14 +108,12 @@ impl Agent {
             });
             return found.map(Some);
         }
-        let mut failed = match reach() {
+        match reach() {
             Ok(found) => return Ok(Some(found)),
             // Such as that an older run is not finished: another agent would not help.
-            Err(error) if error.kind() != ErrorKind::Unavailable || answers(&at, steps) => {
-                return Err(error);
-            }
-            Err(error) => error,
-        };
+            Err(error) if !is_absent(&error) || answers(&at, (steps, clock)) => return Err(error),
+            Err(_) => {}
+        }
         let linger = options.agent_linger_s.to_string();
         let dir = root.display().to_string();
         let arguments = [
@@ -126,10 +129,15 @@ impl Agent {
             &linger,
         ];
         // It listens before its starter ends. Where another one was started at the same time, that one does.
-        if let Err(error) = start_detached(&options.agent_program, &arguments, START_TIMEOUT) {
-            failed = error;
-        }
-        let found = reach().map_err(|_| {
+        let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
+        let found = reach().map_err(|error| {
+            let failed = match started {
+                Err(failed) => {
+                    let text = format!("{} ({})", failed.what(), error.what());
+                    Error::new(failed.kind(), text)
+                }
+                Ok(()) => error,
+            };
             failed
                 .at(format!("starting the agent of node '{node}'"))
                 .next("set agent_program to the path of the program orcheck, or agent = \"off\"")
@@ -137,24 +145,40 @@ impl Agent {
         found.map(Some)
     }
 
-    /// Whoever listens there, once it has finished with older runs.
-    fn reach(at: &Address, options: &Options, steps: &Steps) -> Result<Self> {
+    /// Whoever of this user listens there, once it has finished with older runs.
+    fn reach(
+        first: &Address,
+        options: &Options,
+        (steps, clock): (&Steps, &dyn Clock),
+    ) -> Result<Self> {
+        let seen = look(first, steps, clock)?;
+        let strangers = seen.strangers();
+        let mut failed = Error::unavailable(match &strangers {
+            None => format!("nobody listens at {first}"),
+            Some(who) => format!("no agent of this user is there; {who}"),
+        });
+        let mut reached = None;
+        for at in &seen.own {
+            match Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT) {
+                Ok(conn) => reached = Some(conn),
+                Err(error) => failed = error,
+            }
+            if reached.is_some() {
+                break;
+            }
+        }
         let mut agent = Self {
-            conn: Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT)?,
+            conn: reached.ok_or(failed)?,
             noted: 0,
+            strangers,
         };
         let patience = Duration::from_secs_f64(options.timeout_s);
         let wanted = AgentMessage::Yield {
             force: options.take_over,
             patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
         };
-        ask(
-            &mut agent.conn,
-            wanted,
-            None,
-            patience + ANSWER_TIMEOUT,
-            |_| (),
-        )?;
+        let patience = patience + ANSWER_TIMEOUT;
+        ask(&mut agent.conn, wanted, None, patience, |_| ())?;
         Ok(agent)
     }
 
@@ -168,6 +192,7 @@ impl Agent {
         placement: Option<&Placement>,
         notes: &mut Vec<String>,
     ) -> Result<()> {
+        notes.extend(self.strangers.take());
         let adoption = pack(&host.plan, host.places.losses, placement);
         let job = adoption.encode();
         self.give(AgentMessage::Adopt { job }, side.pool.fd(), notes)?;

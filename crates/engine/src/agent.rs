@@ -21,7 +21,8 @@
 //! 3. The agent ends when a job was ended in order, or it was told to and no session is left, else a stated time after its
 //!    last session.
 //! 4. What it holds of other nodes can be read from it until it ends, or is in a new run.
-//! 5. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
+//! 5. Another user who holds its name keeps it from nothing (`names.rs`).
+//! 6. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
 //!    everything of it.
 //!
 //! Faults survived: ranks that are killed at any moment, half-way through handing over too; callers that say nothing, a
@@ -29,18 +30,22 @@
 //!
 //! Not here: how a rank finds or starts an agent (crate `client`), the process (crate `cli`).
 
+mod names;
 mod session;
 
+pub use names::{Seen, is_of, list, look};
+
 use orcheck_format::agent::AgentMessage;
+use orcheck_format::crc64;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::JobName;
+use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{crc64, names};
 use orcheck_io::clock::Clock;
 use orcheck_io::conn::Conn;
-use orcheck_io::environment::{read_text, working_dir};
-use orcheck_io::net::{Address, Key, Listener, effective_uid};
+use orcheck_io::environment::working_dir;
+use orcheck_io::net::{Address, Key, Listener};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::ram::Ram;
 use orcheck_io::served::{is_served, shown};
@@ -72,8 +77,8 @@ const ENDED_LIMIT: usize = 16;
 /// Most conversations besides those of sessions; the oldest that is idle goes first.
 const CALLERS_LIMIT: usize = 64;
 
-/// Where the agent of this user for a job on a node is reached; `root` is the first placed directory of the job as
-/// configured, or else that of its nodes: two jobs of one name do not meet.
+/// Where the agent of this user for a job on a node is reached, unless another user holds that name: [`look`]. `root` is
+/// the first placed directory of the job as configured, or else that of its nodes: two jobs of one name do not meet.
 #[must_use]
 pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
     let root = match is_served(root) {
@@ -82,14 +87,15 @@ pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
     };
     let root = root.display().to_string();
     let whose = format!("{}\0{node}\0{}", job.as_str(), shown(&root));
-    let (uid, hash) = (effective_uid(), crc64(whose.as_bytes()));
-    Address::Abstract(format!("orcheck-agent-{uid}-{hash:016x}"))
+    names::first(crc64(whose.as_bytes()))
 }
 
 /// An agent that listens.
 pub struct Agent {
     /// Job and node, as [`fields`].
     whose: String,
+    /// Who holds names of this agent without being of this user.
+    strangers: Option<String>,
     listener: Listener,
     poller: Poller,
     clock: Arc<dyn Clock>,
@@ -148,16 +154,19 @@ impl Agent {
         clock: Arc<dyn Clock>,
         steps: Steps,
     ) -> Result<Self> {
-        if node.is_empty() || node.len() > names::MAX_FILE_NAME_BYTES {
+        if node.is_empty() || node.len() > MAX_FILE_NAME_BYTES {
             return Err(Error::invalid(format!("'{node}' is no name of a node")));
         }
-        let listener = Listener::bind(&address(job, node, root)).map_err(|error| {
+        let first = address(job, node, root);
+        let bound = names::bind(&first, &steps, clock.as_ref());
+        let (listener, strangers) = bound.map_err(|error| {
             error
                 .at(format!("agent of job '{}' on node '{node}'", job.as_str()))
                 .next("use the agent that is there, or end it")
         })?;
         Ok(Self {
             whose: fields(&[("job", job.as_str()), ("node", node)]),
+            strangers,
             listener,
             poller: Poller::new()?,
             clock,
@@ -170,6 +179,16 @@ impl Agent {
             ended: Vec::new(),
             drained: false,
         })
+    }
+
+    /// Who holds names of this agent without being of this user, and where it listens; `None` where nobody does.
+    #[must_use]
+    pub fn strangers(&self) -> Option<String> {
+        let who = self.strangers.as_ref()?;
+        Some(format!(
+            "{who}; this agent listens at {}",
+            self.listener.address()
+        ))
     }
 
     /// What ends it.
@@ -411,24 +430,6 @@ pub(crate) fn fields(pairs: &[(&str, &str)]) -> String {
         text += &format!("\t{name}={}", value.replace('\t', " "));
     }
     text
-}
-
-/// The addresses of this user's agents on this machine.
-///
-/// # Errors
-/// When the kernel's list of sockets cannot be read.
-pub fn list() -> Result<Vec<Address>> {
-    const LIMIT_BYTES: u64 = 256 << 20;
-    let text = read_text(Path::new("/proc/net/unix"), LIMIT_BYTES)?;
-    let own = format!("@orcheck-agent-{}-", effective_uid());
-    let names = text.split_ascii_whitespace();
-    let mut names: Vec<&str> = names.filter(|word| word.starts_with(&own)).collect();
-    names.sort_unstable();
-    names.dedup();
-    Ok(names
-        .into_iter()
-        .map(|name| Address::Abstract(name[1..].to_owned()))
-        .collect())
 }
 
 /// What an agent says of itself, and then of each session: names and values.

@@ -256,6 +256,7 @@ switches! {
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-io net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-io net every_wait";
     AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-io lib a_crowd";
+    NameHeld = "name-held", "that another user who holds the name of an agent does not keep the job from running", "orcheck-client faults names_of_agents; orcheck-cli cli another_user_who_holds";
     AgentHears = "agent-hears", "that a caller who says a half keeps no other from an agent", "orcheck-client agent say_a_half";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-io net every_wait";
     DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-io pool a_dead_holder";

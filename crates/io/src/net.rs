@@ -24,11 +24,13 @@
 mod here;
 mod key;
 mod munge;
+mod names;
 mod pending;
 
 pub use here::{effective_uid, host_name, local_addresses, process_id};
 pub use key::Key;
 pub use munge::{AsUser, Users};
+pub use names::{Holder, Peer, holder, taken_names};
 
 use crate::clock::Deadline;
 use crate::conn::Conn;
@@ -387,15 +389,14 @@ fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     let what = |errno| rustix_error(errno, format_args!("ask who is at the other end of {at}"));
     match at {
         Address::Abstract(_) => {
-            let peer = sockopt::socket_peercred(socket).map_err(what)?;
-            let (ours, theirs) = (effective_uid(), peer.uid.as_raw());
-            if theirs != ours && !off(Switch::PeerUser) {
+            let (ours, peer) = (effective_uid(), names::peer(socket, at)?);
+            if peer.uid != ours && !off(Switch::PeerUser) {
                 return Err(Error::unavailable(format!(
-                    "{at}: expected a process of user {ours}, found one of user {theirs}"
+                    "{at}: expected a process of user {ours}, found {peer}"
                 ))
-                .next("look which process took this name"));
+                .next("end that process, or ask its user to"));
             }
-            Ok(format!("process {} at {at}", peer.pid.as_raw_nonzero()))
+            Ok(format!("process {} at {at}", peer.pid))
         }
         Address::Tcp(_) => {
             let _ = sockopt::set_tcp_nodelay(socket, true);

@@ -137,11 +137,11 @@ pub fn silence() {
 }
 
 /// Starts this program anew with these arguments and waits until it says a line that begins with `ready`, at most
-/// `timeout`.
+/// `timeout`. Gives that line.
 ///
 /// # Errors
 /// Unavailable, with what it said, when it ends before; Unavailable when it says nothing in time, and is ended then.
-pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Result<()> {
+pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Result<String> {
     let failed =
         |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
     let program = std::env::current_exe().map_err(failed)?;
@@ -172,7 +172,8 @@ pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Resul
         }
     }
     if line.starts_with(ready.as_bytes()) {
-        return Ok(());
+        let line = line.split(|byte| *byte == b'\n').next();
+        return Ok(String::from_utf8_lossy(line.unwrap_or_default()).into_owned());
     }
     let mut said = Vec::new();
     if let Some(stderr) = child.stderr.take() {

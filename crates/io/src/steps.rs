@@ -29,7 +29,7 @@ pub struct StepInfo<'a> {
     pub number: u64,
     /// The place in the code: `dir.create`, `dir.child`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
     /// `dir.sync`, `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
-    /// `net.connect`, `net.send`, or a name that the engine gives.
+    /// `net.look`, `net.connect`, `net.send`, or a name that the engine gives.
     pub site: &'static str,
     /// What is acted on: a full path, or the peer of a connection.
     pub target: &'a str,

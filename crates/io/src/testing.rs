@@ -10,7 +10,7 @@
 //!
 //! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
 //! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
-//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test.
+//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]).
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
@@ -25,6 +25,7 @@ pub mod misread;
 pub mod mount;
 pub mod outage;
 mod pinned;
+pub mod squatter;
 
 pub use pinned::Pinned;
 

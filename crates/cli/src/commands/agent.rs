@@ -45,9 +45,8 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
         .or_else(|| orcheck_io::env_var("ORCHECK_NODE").filter(|name| !name.is_empty()))
         .unwrap_or_else(orcheck_io::host_name);
     let root = root(args)?;
-    let told = format!("{READY} {} on node {node}: ready", job.as_str());
     if args.detach {
-        start_self(&again(args, &node, &root), READY, START_LIMIT)?;
+        let told = start_self(&again(args, &node, &root), READY, START_LIMIT)?;
         return Ok(outcome(told, &job, &node));
     }
     if args.detached {
@@ -57,7 +56,11 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let agent = Agent::bind(&job, &node, &root, Arc::clone(&clock), Steps::none())?;
     let stopper = agent.stopper();
-    println!("{told}");
+    let told = format!("{READY} {} on node {node}: ready", job.as_str());
+    match agent.strangers() {
+        None => println!("{told}"),
+        Some(strangers) => println!("{told} ({strangers})"),
+    }
     if args.detached {
         silence();
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::agent::{address, drain, list, status};
+use orcheck_engine::agent::{address, drain, is_of, list, status};
 use orcheck_format::{Error, JobName};
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
@@ -43,10 +43,11 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
     let mut warnings = Vec::new();
     let mut text = String::new();
     let (mut there, mut not_safe) = (0u64, 0u64);
-    for at in list()? {
+    let seen = list(&clock)?;
+    warnings.extend(seen.strangers());
+    for at in seen.own {
         let own = match status(&at, ANSWER_LIMIT) {
             Ok(told) => told.into_iter().next().unwrap_or_default(),
-            // Connections to agents are in the kernel's list too, until they are closed.
             Err(error) => {
                 warnings.push(format!("{at} is silent: {}", error.message()));
                 continue;
@@ -56,7 +57,7 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
             continue;
         }
         let node = own.get("node").cloned().unwrap_or_default();
-        let other = |root: &PathBuf| address(&job, &node, root) != at;
+        let other = |root: &PathBuf| !is_of(&at, &address(&job, &node, root));
         if args.dir.as_ref().is_some_and(other) {
             continue;
         }

@@ -30,10 +30,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let mut agents = Vec::new();
     let (jobs, mut warnings) = jobs(args)?;
-    for at in list()? {
+    let seen = list(&SystemClock::new())?;
+    warnings.extend(seen.strangers());
+    for at in seen.own {
         match status(&at, ANSWER_LIMIT) {
             Ok(told) => agents.extend(of_job(&at, told, args.place.job.as_deref())),
-            // Connections to agents are in the kernel's list too, until they are closed.
             Err(error) => warnings.push(format!("{at} is silent: {}", error.message())),
         }
     }

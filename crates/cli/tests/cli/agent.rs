@@ -1,8 +1,15 @@
 //! `agent`: as a batch script starts it, and as a rank does.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use orcheck_engine::agent::address;
+use orcheck_format::JobName;
+use orcheck_io::Address;
+use orcheck_io::testing::hosts::own_network;
+use orcheck_io::testing::squatter::{Squat, Squatter};
 
 use crate::fixture::Scratch;
 use crate::program::Running;
@@ -251,4 +258,106 @@ fn an_interval_goes_on_when_the_agent_is_killed_in_a_flush() {
         crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,
         0
     );
+}
+
+/// Another user holds the first name of the agent of job `job` on node `here`.
+fn squatted(job: &str, root: &Path, squat: Squat) -> Squatter {
+    let name = JobName::new(job).unwrap();
+    let Address::Abstract(first) = address(&name, "here", root) else {
+        unreachable!()
+    };
+    let decoy = format!("{first}-00112233445566778899aabbccddeeff");
+    let names = [first, decoy].map(|name| (name.into_bytes(), squat));
+    Squatter::hold(65534, &names)
+}
+
+// Breaks if: whoever takes the agent's name first keeps the job from running, or is not named.
+#[test]
+fn another_user_who_holds_the_name_of_an_agent_stops_no_job() {
+    if orcheck_io::effective_uid() != 0 {
+        println!("SKIPPED another_user_who_holds_the_name_of_an_agent_stops_no_job: needs root");
+        return;
+    }
+    // Agents of other tests on this machine have their names to themselves.
+    own_network().unwrap();
+    for (at, squat) in [Squat::Listens, Squat::Idle, Squat::Full]
+        .into_iter()
+        .enumerate()
+    {
+        let scratch = Scratch::new();
+        let root = scratch.dir("pfs");
+        let job = format!("squatted-{at}-{}", std::process::id());
+        let squatter = squatted(&job, &root, squat);
+        let root = root.display().to_string();
+        let options = format!(
+            "global = '{root}'\nagent = 'start'\nagent_program = '{}'\nagent_linger_s = 60\nnode_name = 'here'\n\
+             pool = '4 MiB'\nchunk = '64 KiB'\n",
+            env!("CARGO_BIN_EXE_orcheck")
+        );
+        let mut program = Running::start("deaf", &job, &options);
+        program.wait_for("sealed true");
+        let own = Answer::of(
+            orcheck(&["status", "--job", &job, "--json"])
+                .output()
+                .unwrap(),
+        );
+        let agents = &own.json()["agents"];
+        assert_eq!(agents.as_array().map(Vec::len), Some(1), "{}", own.stdout);
+        let who = match squat {
+            Squat::Listens => format!(
+                "is held by process {} of user nobody (uid 65534); more names of agents held by others: 1",
+                std::process::id()
+            ),
+            Squat::Idle => String::new(),
+            Squat::Full => "is held by somebody who takes no calls; more names".to_owned(),
+        };
+        assert!(own.stdout.contains(&who), "{}", own.stdout);
+        // There is one agent, also where the name is free again.
+        for squatter in [Some(squatter), None] {
+            drop(squatter);
+            let second = orcheck(&["agent", "--job", &job, "--node", "here", "--dir", &root]);
+            let second = Answer::of({ second }.output().unwrap());
+            assert_eq!(second.code, 1, "{}", second.stdout);
+            assert!(
+                second.stderr.contains("is there already"),
+                "{}",
+                second.stderr
+            );
+        }
+        drop(program);
+        let done = Answer::of(
+            orcheck(&["drain", "--job", &job, "--dir", &root, "--timeout", "20"])
+                .output()
+                .unwrap(),
+        );
+        assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+        assert!(
+            done.stdout.contains("1 agent ended, 0 still there"),
+            "{}",
+            done.stdout
+        );
+    }
+}
+
+// Breaks if: the message of a job that finds no agent hides who holds its name.
+#[test]
+fn a_job_without_its_agent_names_who_holds_the_name() {
+    if orcheck_io::effective_uid() != 0 {
+        println!("SKIPPED a_job_without_its_agent_names_who_holds_the_name: needs root");
+        return;
+    }
+    own_network().unwrap();
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs");
+    let job = format!("unnamed-{}", std::process::id());
+    let _squatter = squatted(&job, &root, Squat::Listens);
+    let options = format!(
+        "global = '{}'\nagent = 'start'\nagent_program = '/no/such/program'\nnode_name = 'here'\n",
+        root.display()
+    );
+    let (_, said) = Running::start("deaf", &job, &options).end();
+    let who = format!("process {} of user nobody (uid 65534)", std::process::id());
+    for part in ["/no/such/program", who.as_str(), "agent_program"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

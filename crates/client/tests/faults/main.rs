@@ -93,6 +93,7 @@ const TESTS: &[harness::Test] = tests![
     signals::told_to_end_with_a_grace_time,
     strangers::strangers_at_every_door,
     strangers::frames_that_are_repeated_on_their_way,
+    strangers::names_of_agents_that_another_user_holds,
     survival::as_often_as_the_formula_says,
     zombie::superseded_at_every_step,
 ];

@@ -153,7 +153,8 @@ fn one(
 
 /// Abstract sockets that carry the id of a run of this job.
 pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let table = std::fs::read("/proc/net/unix").unwrap();
+    let table = String::from_utf8_lossy(&table);
     let mut runs = BTreeSet::new();
     for dir in workload.job_dirs(root) {
         for name in crate::life::names(&dir)

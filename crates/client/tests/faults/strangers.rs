@@ -6,9 +6,11 @@
 //! its next checkpoint only after a round of strikes, so that there are some between any two. Connections of the job
 //! lead through a wire of our own (`tap.rs`), from which whoever repeats things has what was said.
 //!
+//! Or another user holds the names under which the job's agents are reached, before they begin.
+//!
 //! Not here: peers that know the key and misbehave (`engine/tests/keeper.rs`), bits changed on the way (`io/tests/net.rs`).
 
-use crate::agents::{AGENT_PEERS, agents, all_ended};
+use crate::agents::{AGENT_HOSTS, AGENT_PEERS, agents, all_ended};
 use crate::ledger::Story;
 use crate::life::{Life, RESTARTED, Workload};
 use crate::processes::{each_rank, ends};
@@ -16,13 +18,16 @@ use crate::tap::Wire;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_engine::agent::KEY;
+use orcheck_engine::agent::{KEY, address};
 use orcheck_format::agent::AgentMessage;
+use orcheck_format::ids::JobName;
 use orcheck_format::wire::{FrameHeader, Message};
 use orcheck_io::conn::Conn;
 use orcheck_io::net::{Address, Key, effective_uid};
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::hardship::become_user;
+use orcheck_io::testing::hosts::own_network;
+use orcheck_io::testing::squatter::{Squat, Squatter};
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -524,4 +529,79 @@ pub fn frames_that_are_repeated_on_their_way() {
         table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
     }
     table.finish("a frame of the job is repeated on its way");
+}
+
+/// What another user does with the names; decoys look like names of agents too.
+const MANNERS: [Squat; 3] = [Squat::Listens, Squat::Idle, Squat::Full];
+/// Decoys for each name.
+const DECOYS: u64 = 100;
+
+/// The job begins, and is restarted, while another user holds the first name of every agent and many like them.
+fn squatted(workload: Workload, squat: Squat, seed: u64) -> Result<Verdict, Failure> {
+    let scratch = Scratch::in_memory("squatted");
+    let root = scratch.path();
+    let place = if workload.dirs > 0 { "ost0" } else { "local" };
+    let job = JobName::new("job").unwrap();
+    let mut random = Random::new(seed);
+    let mut names = Vec::new();
+    for node in 0..workload.nodes {
+        let first = address(&job, &format!("n{node}"), &root.join(place));
+        let Address::Abstract(first) = first else {
+            unreachable!()
+        };
+        names.push((first.clone().into_bytes(), squat));
+        for decoy in 0..DECOYS {
+            let name = format!("{first}-{:016x}{:016x}", random.next(), random.next());
+            let squat = MANNERS[(decoy % 3) as usize];
+            names.push((name.into_bytes(), squat));
+        }
+        // The kernel shows it as it is: the list is no text.
+        names.push(([first.as_bytes(), b"\xff\n@x"].concat(), squat));
+    }
+    // Jobs of other tests on this machine have their names to themselves.
+    own_network().unwrap();
+    let squatter = Squatter::hold(NOBODY, &names);
+    let agents = agents(workload, root, None);
+    let ended = ends(each_rank(workload.ranks, |_, mine| {
+        Life::new(workload, root, 1, CHECKPOINTS).live_one(mine, &|_| {});
+    }));
+    let story = Story::read(root);
+    let run = story.run(1);
+    if ended.contains(&Ended::Hung) {
+        return Err((Verdict::Hang, told(&story)));
+    }
+    if ended.iter().any(|end| *end != Ended::Exited(0)) || !run.errors.is_empty() || !run.closed {
+        return Err((Verdict::HardFail, format!("{ended:?}; {}", told(&story))));
+    }
+    if run.acked.len() != CHECKPOINTS as usize * workload.levels().len() {
+        return Err((Verdict::LostWork, told(&story)));
+    }
+    all_ended(agents)?;
+    let next = crate::agents::agents(workload, root, None);
+    heal(&workload, root, 2)?;
+    all_ended(next)?;
+    drop(squatter);
+    Ok(Verdict::Pass)
+}
+
+// Breaks if: a name that another user holds counts as taken, or as that of an agent.
+pub fn names_of_agents_that_another_user_holds() {
+    if effective_uid() != 0 {
+        println!("  SKIPPED: needs root to become another user");
+        return;
+    }
+    let mut table = Table::default();
+    let seed = seed();
+    println!("  seed {seed} (ORCHECK_SEED)");
+    for workload in [AGENT_HOSTS, AGENT_PEERS] {
+        let count = trials(3);
+        let manner = |n: usize| MANNERS[n % MANNERS.len()];
+        let outcomes = share_among(2, count, &|n| {
+            let seed = seed.wrapping_add(n as u64);
+            Outcome::of(true, squatted(workload, manner(n), seed))
+        });
+        let names: Vec<String> = (0..count).map(|n| format!("{:?}", manner(n))).collect();
+        table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
+    }
+    table.finish("another user holds the names of the agents");
 }

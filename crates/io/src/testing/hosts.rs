@@ -1,7 +1,8 @@
 //! Hosts of their own in one machine: a process with its own network and its own name.
 //!
 //! Invariants
-//! 1. Everything here changes the calling process for good, and what it starts: call it in a forked child.
+//! 1. Everything here changes the calling thread for good, and what it starts: call it in a forked child, or on a thread of
+//!    its own.
 //! 2. Nothing has a name outside: networks and their links vanish with the last process in them.
 //! 3. What the machine does not allow is an error, for the test to say so and skip.
 //!
@@ -19,7 +20,7 @@ pub fn hosts_refused() -> Option<String> {
     (!super::mount::program_exists("ip")).then(|| "there is no program ip (iproute2)".to_owned())
 }
 
-/// From now on this process has a network of its own, without any link.
+/// From now on this thread has a network of its own, without any link.
 ///
 /// # Errors
 /// What the kernel says.
