@@ -25,6 +25,7 @@
 
 use crate::types::orc_collective;
 use orcheck_client::{Membership, Request};
+use orcheck_format::error::joined;
 use orcheck_format::{Error, Result};
 use orcheck_io::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
@@ -158,10 +159,10 @@ pub(crate) fn with_warnings<T>(
     })
 }
 
-/// Takes all warnings of a session, one a line.
+/// Takes all warnings of a session, one a line, with one next step in all.
 pub(crate) fn warnings(session: &mut Membership) -> String {
     let lines: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
-    lines.join("\n")
+    joined(&lines)
 }
 
 /// Takes a session out of the table for good, even one in which a call has panicked.
@@ -238,8 +239,47 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+// The test moves directories.
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
+    use orcheck_client::Solo;
+    use orcheck_format::{Dtype, Level};
+    use orcheck_io::Span;
+    use std::time::Duration;
+
+    // Breaks if: the warnings are put behind each other as they are; `orc_message` would ask for several things.
+    #[test]
+    fn several_losses_in_one_message_have_one_next_step() {
+        let root = std::env::temp_dir().join(format!("orcheck-capi-told-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let options = format!(
+            "global = '{}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n",
+            root.display()
+        );
+        let mut session = Membership::open("told", Box::new(Solo), Some(&options)).unwrap();
+        let mut state = vec![7u8; 1000];
+        (session.protect("u", Span::from_mut(&mut state), Dtype::U8, 0)).unwrap();
+        session.find().unwrap_err();
+        std::fs::rename(root.join("told"), root.join("moved")).unwrap();
+        std::fs::create_dir(root.join("told")).unwrap();
+        let mut events = 0;
+        for step in [1, 2] {
+            session.checkpoint(step).unwrap();
+            let limit = Duration::from_secs(30);
+            session.wait(step, Level::Global, limit).unwrap_err();
+            events += 1;
+        }
+        session.due(3).unwrap();
+        let text = warnings(&mut session);
+        assert!(
+            text.lines().filter(|line| line.contains("is lost")).count() >= events,
+            "{text}"
+        );
+        assert_eq!(text.matches("Next: ").count(), 1, "{text}");
+        drop(session);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 
     // Breaks if: a handle is taken for an address and read. (Generations: tests/c/misuse.c.)
     #[test]

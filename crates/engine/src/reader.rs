@@ -183,7 +183,8 @@ impl Reader {
                             .next("use an older step")
                     })?;
                 notes.push(format!(
-                    "{damage}; the manifest was rebuilt from the rank records and its digest agrees"
+                    "{}; the manifest was rebuilt from the rank records and its digest agrees",
+                    damage.what()
                 ));
                 manifest
             }

@@ -325,10 +325,8 @@ impl RankView {
             };
             return Err(Error::new(kind, text.join("; ")));
         }
-        let notes = errors
-            .iter()
-            .map(|error| error.message().to_owned())
-            .collect();
+        // What they ask for is done: another copy is used.
+        let notes = errors.iter().map(Error::what).collect();
         Ok(Self {
             rank,
             copies,
@@ -441,7 +439,7 @@ impl RankView {
                     Err(error) if off(Switch::OtherCopy) => return Err(error),
                     Err(error) => {
                         let error = error.at(format!("level {}", copy.level));
-                        notes.push(format!("another copy is used: {}", error.message()));
+                        notes.push(format!("another copy is used: {}", error.what()));
                         last = error;
                     }
                 }
@@ -450,7 +448,7 @@ impl RankView {
                     Ok(Some(next)) => self.copies[at] = next,
                     Ok(None) => break,
                     Err(error) => {
-                        notes.push(error.message().to_owned());
+                        notes.push(error.what());
                         break;
                     }
                 }

@@ -211,6 +211,21 @@ pub fn without_next(text: &str) -> String {
     text
 }
 
+/// Several messages as one text, one a line. The text has one next step at most, at its end: that of the last message which
+/// has one, which comes last.
+#[must_use]
+pub fn joined(messages: &[String]) -> String {
+    let last = messages.iter().rposition(|message| message.contains(NEXT));
+    // Breaks if: each keeps its own; a person would be told to do several things at once.
+    let others = messages
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| Some(*at) != last);
+    let mut lines: Vec<String> = others.map(|(_, message)| without_next(message)).collect();
+    lines.extend(last.map(|last| messages[last].clone()));
+    lines.join("\n")
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -238,6 +253,18 @@ mod tests {
         let error = Error::no_space("disk full").at("step 4").next("free 3 MiB");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.to_string(), "step 4: disk full. Next: free 3 MiB");
+    }
+
+    #[test]
+    fn messages_in_one_text_have_one_next_step_at_its_end() {
+        let said = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            joined(&texts)
+        };
+        assert_eq!(said(&[]), "");
+        assert_eq!(said(&["a", "b"]), "a\nb");
+        let text = said(&["a. Next: do a", "b. Next: do b", "c"]);
+        assert_eq!(text, "a\nc\nb. Next: do b");
     }
 
     #[test]

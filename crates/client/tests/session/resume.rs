@@ -86,6 +86,45 @@ fn a_damaged_copy_is_replaced_by_that_of_another_level() {
         told.contains("another copy is used") && told.contains(&newest),
         "{told}"
     );
+    assert!(!told.contains("Next: "), "{told}");
+}
+
+// Breaks if: what a damaged copy asks for stays in the warning although another copy, or an older step, was used.
+#[test]
+fn what_was_done_already_is_not_asked_for() {
+    let scratch = Scratch::new("asked");
+    let job = Job::new(scratch.path(), 2, 1, true);
+    save(&job, &[(1, 50), (2, 50)]);
+    for dir in ["local/job/n0", "ost0/job"] {
+        damage_newest(&scratch.path().join(dir));
+    }
+    // And of the older one, one copy of two.
+    let local = scratch.path().join("local/job/n0");
+    let older = crate::disk::names(&local);
+    let older = older
+        .iter()
+        .filter(|name| name.ends_with(".orc"))
+        .min()
+        .unwrap();
+    let mut bytes = crate::disk::read(&local.join(older));
+    bytes[100] ^= 1;
+    crate::disk::write(&local.join(older), &bytes);
+    let told = job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        let mut state = State::empty(rank, 50);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        assert!(state.is(rank, 1, 50));
+        std::iter::from_fn(|| session.take_warning()).collect::<Vec<String>>()
+    });
+    let told = told.concat();
+    assert!(
+        told.iter().any(|text| text.contains("step 2 skipped")),
+        "{told:?}"
+    );
+    let asking = told.iter().filter(|text| text.contains("Next: ")).count();
+    assert_eq!(asking, 0, "{told:?}");
 }
 
 // Breaks if: rank 0 alone decides that there is no checkpoint.
