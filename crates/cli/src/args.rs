@@ -263,6 +263,8 @@ pub struct RmArgs {
     pub targets: Vec<Target>,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -278,6 +280,8 @@ pub struct KeepArgs {
     pub targets: Vec<Target>,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// Why, for those who find the mark
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "undo")]
     pub why: String,
@@ -290,13 +294,15 @@ pub struct KeepArgs {
 #[command(after_help = "\
 Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
 is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Steps without a commit record are \
-left alone. Refused while a directory cannot be read.")]
+left alone. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
     /// Directories to look into: that of a job, of a node, or one above them
     #[arg(value_name = "DIR")]
     pub at: Vec<PathBuf>,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// How many checkpoints stay at each level, at least 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
@@ -324,7 +330,8 @@ pub struct RunArgs {
         default_value_t = 3
     )]
     pub restarts: u32,
-    /// Runs in a row without a newer committed step after which it gives up; 0: it never does for that reason
+    /// Runs in a row without a newer committed step (or that open no job) after which it gives up; 0: it never does for that
+    /// reason
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub no_progress: u32,
     /// Time to wait before a restart; doubled each time, up to 60 s, until a run commits a newer step. Without a unit in seconds
@@ -349,7 +356,7 @@ pub struct ProveArgs {
     /// Steps between the checkpoints of a program that asks orc_due
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
-    /// Share by which floating-point elements may differ, such as 1e-12
+    /// Share by which floating-point elements may differ, such as 1e-12; it does not apply to regions of type ORC_BYTES
     #[arg(long, value_name = "REL", default_value_t = 0.0)]
     pub tolerance: f64,
     /// Run undisturbed a second time, and leave out what differs between these two runs
@@ -364,9 +371,12 @@ pub struct ProveArgs {
     /// Leave the checkpoints there
     #[arg(long)]
     pub keep: bool,
-    /// Longest time of one run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    /// Longest time of one run; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub timeout: f64,
+    /// Where the key of an encrypted job comes from: file:PATH, keyring:NAME or env:NAME. Default: ORCHECK_ENCRYPT_KEY
+    #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
+    pub encrypt_key: Vec<String>,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -528,6 +538,8 @@ the checkpoint. Give a directory that the job was given; of level node, one of a
 pub struct HaltArgs {
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
     /// Longest wait for the run to end, without a unit in seconds; the request stays afterwards
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub timeout: f64,
@@ -574,6 +586,8 @@ pub struct StatusArgs {
     pub at: Vec<PathBuf>,
     #[command(flatten)]
     pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
 }
 
 #[derive(Debug, Args)]

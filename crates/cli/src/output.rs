@@ -12,7 +12,8 @@ use std::io::IsTerminal;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use orcheck_format::Error;
-pub use orcheck_io::clock::age;
+use orcheck_io::clock::LocalTime;
+pub use orcheck_io::clock::{age, moment};
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -141,6 +142,24 @@ pub fn table(heads: &[&str]) -> Table {
     table
 }
 
+/// Draws the columns of a wide table together, as far as the terminal asks for it: its cells then stay in one line each.
+pub fn draw_together(table: &mut Table) {
+    let content: usize = (table.column_max_content_widths().iter())
+        .map(|&width| usize::from(width))
+        .sum();
+    let last = table.column_iter().count().saturating_sub(1);
+    let fits = |gap: usize| {
+        let width = content + gap * last;
+        table
+            .width()
+            .is_none_or(|terminal| width <= usize::from(terminal))
+    };
+    let gap = if fits(2) { 2 } else { 1 };
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if number == last { 0 } else { gap }));
+    }
+}
+
 /// The table as text, without the blanks at line ends, with a final line end.
 pub fn table_text(table: &Table) -> String {
     let mut text = String::new();
@@ -163,6 +182,16 @@ pub fn progress_bar(wanted: bool) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// A moment for a table, in local time and to the minute; its age has a column of its own.
+pub fn minute(unix_ms: u64) -> String {
+    let Some(at) = LocalTime::of_unix_ms(unix_ms) else {
+        return "-".to_owned();
+    };
+    let mut text = at.to_string();
+    text.truncate("2026-11-24 11:20".len());
+    text
 }
 
 /// A size for people: at most four digits and a binary unit.

@@ -12,6 +12,7 @@ mod jobs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
+use orcheck_engine::halt::Run;
 use orcheck_engine::trust::Proof;
 use orcheck_format::FileName;
 use orcheck_io::{Clock, SystemClock};
@@ -21,7 +22,8 @@ use crate::args::LsArgs;
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{
-    Failure, Outcome, Tone, age, cell, count, plain, right, size, table, table_text,
+    Failure, Outcome, Tone, age, cell, count, draw_together, minute, moment, plain, right, size,
+    table, table_text,
 };
 use crate::search::Search;
 
@@ -51,25 +53,62 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     if place.job.is_none() && names.len() > 1 {
         return jobs::list(&mut search, &names, &trust);
     }
+    // Of another job, which was not asked for: it is told, and does not count.
+    let beside: Vec<String> = match place.job {
+        Some(_) => Vec::new(),
+        None => (search.hidden().iter())
+            .map(|hidden| hidden.error.to_string())
+            .collect(),
+    };
     let job = search.job(place.job.as_deref(), &trust)?;
     let rows = rows(&job);
     let now = SystemClock::new().unix_ms();
     let summary = jobs::Summary::of(&job, &rows);
+    let mut notes = job.notes();
+    let more: Vec<String> = (beside.into_iter())
+        .filter(|note| !notes.contains(note))
+        .collect();
+    notes.extend(more);
+    let text = match rows.is_empty() {
+        true => without_any(&job, now)?,
+        false => text(&job, &rows, now),
+    };
     let document = json!({
         "job": job.name.as_str(),
         "jobs": [summary.document(now)],
         "places": places(&job),
         "newest_restartable_step": summary.newest.as_ref().map(|(step, _)| step),
         "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
-        "notes": job.notes(),
+        "notes": notes,
     });
     Ok(Outcome {
         code: exit::OK,
-        text: text(&job, &rows, now),
+        text,
         document,
-        warnings: job.notes(),
+        warnings: notes,
     })
 }
+
+/// Of a job without a checkpoint: whether its run is alive, and what to do where it ended without one.
+fn without_any(job: &Job, now: u64) -> Result<String, Failure> {
+    let name = job.name.as_str();
+    let Some(run) = Run::newest(job.catalog.places())? else {
+        return Ok(format!("job {name}: no checkpoints, and no run\n"));
+    };
+    let since = moment(run.claim.since_unix_ms, now);
+    let host = &run.claim.host;
+    Ok(match run.lives {
+        true => {
+            format!("job {name}: no checkpoints yet; it runs on host {host}, since {since}\n")
+        }
+        false => format!(
+            "job {name}: no checkpoints. Its last run began on host {host} at {since}, and ended without one. Next: {ADD_A_TRIGGER}\n"
+        ),
+    })
+}
+
+/// What to do about a job whose runs end without a checkpoint.
+pub const ADD_A_TRIGGER: &str = "unless it failed before its first checkpoint, add the line `every_s = 600` to its options, or set ORCHECK_EVERY_S=600";
 
 /// The directories that were read, and those that could not be.
 fn places(job: &Job) -> Vec<Value> {
@@ -309,13 +348,18 @@ impl Row {
 }
 
 fn text(job: &Job, rows: &[Row], now: u64) -> String {
-    if rows.is_empty() {
-        return format!("job {}: no checkpoints\n", job.name.as_str());
-    }
     let mut table = table(&[
-        "step", "epoch", "level", "ranks", "nodes", "size", "age", "state",
+        "step", "epoch", "level", "ranks", "size", "taken", "age", "state",
     ]);
+    // The run's id is needed only where one counter stands for two runs.
+    let epochs: BTreeSet<&str> = rows.iter().map(|row| row.epoch.as_str()).collect();
+    let counters: BTreeSet<u64> = rows.iter().map(|row| row.counter).collect();
+    let is_clear = epochs.len() == counters.len();
     for row in rows {
+        let epoch = match is_clear {
+            true => row.counter.to_string(),
+            false => row.epoch.clone(),
+        };
         let tone = match row.state {
             "restartable" => Tone::Good,
             "fenced" | "rejected" | "unreachable" => Tone::Note,
@@ -324,15 +368,16 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
         let dash = || "-".to_string();
         table.add_row([
             right(row.step),
-            plain(&row.epoch),
+            right(epoch),
             plain(row.level.clone().unwrap_or_else(dash)),
             right(row.world_size.map_or_else(dash, |ranks| ranks.to_string())),
-            right(row.nodes.map_or_else(dash, |nodes| nodes.to_string())),
             right(size(row.size_bytes)),
+            plain(row.created_unix_ms.map_or_else(dash, minute)),
             right(row.age_ms(now).map_or_else(dash, age)),
             cell(row.state, tone),
         ]);
     }
+    draw_together(&mut table);
     format!(
         "job {}: {} in {}\n{}{}",
         job.name.as_str(),

@@ -5,13 +5,14 @@
 
 use orcheck_engine::reader::Reader;
 use orcheck_format::{RegionRecord, manifest::RegionKind};
+use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::ShowArgs;
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{
-    Failure, Outcome, Tone, cell, count, plain, right, shape, size, table, table_text,
+    Failure, Outcome, Tone, cell, count, moment, plain, right, shape, size, table, table_text,
 };
 
 /// Shows the checkpoint.
@@ -143,6 +144,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         .sum();
     let text = format!(
         "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+         taken {}\n\
          commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
         record.job.as_str(),
         record.step,
@@ -152,6 +154,7 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         count(record.nodes.len() as u64, "node"),
         size(total),
         count(record.containers.len() as u64, "container"),
+        moment(record.created_unix_ms, SystemClock::new().unix_ms()),
         if commit.copies.len() == 1 {
             "1 copy".into()
         } else {

@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use orcheck_engine::agent::{Told, list, status};
 use orcheck_engine::halt::Run;
-use orcheck_engine::trust::Trust;
 use orcheck_format::{Claim, Level};
-use orcheck_io::clock::LocalTime;
 use orcheck_io::{Address, Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::exit;
-use crate::job::{Job, roots};
+use crate::job::{Job, roots, trust};
 use crate::output::{
-    Failure, Outcome, Tone, age, cell, plain, right, size, span, table, table_text,
+    Failure, Outcome, count, draw_together, moment, plain, right, size, span, table, table_text,
 };
 use crate::search::Search;
 
@@ -38,59 +36,14 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
             Err(error) => warnings.push(format!("{at} is silent: {}", error.message())),
         }
     }
-    let mut shown = table(&[
-        "job",
-        "node",
-        "epoch",
-        "ranks",
-        "pool",
-        "sealed",
-        "at the node",
-        "global",
-        "interval",
-        "replicas",
-    ]);
-    for agent in &agents {
-        let field = |of: &Value, name: &str| match &of[name] {
-            Value::Null => "-".to_owned(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let sessions = agent["sessions"].as_array().cloned().unwrap_or_default();
-        for session in sessions
-            .iter()
-            .chain(sessions.is_empty().then_some(&Value::Null))
-        {
-            let pool = field(session, "pool_bytes")
-                .parse()
-                .map_or("-".to_owned(), size);
-            let ranks = match session {
-                Value::Null => "no session".to_owned(),
-                session => format!(
-                    "{} of {} live",
-                    field(session, "ranks_alive"),
-                    field(session, "ranks")
-                ),
-            };
-            shown.add_row(vec![
-                plain(field(agent, "job")),
-                plain(field(agent, "node")),
-                right(field(session, "epoch")),
-                plain(ranks),
-                right(pool),
-                right(field(session, "committed_process")),
-                right(field(session, "committed_node")),
-                right(field(session, "committed_global")),
-                right(interval(session)),
-                right(replicas(session)),
-            ]);
-        }
+    let now = SystemClock::new().unix_ms();
+    let mut text: String = jobs.iter().map(|job| job.text(now)).collect();
+    if !text.is_empty() {
+        text.push('\n');
     }
-    let mut text = jobs_text(&jobs);
-    text += &if agents.is_empty() {
-        "no agents of this user are on this machine\n".to_owned()
-    } else {
-        table_text(&shown)
+    text += &match agents.is_empty() {
+        true => "no agents of this user are on this machine\n".to_owned(),
+        false => agents_text(&agents),
     };
     let jobs: Vec<Value> = jobs.iter().map(Running::document).collect();
     Ok(Outcome {
@@ -124,6 +77,28 @@ impl Running {
         })
     }
 
+    fn text(&self, now: u64) -> String {
+        let run = match &self.run {
+            None => "it was never run here".to_owned(),
+            Some((claim, true)) => format!(
+                "it runs on host {}, since {}",
+                claim.host,
+                moment(claim.since_unix_ms, now)
+            ),
+            Some((claim, false)) => format!(
+                "its last run ended; it began {}",
+                moment(claim.since_unix_ms, now)
+            ),
+        };
+        let newest = match &self.newest {
+            None => "none".to_owned(),
+            Some((step, level, at)) => {
+                format!("{step} at level {level}, taken {}", moment(*at, now))
+            }
+        };
+        format!("job {}: {run}\n  newest safe step: {newest}\n", self.job)
+    }
+
     fn document(&self) -> Value {
         let run = self.run.as_ref();
         json!({
@@ -153,11 +128,12 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
         Err(failure) if !given => return Ok((Vec::new(), vec![failure.error.to_string()])),
         search => search?,
     };
+    let trust = trust(&args.unlock)?;
     let hidden = search.hidden().iter();
     let mut notes: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
     let mut jobs = Vec::new();
     for name in search.names() {
-        let found = search.take(&name, &Trust::default());
+        let found = search.take(&name, &trust);
         match found.and_then(|job| Running::of(&job)) {
             Ok(running) => jobs.push(running),
             Err(failure) => notes.push(format!("job {}: {}", name.as_str(), failure.error)),
@@ -166,56 +142,76 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
     Ok((jobs, notes))
 }
 
-fn jobs_text(jobs: &[Running]) -> String {
-    if jobs.is_empty() {
-        return String::new();
-    }
-    let now = SystemClock::new().unix_ms();
-    let mut shown = table(&["job", "run", "since", "newest safe step", "level", "age"]);
-    for job in jobs {
-        let (run, since) = match &job.run {
-            None => (plain("never"), "-".to_owned()),
-            Some((claim, lives)) => (
-                match lives {
-                    true => cell(format!("runs on {}", claim.host), Tone::Good),
-                    false => plain("ended"),
-                },
-                LocalTime::of_unix_ms(claim.since_unix_ms)
-                    .map_or_else(|| "-".to_owned(), |at| at.to_string()),
-            ),
-        };
-        let newest = job.newest.as_ref();
-        let dash = || "-".to_owned();
-        shown.add_row([
-            plain(&job.job),
-            run,
-            plain(since),
-            right(newest.map_or_else(|| "none".to_owned(), |(step, ..)| step.to_string())),
-            plain(newest.map_or_else(dash, |(_, level, _)| level.to_string())),
-            right(newest.map_or_else(dash, |(.., at)| age(now.saturating_sub(*at)))),
-        ]);
-    }
-    table_text(&shown) + "\n"
-}
-
-/// The interval that follows from what was measured, and from what: `41.2 s (0.4 s each)`.
-fn interval(session: &Value) -> String {
-    let seconds = |name: &str| session[name].as_f64().map(|us| span(us / 1e6));
-    let kept = seconds("interval_us").zip(seconds("checkpoint_us"));
-    kept.map_or("-".to_owned(), |(kept, cost)| {
-        format!("{kept} ({cost} each)")
-    })
-}
-
-/// What a node holds for others, and how much it may: `3, 12.0 MiB of 2.0 GiB`.
-fn replicas(session: &Value) -> String {
-    let number = |name: &str| session[name].as_u64();
-    let Some((held, bytes)) = number("replicas").zip(number("replica_bytes")) else {
-        return "-".to_owned();
+/// The agents: the newest step that each session has at each level, and below the table what else is known of it.
+fn agents_text(agents: &[Value]) -> String {
+    let mut shown = table(&[
+        "job", "node", "epoch", "ranks", "sealed", "at node", "global",
+    ]);
+    let mut more = String::new();
+    let field = |of: &Value, name: &str| match &of[name] {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     };
+    for agent in agents {
+        let (job, node) = (field(agent, "job"), field(agent, "node"));
+        let sessions = agent["sessions"].as_array().cloned().unwrap_or_default();
+        for session in sessions
+            .iter()
+            .chain(sessions.is_empty().then_some(&Value::Null))
+        {
+            let ranks = match session {
+                Value::Null => "no session".to_owned(),
+                session => format!(
+                    "{} of {} live",
+                    field(session, "ranks_alive"),
+                    field(session, "ranks")
+                ),
+            };
+            shown.add_row(vec![
+                plain(&job),
+                plain(&node),
+                right(field(session, "epoch")),
+                plain(ranks),
+                right(field(session, "committed_process")),
+                right(field(session, "committed_node")),
+                right(field(session, "committed_global")),
+            ]);
+            let known = [
+                session["pool_bytes"]
+                    .as_u64()
+                    .map(|bytes| format!("a pool of {}", size(bytes))),
+                interval(session),
+                replicas(session),
+            ];
+            let known: Vec<String> = known.into_iter().flatten().collect();
+            if !known.is_empty() {
+                more += &format!("{job} on {node}: {}\n", known.join("; "));
+            }
+        }
+    }
+    draw_together(&mut shown);
+    table_text(&shown) + &more
+}
+
+/// The interval that follows from what was measured, and from what.
+fn interval(session: &Value) -> Option<String> {
+    let seconds = |name: &str| session[name].as_f64().map(|us| span(us / 1e6));
+    let (kept, cost) = seconds("interval_us").zip(seconds("checkpoint_us"))?;
+    Some(format!("a checkpoint every {kept} ({cost} each)"))
+}
+
+/// What a node holds for others, and how much it may.
+fn replicas(session: &Value) -> Option<String> {
+    let number = |name: &str| session[name].as_u64();
+    let (held, bytes) = number("replicas").zip(number("replica_bytes"))?;
     let budget = number("replica_budget_bytes");
     let budget = budget.map_or(String::new(), |budget| format!(" of {}", size(budget)));
-    format!("{held}, {}{budget}", size(bytes))
+    Some(format!(
+        "{} of other nodes, {}{budget}",
+        count(held, "replica"),
+        size(bytes)
+    ))
 }
 
 /// What an agent said, if it is of the job that is asked for.

@@ -18,7 +18,8 @@ use crate::args::{VerifyArgs, Which};
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{
-    Failure, Outcome, Tone, cell, count, plain, progress_bar, right, size, table, table_text,
+    Failure, Outcome, Tone, cell, count, draw_together, plain, progress_bar, right, size, table,
+    table_text,
 };
 
 struct Checked<'a> {
@@ -238,7 +239,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
         let (state, tone) = one.state();
         table.add_row([
             right(record.step),
-            plain(record.epoch),
+            right(record.epoch.counter),
             plain(record.level),
             right(one.verdict.containers.len()),
             right(
@@ -279,6 +280,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
             ));
         }
     }
+    draw_together(&mut table);
     let mut text = format!("job {}\n{}", job.name.as_str(), table_text(&table));
     if !findings.is_empty() {
         text.push('\n');

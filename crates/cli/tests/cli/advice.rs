@@ -172,7 +172,7 @@ fn what_would_take_longer_than_anything_never_gets_on() {
     );
     let own = shown
         .lines()
-        .find(|line| line.contains("program, global"))
+        .find(|line| line.starts_with("program,"))
         .unwrap();
     assert!(own.contains("never"), "{shown}");
 }
@@ -523,4 +523,141 @@ fn short_work_is_told_to_take_none() {
         "{}",
         interval.stdout
     );
+}
+
+/// The attributes of an element of an SVG file, and its text.
+struct Element<'a> {
+    begin: &'a str,
+    text: &'a str,
+}
+
+impl Element<'_> {
+    fn all<'a>(svg: &'a str, name: &str) -> Vec<Element<'a>> {
+        let begin = format!("<{name} ");
+        let parts = svg.split(&begin).skip(1);
+        let parts = parts.map(|part| {
+            let (begin, rest) = part.split_once('>').unwrap();
+            let text = rest.split('<').next().unwrap().trim();
+            Element { begin, text }
+        });
+        parts.collect()
+    }
+
+    fn get(&self, name: &str) -> &str {
+        let (_, rest) = self.begin.split_once(&format!("{name}=\"")).unwrap();
+        rest.split('"').next().unwrap()
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        self.get(name).parse().unwrap()
+    }
+}
+
+/// How long each bar of the panel with this title is, in shares of the axis that is drawn below, and how much a pixel is.
+fn bars(svg: &str, title: &str) -> (std::collections::BTreeMap<String, f64>, f64) {
+    const PANEL: (f64, f64) = (560.0, 400.0);
+    let texts = Element::all(svg, "text");
+    let head = texts.iter().find(|text| text.text == title).unwrap();
+    let corner = ["x", "y"].map(|at| head.number(at));
+    let (left, top) = (
+        corner[0] - corner[0] % PANEL.0,
+        corner[1] - corner[1] % PANEL.1,
+    );
+    let inside = |element: &&Element<'_>| {
+        (left..left + PANEL.0).contains(&element.number("x"))
+            && (top..top + PANEL.1).contains(&element.number("y"))
+    };
+    let texts: Vec<&Element<'_>> = texts.iter().filter(inside).collect();
+    let ticks: Vec<(f64, f64)> = (texts.iter())
+        .filter(|text| text.get("text-anchor") == "middle")
+        .filter_map(|text| {
+            Some((
+                text.text.strip_suffix(" %")?.parse().ok()?,
+                text.number("x"),
+            ))
+        })
+        .collect();
+    let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
+    let pixel = (last.0 - first.0) / 100.0 / (last.1 - first.1);
+    let names = texts.iter().filter(|text| text.get("text-anchor") == "end");
+    let drawn = Element::all(svg, "rect");
+    let drawn: Vec<&Element<'_>> = drawn.iter().filter(inside).collect();
+    let lengths = names.map(|name| {
+        let y = name.number("y");
+        let parts = drawn.iter().filter(|part| {
+            (part.number("y")..part.number("y") + part.number("height")).contains(&y)
+        });
+        let ends = parts.map(|part| part.number("x") + part.number("width"));
+        (
+            name.text.to_owned(),
+            (ends.fold(first.1, f64::max) - first.1) * pixel,
+        )
+    });
+    (lengths.collect(), pixel)
+}
+
+// Breaks if: the bars that are drawn are others than the table says, as when they came from runs drawn by chance: 5.2 % for
+// peers(1) on LiMa beside 3.5 % in the table.
+#[test]
+fn the_bars_that_are_drawn_are_those_of_the_printed_table() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("plan.svg").display().to_string();
+    let lima = [
+        "--preset",
+        "lima",
+        "--nodes",
+        "500",
+        "--node-gb",
+        "10",
+        "--work",
+        "3d",
+        "--disk-write-gb-s",
+        "0.1",
+        "--node-mtbf",
+        "2y",
+        "--system-mtbf",
+        "60d",
+        "--plot",
+        &path,
+    ];
+    let said = plan(&lima);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let svg = std::fs::read_to_string(&path).unwrap();
+    let (bars, pixel) = bars(&svg, "Where the other time goes");
+    let rows = said
+        .stdout
+        .lines()
+        .skip_while(|line| !line.starts_with("levels"));
+    let rows: Vec<&str> = rows.skip(1).take_while(|line| !line.is_empty()).collect();
+    let mut compared = 0;
+    for (name, drawn) in &bars {
+        // The levels of a row are in lines of their own.
+        let mut levels = name.split(", ");
+        let (first, second) = (levels.next().unwrap(), levels.next());
+        let word = |row: &&str| row.split_whitespace().next().unwrap_or_default().to_owned();
+        let words: Vec<String> = rows.iter().map(word).collect();
+        let of_row = |&at: &usize| match second {
+            Some(second) => {
+                words[at] == format!("{first},")
+                    && words.get(at + 1).is_some_and(|next| next == second)
+            }
+            None => words[at] == first && (at == 0 || !words[at - 1].ends_with(',')),
+        };
+        let at = (0..rows.len())
+            .find(of_row)
+            .unwrap_or_else(|| panic!("{name}: {}", said.stdout));
+        let (before, _) = rows[at].split_once(" %").unwrap();
+        let computes: f64 = before.split_whitespace().last().unwrap().parse().unwrap();
+        let told = 1.0 - computes / 100.0;
+        // Each end of a bar is at a whole pixel, and the table has two digits.
+        assert!(
+            (drawn - told).abs() <= 1.5 * pixel + 1e-4,
+            "{name}: {drawn} for {told}"
+        );
+        compared += 1;
+        if name == "peers(1)" {
+            assert!((0.0340..0.0360).contains(&told), "{told}");
+        }
+    }
+    assert!(compared >= 6, "{bars:?}");
 }

@@ -223,7 +223,7 @@ fn status_shows_the_interval_that_a_job_keeps() {
         }
     });
     let shown = crate::answer(&ask[1..]).stdout;
-    assert!(shown.contains("interval"), "{shown}");
+    assert!(shown.contains("a checkpoint every "), "{shown}");
     drop(program);
     assert_eq!(
         crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,

@@ -24,6 +24,7 @@ mod prove;
 mod restore;
 mod run;
 mod server;
+mod shown;
 mod told;
 
 use std::process::{Command, Output};

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::{Row, rows};
 use crate::exit;
 use crate::job::Job;
-use crate::output::{Failure, Outcome, Tone, age, cell, plain, right, size, table, table_text};
+use crate::output::{
+    Failure, Outcome, Tone, age, cell, draw_together, minute, plain, right, size, table, table_text,
+};
 use crate::search::Search;
 
 /// What a job has.
@@ -73,10 +75,11 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
     let now = SystemClock::new().unix_ms();
     let mut shown = table(&[
         "job",
-        "newest safe step",
+        "newest safe",
         "level",
+        "taken",
         "age",
-        "checkpoints",
+        "steps",
         "size",
     ]);
     for summary in &summaries {
@@ -89,11 +92,17 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
             plain(&summary.job),
             step,
             level,
+            plain(
+                summary
+                    .created_unix_ms
+                    .map_or_else(|| "-".to_owned(), minute),
+            ),
             right(summary.age_ms(now).map_or_else(|| "-".to_owned(), age)),
             right(summary.checkpoints),
             right(size(summary.size_bytes)),
         ]);
     }
+    draw_together(&mut shown);
     let document = json!({
         "jobs": summaries.iter().map(|summary| summary.document(now)).collect::<Vec<Value>>(),
         "notes": warnings,

@@ -12,7 +12,9 @@ use super::figures::{Figures, flag, is_time, presets};
 use super::pictures;
 use crate::args::AdviceArgs;
 use crate::exit;
-use crate::output::{Failure, Outcome, count, percent, plain, right, span, table, table_text};
+use crate::output::{
+    Failure, Outcome, count, draw_together, percent, plain, right, span, table, table_text,
+};
 
 /// Probabilities of survival that are told, percent.
 const PERCENTS: [f64; 3] = [90.0, 99.0, 99.9];
@@ -270,14 +272,16 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
         "levels",
         "every",
         "computes",
-        "the work takes",
-        "a checkpoint costs",
+        "takes",
+        "costs",
         "safe after",
         "a restart",
     ]);
     for (number, choice) in choices.iter().enumerate() {
         let mark = if number == at { " *" } else { "" };
-        let mut cells = vec![plain(name_of(choice.way) + mark)];
+        // Each level in a line of its own, beside its times: a terminal is too narrow for all in one.
+        let name = name_of(choice.way) + mark;
+        let mut cells = vec![plain(name.replace(", ", ",\n"))];
         let each = |of: &dyn Fn(&Level) -> f64| {
             let times: Vec<String> = choice
                 .levels
@@ -285,7 +289,7 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
                 .iter()
                 .map(|level| span(of(level)))
                 .collect();
-            times.join(", ")
+            times.join("\n")
         };
         let efficiency = choice.efficiency();
         let every = match choice.is_without() {
@@ -310,8 +314,10 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
         ]);
         shown.add_row(cells);
     }
+    draw_together(&mut shown);
     format!(
-        "{}\n* recommended: of those that are as good as the best within 0.01 % of the time, the first with Orcheck. '-': no checkpoint is worth it.\n",
+        "{}\n* recommended: of those that are as good as the best within 0.01 % of the time, the first with Orcheck. '-': no checkpoint is worth it.\n\
+         every: computing between two checkpoints; takes: the work, with all failures; costs: the time that the program waits for a checkpoint.\n",
         table_text(&shown)
     )
 }

@@ -71,18 +71,19 @@ fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
 
 /// The document's table, entry by entry.
 fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
-    let mut heads = vec!["nodes".to_owned()];
-    for replicas in 1..=4 {
-        heads.extend(TABLE_1_PERCENT.map(|percent| format!("{replicas}: {percent} %")));
-    }
+    let mut heads = vec!["nodes".to_owned(), "replicas".to_owned()];
+    heads.extend(TABLE_1_PERCENT.map(|percent| format!("{percent} %")));
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let mut shown = table(&heads);
     let (mut entries, mut alike, mut doubted) = (Vec::new(), 0, Vec::new());
     let all = TABLE_1.len() * TABLE_1[0].1.len();
     for (nodes, row) in TABLE_1 {
-        let mut cells = vec![right(nodes)];
+        let mut cells = Vec::new();
         for (at, expected) in row.into_iter().enumerate() {
             let replicas = 1 + (at / TABLE_1_PERCENT.len()) as u32;
+            if at % TABLE_1_PERCENT.len() == 0 {
+                cells = vec![right(nodes), right(replicas)];
+            }
             let percent = TABLE_1_PERCENT[at % TABLE_1_PERCENT.len()];
             let setup = Setup::alone(nodes, Redundancy::Random { replicas });
             let found = exactly(setup.allowed(percent / 100.0)?)?;
@@ -108,8 +109,10 @@ fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
                 entry["trials"]["agrees"] = json!(agrees);
             }
             entries.push(entry);
+            if cells.len() == 2 + TABLE_1_PERCENT.len() {
+                shown.add_row(std::mem::take(&mut cells));
+            }
         }
-        shown.add_row(cells);
     }
     let mut text = format!(
         "Most nodes lost at once that a job survives with 90, 99 and 99.9 %, with 1 to 4 replicas on random nodes:\n\
