@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::args::{HaltArgs, time_or_none};
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
 
 /// Longest wait there is, in seconds: beyond it no clock can count.
@@ -38,7 +38,8 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
             args.timeout
         ))
     })?;
-    let job = Job::open(&args.place)?;
+    let trust = trust(&args.unlock)?;
+    let job = Job::open_trusting(&args.place, &trust)?;
     let dirs = job.catalog.places();
     let name = job.name.as_str();
     let outcome = |code, text: String, mut document: Value, warnings| {
@@ -139,7 +140,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         }
         clock.sleep(POLL);
     }
-    let after = newest_commit(&Job::open(&args.place)?);
+    let after = newest_commit(&Job::open_trusting(&args.place, &trust)?);
     let taken = after > before;
     let (text, code) = match &after {
         Some((step, _, level)) if taken => {

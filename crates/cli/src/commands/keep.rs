@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{KeepArgs, Target};
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
 
 /// Marks them, or takes the marks back.
@@ -27,7 +27,7 @@ pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {
             .next("name the steps to keep; `orcheck ls` lists them")
             .into());
     }
-    let job = Job::open(&place)?;
+    let job = Job::open_trusting(&place, &*trust(&args.unlock)?)?;
     let clock = SystemClock::new();
     let mut choices = Vec::new();
     for &step in &steps {

@@ -7,6 +7,7 @@
 //! 1. With `--dry-run` nothing is changed.
 //! 2. Of a level that has fewer than N whole checkpoints none goes.
 //! 3. What is kept by a mark stays, and does not count.
+//! 4. With the key only what it proves counts; without it nothing of an encrypted job goes.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -14,19 +15,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::choose::Removal;
-use orcheck_format::{Epoch, Level};
+use orcheck_engine::trust::{Proof, Trust};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, Level};
 
 use super::rm::{all_in_sight, carry_out};
 use crate::args::PruneArgs;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
 
 /// Prunes.
 pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
-    let job = Job::open(&place)?;
+    let trust = trust(&args.unlock)?;
+    let job = Job::open_trusting(&place, &trust)?;
     all_in_sight(&job)?;
+    proven(&job, &trust)?;
     let stays = wanted(&job, args.keep as usize);
     let of = |commit: &Commit| (commit.record.step, commit.record.epoch);
     let commits = job.catalog.commits().iter();
@@ -46,6 +51,27 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
         }
     }
     carry_out(&job, &removals, args.dry_run, refused)
+}
+
+/// Refuses where records are sealed and there is no key: which of them are genuine is not known.
+fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
+    let commits = job.catalog.commits().iter();
+    let mut all = commits
+        .chain(job.catalog.fenced())
+        .chain(job.catalog.rejected());
+    // Breaks if: forged records count; genuine checkpoints would go in their favour.
+    if trust.has_key()
+        || !all.any(|commit| commit.proof == Proof::Unchecked)
+        || off(Switch::PruneProven)
+    {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "job {} is encrypted, and without its key nobody knows which of its checkpoints are genuine: nothing was removed",
+        job.name.as_str()
+    ))
+    .next("give --encrypt-key, or name the steps to remove: `orcheck rm STEP`")
+    .into())
 }
 
 /// The checkpoints that stay.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::args::{RmArgs, Target};
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, plain, right, size, table, table_text};
 
 /// Removes them.
@@ -37,7 +37,7 @@ pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {
             .next("name the steps to remove; `orcheck ls` lists them")
             .into());
     }
-    let job = Job::open(&place)?;
+    let job = Job::open_trusting(&place, &*trust(&args.unlock)?)?;
     all_in_sight(&job)?;
     let (mut removals, mut gone) = (Vec::new(), BTreeSet::new());
     for &step in steps.iter().rev() {

@@ -147,3 +147,28 @@ fn what_is_not_whole_takes_no_place_among_those_that_stay() {
     assert_eq!(job.ask(&["prune", "--keep", "5"]).code, 0);
     assert_eq!(job.steps(), [30, 20]);
 }
+
+// Breaks if: a step goes that a newer one refers to, or the newer one is not named.
+#[test]
+fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
+    let job = Job::new(&[10]);
+    let mut newer = write(&[job.dir()], &Spec::new(20, 1)).record;
+    for container in &mut newer.containers {
+        container.refers_to = vec![10];
+    }
+    let name = Spec::new(20, 1).commit_name();
+    std::fs::write(job.dir().join(name), newer.encode()).unwrap();
+    let before = job.files();
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let refused = job.ask(&[&["rm", "10"], dry_run].concat());
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        let words = "step 10 holds data of step 20, which refers to it. Next: remove step 20 first, or leave both";
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    assert_eq!(job.files(), before);
+    // Both together may go, and pruning keeps what is needed.
+    assert_eq!(job.ask(&["prune", "--keep", "1"]).code, 0);
+    assert_eq!(job.steps(), [20, 10]);
+    assert_eq!(job.ask(&["rm", "10", "20"]).code, 0);
+    assert!(job.steps().is_empty());
+}

@@ -291,3 +291,56 @@ fn what_is_not_authenticated_is_never_called_good() {
     assert_eq!(only.ask(&["verify", "9"]).code, 0);
     assert_eq!(only.ask(&["verify", "9", "--accept", "all"]).code, 2);
 }
+
+// Breaks if: what nobody proved counts: a forged newer step would take the place of a genuine one, or hide it.
+#[test]
+fn forged_newer_records_push_no_genuine_step_out() {
+    let site = Site::new();
+    let path = write(&site);
+    let [dir, _] = site.dirs();
+    // Newer in the same run, and of a later run that claims to have begun before it.
+    for (step, counter) in [(9, 1), (4, 2)] {
+        crate::fixture::write(
+            std::slice::from_ref(&dir),
+            &crate::fixture::Spec::new(step, counter),
+        );
+    }
+    for arguments in [
+        &["prune", "--keep", "1"][..],
+        &["prune", "--keep", "1", "--dry-run"],
+    ] {
+        let refused = site.ask(arguments);
+        assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+        assert!(
+            refused.stderr.contains("job cavity is encrypted"),
+            "{}",
+            refused.stderr
+        );
+        assert!(
+            refused.stderr.contains("Next: give --encrypt-key"),
+            "{}",
+            refused.stderr
+        );
+    }
+    let key = source(&site, "right", KEY);
+    let ask = |arguments: &[&str]| site.ask(&[arguments, &["--encrypt-key", &key]].concat());
+    let pruned = ask(&["prune", "--keep", "1", "--json"]);
+    assert_eq!(pruned.code, 0, "{}", pruned.stderr);
+    assert_eq!(pruned.json()["removed"].as_array().unwrap().len(), 0);
+    assert!(path.exists());
+    let status = ask(&["status", "--json"]).json();
+    assert_eq!(status["jobs"][0]["newest_restartable_step"], 5);
+    for what in ["rm", "keep"] {
+        let unknown = ask(&[what, "9"]);
+        assert_eq!(unknown.code, 10, "{what}: {}", unknown.stderr);
+        assert!(
+            unknown.stderr.contains("there are: 5"),
+            "{what}: {}",
+            unknown.stderr
+        );
+    }
+    assert_eq!(ask(&["halt", "--list"]).code, 0);
+    assert_eq!(ask(&["keep", "5"]).code, 0);
+    let listed = ask(&["ls", "--json"]).json();
+    assert_eq!(listed["newest_restartable_step"], 5);
+}
