@@ -6,14 +6,15 @@
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. A directory that cannot be read is kept with the reason; absent, not permitted and unreachable are told apart.
+//! 2. A directory that cannot be read is kept with the reason; absent, not permitted and unreachable are told apart. It counts
+//!    for the job that its place names, and for every job where the place names none.
 //! 3. The job's name may be left out only where there is exactly one.
 //! 4. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
 //!
 //! Not here: what the directories hold (`job.rs`).
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_engine::catalog::RECORD_LIMIT_BYTES;
@@ -48,14 +49,35 @@ pub struct Hidden {
     pub path: String,
     /// Why.
     pub error: Error,
+    whose: Whose,
+}
+
+/// Of which job a directory is that cannot be read.
+#[derive(Debug, Clone)]
+enum Whose {
+    /// Of any.
+    Any,
+    /// Of this one: its place says so.
+    Job(String),
+    /// Its path, as long as it is not known what the directory above it is.
+    Below(PathBuf),
 }
 
 impl Hidden {
-    fn new(path: impl std::fmt::Display, error: Error) -> Self {
+    fn new(path: impl std::fmt::Display, error: Error, whose: Whose) -> Self {
         let path = path.to_string();
         let named = error.message().contains(&path);
         let error = if named { error } else { error.at(&path) };
-        Hidden { path, error }
+        Hidden { path, error, whose }
+    }
+
+    /// Whether a part of this job may lie there.
+    fn may_be_of(&self, job: &JobName) -> bool {
+        match &self.whose {
+            // Breaks if: it counts for every job; on a shared disk another user's directory would stop `rm` and `prune`.
+            Whose::Job(name) => name == job.as_str(),
+            Whose::Any | Whose::Below(_) => true,
+        }
     }
 
     /// `absent`, `permission denied` or `unreachable`.
@@ -150,7 +172,41 @@ impl Search {
         if let (true, Some(hidden)) = (search.paths.is_empty(), search.hidden.first()) {
             return Err(hidden.failure());
         }
+        search.attribute();
         Ok(search)
+    }
+
+    /// Says of hidden directories whose they are, where what was found beside them tells: below a root each is of the job that
+    /// it is named after, below a job's directory all are nodes of that job.
+    fn attribute(&mut self) {
+        let mut roots: BTreeSet<&Path> = BTreeSet::new();
+        let mut jobs: BTreeMap<&Path, &JobName> = BTreeMap::new();
+        for Found { job, dir, kind } in &self.found {
+            let mut of_job = dir.path();
+            if kind != PLACED {
+                let Some(parent) = of_job.parent() else {
+                    continue;
+                };
+                jobs.insert(parent, job);
+                of_job = parent;
+            }
+            // One that was renamed says nothing of those beside it.
+            let is_named = of_job.file_name().is_some_and(|name| name == job.as_str());
+            roots.extend(of_job.parent().filter(|_| is_named));
+        }
+        for hidden in &mut self.hidden {
+            let Whose::Below(path) = &hidden.whose else {
+                continue;
+            };
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                continue;
+            };
+            if let Some(job) = jobs.get(parent) {
+                hidden.whose = Whose::Job(job.as_str().to_owned());
+            } else if roots.contains(parent) {
+                hidden.whose = Whose::Job(name.to_string_lossy().into_owned());
+            }
+        }
     }
 
     fn root(&mut self, path: &Path) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
@@ -161,21 +217,31 @@ impl Search {
                 Some((dir, entries))
             }
             Err(error) => {
-                self.hidden.push(Hidden::new(path.display(), error));
+                self.hidden
+                    .push(Hidden::new(path.display(), error, Whose::Any));
                 None
             }
         }
     }
 
-    /// A child and what is in it; one that cannot be read is hidden.
-    fn child(&mut self, dir: &dyn Dir, name: &str) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
+    /// A child and what is in it; one that cannot be read is hidden, and of this job where one is named.
+    fn child(
+        &mut self,
+        dir: &dyn Dir,
+        name: &str,
+        job: Option<&JobName>,
+    ) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
         let opened = dir.child(name, false);
         match opened.and_then(|child| Ok((child.list()?, child))) {
             Ok((entries, child)) => Some((child, entries)),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
                 let path = dir.path().join(name);
-                self.hidden.push(Hidden::new(path.display(), error));
+                let whose = match job {
+                    Some(job) => Whose::Job(job.as_str().to_owned()),
+                    None => Whose::Below(path.clone()),
+                };
+                self.hidden.push(Hidden::new(path.display(), error, whose));
                 None
             }
         }
@@ -189,7 +255,7 @@ impl Search {
             if only.is_some_and(|only| only != entry.name) {
                 continue;
             }
-            let Some((child, inside)) = self.child(dir, &entry.name) else {
+            let Some((child, inside)) = self.child(dir, &entry.name, Some(&job)) else {
                 continue;
             };
             if !per_node {
@@ -197,7 +263,7 @@ impl Search {
                 continue;
             }
             for node in inside.iter().filter(|entry| entry.is_dir) {
-                if let Some((dir, inside)) = self.child(child.as_ref(), &node.name) {
+                if let Some((dir, inside)) = self.child(child.as_ref(), &node.name, Some(&job)) {
                     self.keep(job.clone(), dir, format!("node {}", node.name), &inside);
                 }
             }
@@ -212,7 +278,7 @@ impl Search {
         list.push(Found { job, dir, kind });
     }
 
-    /// A directory of which it is not known what it is, and those below it.
+    /// A directory of any kind, and those below it.
     fn anywhere(&mut self, dir: Arc<dyn Dir>, entries: Vec<Entry>) {
         let mut open = vec![(dir, entries, 0)];
         let mut listed = 0;
@@ -226,7 +292,7 @@ impl Search {
                 if depth == DEPTH || listed > LISTED_MOST {
                     break;
                 }
-                if let Some((child, inside)) = self.child(dir.as_ref(), &entry.name) {
+                if let Some((child, inside)) = self.child(dir.as_ref(), &entry.name, None) {
                     open.push((child, inside, depth + 1));
                 }
             }
@@ -255,7 +321,9 @@ impl Search {
             found.into_iter().partition(|found| found.job == *name);
         self.found = others;
         own.extend(self.empty.extract_if(.., |found| found.job == *name));
-        Job::of(name.clone(), own, self.hidden.clone(), trust)
+        let hidden = self.hidden.iter();
+        let hidden = hidden.filter(|hidden| hidden.may_be_of(name)).cloned();
+        Job::of(name.clone(), own, hidden.collect(), trust)
     }
 
     /// The job of this name, or the only one.
@@ -268,6 +336,7 @@ impl Search {
         if !self.found.iter().any(is) && !self.empty.iter().any(is) {
             return Err(self.none(
                 &format!("job {} has no directory", name.as_str()),
+                Some(&name),
                 "check --job and the directories; leave --job out to be told the names there",
             ));
         }
@@ -278,7 +347,7 @@ impl Search {
         let names = self.names();
         match &names[..] {
             [name] => Ok(name.clone()),
-            [] => Err(self.none("no job found",
+            [] => Err(self.none("no job found", None,
                 "give the directory that the program was given, or one of a job itself without a flag")),
             _ => {
                 let names: Vec<&str> = names.iter().map(JobName::as_str).collect();
@@ -293,10 +362,12 @@ impl Search {
         }
     }
 
-    /// That nothing was found; where something cannot be read, that it may be there.
-    pub fn none(&self, what: &str, next: &str) -> Failure {
+    /// That nothing was found; where something cannot be read (that is of this job), that it may be there.
+    fn none(&self, what: &str, job: Option<&JobName>, next: &str) -> Failure {
         let searched = self.paths.join(", ");
-        match self.hidden.iter().find(|hidden| hidden.may_hold()) {
+        let may_be = |hidden: &&Hidden| job.is_none_or(|job| hidden.may_be_of(job));
+        let mut hidden = self.hidden.iter().filter(may_be);
+        match hidden.find(|hidden| hidden.may_hold()) {
             Some(hidden) => {
                 let error = Error::unavailable(format!(
                     "{what} below {searched} that can be read; {}",

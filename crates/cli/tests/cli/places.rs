@@ -32,7 +32,7 @@ fn ls_without_a_job_lists_all_jobs() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     for (line, parts) in [
-        (lines[0], ["newest safe step", "size"]),
+        (lines[0], ["newest safe", "size"]),
         (lines[1], ["cavity", "10"]),
         (lines[2], ["lulesh", "7"]),
     ] {
@@ -130,7 +130,7 @@ fn status_shows_jobs_without_agents() {
     assert!(text.contains("newest safe step"), "{text}");
     let line = |job: &str| {
         text.lines()
-            .find(|line| line.trim_start().starts_with(job))
+            .find(|line| line.starts_with(&format!("job {job}:")))
             .unwrap()
     };
     assert!(line("cavity").contains("ended"), "{text}");
@@ -198,4 +198,97 @@ fn a_directory_of_another_user_is_called_that() {
         let dir = scratch.dir("pfs").join(job);
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o700)).unwrap();
     }
+}
+
+/// A job beside that of another user, who lets nobody in: both below one directory, and the first whole.
+fn beside_another_user(scratch: &Scratch) -> String {
+    let root = scratch.dir("shared");
+    for step in [10, 20, 30] {
+        write(&[scratch.dir("shared/cavity")], &Spec::new(step, 1));
+    }
+    claim(&scratch.dir("shared/cavity"), epoch(1), None);
+    let theirs = scratch.dir("shared/theirjob");
+    std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
+    if orcheck_io::effective_uid() == 0 {
+        let own = root.join("cavity");
+        let files = std::fs::read_dir(&own).unwrap();
+        for path in files.map(|entry| entry.unwrap().path()).chain([own]) {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+        }
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o700)).unwrap();
+    } else {
+        std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o000)).unwrap();
+    }
+    root.display().to_string()
+}
+
+// Breaks if: what cannot be read counts for every job: on a shared disk nobody could remove anything any more.
+#[test]
+fn the_directory_of_another_users_job_does_not_count_for_mine() {
+    for with_flag in [true, false] {
+        let scratch = Scratch::new();
+        let root = beside_another_user(&scratch);
+        let ask = |arguments: &[&str]| {
+            let place: &[&str] = if with_flag {
+                &["--dir", &root]
+            } else {
+                &[&root]
+            };
+            as_somebody_else(&scratch, &[arguments, place].concat())
+        };
+        let listed = ask(&["ls"]);
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        // That it is there and may not be read is said all the same.
+        assert!(listed.stderr.contains("theirjob"), "{}", listed.stderr);
+        for arguments in [
+            &["rm", "10"][..],
+            &["prune", "--keep", "1"],
+            &["verify", "--all"],
+        ] {
+            let done = ask(arguments);
+            assert_eq!(done.code, 0, "{arguments:?}: {}", done.stderr);
+        }
+        // A container that is gone is lost: nobody else's directory may hold it.
+        let left = scratch.dir("shared/cavity");
+        for entry in std::fs::read_dir(left).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "orc") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        let listed = ask(&["ls", "--json"]).json();
+        assert_eq!(listed["checkpoints"][0]["state"], "incomplete");
+        assert_eq!(ask(&["verify"]).code, 10);
+        // Where nothing tells whose it is, it counts.
+        std::fs::remove_dir_all(scratch.path().join("shared/cavity")).unwrap();
+        assert_eq!(ask(&["ls"]).code, 15);
+        assert_eq!(
+            ask(&["ls", "--job", "cavity"]).code,
+            if with_flag { 10 } else { 15 }
+        );
+    }
+}
+
+// Breaks if: a node's directory that may not be read counts for no job; its containers would be called lost.
+#[test]
+fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
+    let scratch = Scratch::new();
+    let mut spec = Spec::new(10, 1);
+    spec.level = orcheck_format::Level::Node;
+    let nodes = [
+        scratch.dir("local/cavity/n0"),
+        scratch.dir("local/cavity/n1"),
+    ];
+    let written = write(&nodes, &spec);
+    std::fs::set_permissions(&nodes[1], PermissionsExt::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let root = scratch.dir("local").display().to_string();
+    for arguments in [["--node-dir", &root], ["--job=cavity", &root]] {
+        let listed = as_somebody_else(&scratch, &[&["ls", "--json"], &arguments[..]].concat());
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        let listed = listed.json();
+        assert_eq!(listed["checkpoints"][0]["state"], "unreachable", "{listed}");
+    }
+    std::fs::set_permissions(&nodes[1], PermissionsExt::from_mode(0o700)).unwrap();
+    assert!(written.paths[1].exists());
 }
