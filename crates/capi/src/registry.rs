@@ -266,8 +266,8 @@ mod tests {
         let mut events = 0;
         for step in [1, 2] {
             session.checkpoint(step).unwrap();
-            let limit = Duration::from_secs(30);
-            session.wait(step, Level::Global, limit).unwrap_err();
+            let waiter = session.waiter(step, Level::Global).unwrap().unwrap();
+            waiter.wait(Duration::from_secs(30)).unwrap_err();
             events += 1;
         }
         session.due(3).unwrap();

@@ -125,14 +125,18 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             begun_after = Some(first.saturating_sub(1));
         }
         // Breaks if: any commit counts; a program that always fails at the same step would be restarted to the last.
-        let progress = (now.as_ref())
-            .filter(|_| supervisor.told.borrow().is_sure())
-            .map(|now| now.is_newer_than(known.as_ref(), heard.first_epoch));
-        // Breaks if: nothing is known of it; a program that always fails would begin from nothing up to the last restart.
-        let progress = match &heard.without {
-            Some(_) => Some(false),
-            None => progress,
+        let is_sure = supervisor.told.borrow().is_sure();
+        let is_newer =
+            (now.as_ref()).map(|now| now.is_newer_than(known.as_ref(), heard.first_epoch));
+        // Without any directory a run that nobody heard of is none that got further: it crashed before it opened its job, or
+        // never would have. Directories that cannot be read are another thing.
+        let progress = match is_newer {
+            _ if heard.without.is_some() => Some(false),
+            Some(is_newer) if is_sure || is_newer => Some(is_newer),
+            _ => (!is_sure).then_some(false),
         };
+        // Breaks if: such runs do not count; a mistyped argument of mpirun, or a program that always fails without checkpoints,
+        // would be tried again to the last.
         idle_runs = if progress == Some(false) && !off(Switch::NoProgress) {
             idle_runs + 1
         } else {
@@ -199,13 +203,16 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         } else if let Some(why) = heard.refused_for_good {
             Some(format!("the job could not be opened: {why}"))
         } else if args.no_progress > 0 && idle_runs >= args.no_progress {
-            Some(format!(
-                "{} made no new checkpoint",
-                match args.no_progress {
-                    1 => "the run".to_string(),
-                    runs => format!("{runs} runs in a row"),
-                }
-            ))
+            let runs = match args.no_progress {
+                1 => "the run".to_string(),
+                runs => format!("{runs} runs in a row"),
+            };
+            Some(match is_sure || heard.without.is_some() {
+                true => format!("{runs} made no new checkpoint"),
+                false => format!(
+                    "{runs} opened no job that was heard of. Next: see what the command said; where rank 0 runs on another machine, give --dir and --job"
+                ),
+            })
         } else {
             None
         };

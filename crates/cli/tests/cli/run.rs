@@ -24,7 +24,18 @@ fn success_needs_one_run() {
 #[test]
 fn a_failure_is_restarted_until_it_succeeds() {
     let script = "echo attempt $ORCHECK_RUN_ATTEMPT; test $ORCHECK_RUN_ATTEMPT -ge 3";
-    let done = answer(&["run", "--restarts", "5", "--json", "--", "sh", "-c", script]);
+    let done = answer(&[
+        "run",
+        "--restarts",
+        "5",
+        "--no-progress",
+        "0",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
     assert_eq!(done.code, 0);
     assert_eq!(done.stdout, "attempt 1\nattempt 2\nattempt 3\n");
     let events = lines(&done.stderr);
@@ -55,6 +66,8 @@ fn restarts_are_bounded_and_the_last_code_is_ours() {
         "run",
         "--restarts",
         "2",
+        "--no-progress",
+        "0",
         "--",
         "sh",
         "-c",

@@ -165,7 +165,9 @@ fn what_cannot_work_is_not_tried_again() {
 
 #[test]
 fn each_restart_without_progress_waits_longer_and_a_signal_ends_the_wait() {
-    let done = answer(&["run", "--restarts", "2", "--pause", "0.01", "--", "false"]);
+    let often = ["--restarts", "2", "--no-progress", "0"];
+    let how = ["--pause", "0.01", "--", "false"];
+    let done = answer(&[&["run"], &often[..], &how].concat());
     for words in [
         "run 2 of at most 3 in 0.01 s",
         "run 3 of at most 3 in 0.02 s",
@@ -190,4 +192,46 @@ fn each_restart_without_progress_waits_longer_and_a_signal_ends_the_wait() {
     let words = "run 1 ended with exit code 1";
     assert!(line.contains(words), "{line}");
     assert!(line.contains("a signal asked to stop"), "{line}");
+}
+
+// Breaks if: a run counts only when its job is known; a program that crashes before it opens one, or a mistyped argument of
+// mpirun, would be tried again to the last restart.
+#[test]
+fn runs_that_open_no_job_are_runs_without_progress() {
+    let done = answer(&[
+        "run",
+        "--restarts",
+        "9",
+        "--pause",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo x; exit 3",
+    ]);
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (3, "x\nx\n"),
+        "{}",
+        done.stderr
+    );
+    let words = "not restarting: 2 runs in a row opened no job that was heard of. Next: see what the command said";
+    assert!(done.stderr.contains(words), "{}", done.stderr);
+    // A program that gets further in directories of the environment does count.
+    let scratch = Scratch::new();
+    let root = scratch.dir("a").display().to_string();
+    write(&[scratch.dir("a/cavity")], &Spec::new(10, 1));
+    for step in [20, 30] {
+        write(&[scratch.dir(&format!("{step}"))], &Spec::new(step, 1));
+    }
+    let (script, how) = (
+        format!(
+            "echo x; cp {0}/$((ORCHECK_RUN_ATTEMPT * 10 + 10))/* {root}/cavity/; exit 3",
+            scratch.path().display()
+        ),
+        ["--restarts", "9", "--no-progress", "1", "--pause", "0"],
+    );
+    let mut command = orcheck(&[&["run"], &how[..], &["--", "sh", "-c", &script]].concat());
+    let done = Answer::of(command.env("ORCHECK_GLOBAL", &root).output().unwrap());
+    assert_eq!(done.stdout, "x\nx\nx\n", "{}", done.stderr);
 }

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! 1. What the program says of itself counts more than the command line: its own name of the job, its own directories.
-//! 2. Nothing is concluded from directories that nobody named: neither the command line nor the program.
+//! 2. Nothing is called finished or without a checkpoint from directories that nobody named: neither the command line nor the
+//!    program.
 //!
 //! Not here: restarts (`run.rs`).
 
