@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use orcheck_client::JOB_VARIABLE;
 use orcheck_engine::reader::Reader;
+use orcheck_engine::trust::Trust;
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::{CommitRecord, Dtype, Error, ErrorKind, FileName, Result};
 use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, env_var, open_dir, random_bytes};
@@ -28,9 +29,9 @@ use rustix::process::{Pid, Signal, set_child_subreaper};
 use serde_json::{Value, json};
 
 use super::run::{left_behind, reap, signal_all};
-use crate::args::{ProveArgs, Where};
+use crate::args::{ProveArgs, Unlock, Where};
 use crate::exit;
-use crate::job::Job;
+use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, size};
 use crate::stop;
 
@@ -69,6 +70,11 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
     }
     let limit = Duration::try_from_secs_f64(args.timeout)
         .map_err(|_| Error::invalid(format!("--timeout {}: expected seconds", args.timeout)))?;
+    // The directory is our own: what is not encrypted in it is no forgery.
+    let trust = trust(&Unlock {
+        encrypt_key: args.encrypt_key.clone(),
+        accept: vec!["plain".to_owned()],
+    })?;
     // Ranks outlive an mpirun that is killed; they come to us, and are killed too.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
     let base = (args.dir.clone())
@@ -82,6 +88,7 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
         limit,
         clock: SystemClock::new(),
         scratch: Arc::clone(&scratch),
+        trust,
     };
     let proven = prover.prove();
     if !args.keep {
@@ -103,6 +110,7 @@ struct Prover<'a> {
     limit: Duration,
     clock: SystemClock,
     scratch: Arc<dyn Dir>,
+    trust: Arc<Trust>,
 }
 
 impl Prover<'_> {
@@ -114,8 +122,11 @@ impl Prover<'_> {
             false => None,
         };
         let mut found = Found::default();
-        let again = again.as_ref().map(|job| checkpoint(job, b)).transpose()?;
-        let pair = (checkpoint(&first, b)?, checkpoint(&resumed, b)?);
+        let again = again
+            .as_ref()
+            .map(|job| self.checkpoint(job, b))
+            .transpose()?;
+        let pair = (self.checkpoint(&first, b)?, self.checkpoint(&resumed, b)?);
         compare(&pair, again.as_ref(), self.args.tolerance, &mut found)?;
         Ok(self.outcome(a, b, &first, &found))
     }
@@ -257,7 +268,7 @@ impl Prover<'_> {
                 Error::unavailable("stopped by a signal"),
             ));
         }
-        match (over, Job::open(place)) {
+        match (over, Job::open_trusting(place, &self.trust)) {
             (true, job) => job,
             (false, Ok(job)) if ended.is_some() && !steps_of(&job).is_empty() => {
                 Err(few(&steps_of(&job), self.args.every))
@@ -280,6 +291,15 @@ impl Prover<'_> {
         }
     }
 
+    fn checkpoint(&self, job: &Job, step: u64) -> Result<Checkpoint> {
+        checkpoint(job, step, &self.trust).map_err(|error| match self.trust.has_key() {
+            true => error,
+            false => {
+                error.next("for an encrypted job give --encrypt-key, or set ORCHECK_ENCRYPT_KEY")
+            }
+        })
+    }
+
     fn command(&self, place: &Where, start: &str) -> Result<Command> {
         let (program, rest) =
             (self.args.command.split_first()).ok_or_else(|| Error::invalid("no command given"))?;
@@ -300,8 +320,11 @@ impl Prover<'_> {
             .env("ORCHECK_KEEP", "1000000")
             .env("ORCHECK_OVERRUN", "wait")
             .env("ORCHECK_INCREMENTAL", "off")
-            .env("ORCHECK_ENCRYPT", "none")
             .env("ORCHECK_AGENT", "off")
+            // Replicas prove nothing here, and one node has nowhere to put them; those in memory need an agent.
+            .env("ORCHECK_PEERS", "0")
+            .env("ORCHECK_REPLICAS", "0")
+            .env("ORCHECK_REPLICA_STORE", "disk")
             .env("ORCHECK_START", start)
             .env_remove("ORCHECK_FRESH");
         if let Some(job) = &self.args.job {
@@ -353,11 +376,14 @@ struct Checkpoint {
     regions: BTreeMap<(u32, String), (usize, RegionRecord)>,
 }
 
-fn checkpoint(job: &Job, step: u64) -> Result<Checkpoint> {
+fn checkpoint(job: &Job, step: u64, trust: &Arc<Trust>) -> Result<Checkpoint> {
     let mut commits = job.catalog.commits().iter();
     let commit = commits
         .find(|commit| commit.record.step == step)
-        .ok_or_else(|| Error::not_found(format!("step {step} is not committed")))?;
+        .ok_or_else(|| match job.catalog.refused() {
+            Some(refused) => refused.clone(),
+            None => Error::not_found(format!("step {step} is not committed")),
+        })?;
     let record: &CommitRecord = &commit.record;
     let places = job.places_of(commit);
     let mut all = Checkpoint {
@@ -365,7 +391,8 @@ fn checkpoint(job: &Job, step: u64) -> Result<Checkpoint> {
         regions: BTreeMap::new(),
     };
     for container in &record.containers {
-        let reader = Reader::open(&places, record, container)?;
+        let mut reader = Reader::open(&places, record, container)?;
+        reader.unlock(trust, commit.proof)?;
         for rank in &reader.manifest().ranks {
             for region in &rank.regions {
                 let key = (rank.rank, region.name.clone());
@@ -486,7 +513,10 @@ fn same(dtype: Dtype, x: &[u8], y: &[u8], tolerance: f64) -> bool {
         (true, Some(x), Some(y)) => x
             .iter()
             .zip(&y)
-            .all(|(x, y)| x == y || (x - y).abs() <= tolerance * x.abs().max(y.abs())),
+            // Breaks if: an infinity is near to everything.
+            .all(|(x, y)| {
+                x == y || (x - y).is_finite() && (x - y).abs() <= tolerance * x.abs().max(y.abs())
+            }),
         _ => false,
     }
 }
@@ -495,11 +525,34 @@ fn same(dtype: Dtype, x: &[u8], y: &[u8], tolerance: f64) -> bool {
 fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f64>> {
     let single = |part: &[u8]| part.try_into().map(f32::from_le_bytes).map(f64::from).ok();
     let double = |part: &[u8]| part.try_into().map(f64::from_le_bytes).ok();
+    let half = |part: &[u8]| part.try_into().map(u16::from_le_bytes).ok();
     match dtype {
+        Dtype::F16 => bytes.chunks(2).map(|part| half(part).map(of_f16)).collect(),
+        Dtype::BF16 => bytes
+            .chunks(2)
+            .map(|part| half(part).map(of_bf16))
+            .collect(),
         Dtype::F32 | Dtype::C64 => bytes.chunks(4).map(single).collect(),
         Dtype::F64 | Dtype::C128 => bytes.chunks(8).map(double).collect(),
         _ => None,
     }
+}
+
+/// The value of 16 bits of type bfloat16: the upper half of a single.
+fn of_bf16(bits: u16) -> f64 {
+    f64::from(f32::from_bits(u32::from(bits) << 16))
+}
+
+/// The value of 16 bits of IEEE 754's binary16.
+fn of_f16(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + fraction) * 2f64.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -size } else { size }
 }
 
 /// An element as a user reads it.
@@ -566,6 +619,32 @@ mod tests {
         assert!(!same(Dtype::U8, &[1], &[2], 0.9));
         let nan = f64::NAN.to_le_bytes();
         assert!(same(Dtype::F64, &nan, &nan, 0.0) && !same(Dtype::F64, &x, &nan, 0.5));
+    }
+
+    // Breaks if: half-precision elements are compared as bytes; a program whose sums are rounded could not be proven.
+    #[test]
+    fn halves_are_floats_too() {
+        for (dtype, bits, value) in [
+            (Dtype::F16, 0x3c00, 1.0),
+            (Dtype::F16, 0xc500, -5.0),
+            (Dtype::F16, 0x0001, 2f64.powi(-24)),
+            (Dtype::F16, 0x7bff, 65504.0),
+            (Dtype::F16, 0xfc00, f64::NEG_INFINITY),
+            (Dtype::BF16, 0x3f80, 1.0),
+            (Dtype::BF16, 0xc0a0, -5.0),
+        ] {
+            let bytes = u16::to_le_bytes(bits);
+            assert_eq!(floats(dtype, &bytes), Some(vec![value]), "{bits:#x}");
+            let next = (bits + 1).to_le_bytes();
+            // The next one after the greatest is infinite.
+            let near = bits & 0x7fff < 0x7bff;
+            assert!(!same(dtype, &bytes, &next, 1e-9), "{bits:#x}");
+            assert_eq!(same(dtype, &bytes, &next, 0.5), near, "{bits:#x}");
+        }
+        assert!(
+            floats(Dtype::F16, &0x7e00u16.to_le_bytes()).is_some_and(|found| found[0].is_nan())
+        );
+        assert_eq!(shown(Dtype::F16, &0x3e00u16.to_le_bytes()), "1.5");
     }
 
     #[test]

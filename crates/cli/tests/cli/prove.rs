@@ -9,6 +9,11 @@ const OPTIONS: &str =
     "global = '/nonexistent/own'\nevery_s = 600\npool = '4 MiB'\nchunk = '64 KiB'\n";
 
 fn prove(scratch: &Scratch, arguments: &[&str], what: &str) -> Answer {
+    prove_with(scratch, arguments, what, "")
+}
+
+/// The same with options of the program's own besides.
+fn prove_with(scratch: &Scratch, arguments: &[&str], what: &str, more: &str) -> Answer {
     let line = command_line();
     let dir = scratch.path().display().to_string();
     let mut all = vec!["prove", "--dir", &dir];
@@ -17,12 +22,8 @@ fn prove(scratch: &Scratch, arguments: &[&str], what: &str) -> Answer {
     all.extend(line.iter().map(String::as_str));
     let mut command = orcheck(&all);
     // Checkpoints that the program disables are what is to be proven all the same.
-    tell(
-        &mut command,
-        what,
-        "cavity",
-        &format!("{OPTIONS}enabled = false\n"),
-    );
+    let options = format!("{OPTIONS}enabled = false\n{more}");
+    tell(&mut command, what, "cavity", &options);
     Answer::of(command.output().unwrap())
 }
 
@@ -97,10 +98,77 @@ fn a_command_that_takes_too_few_checkpoints_is_told_what_to_do() {
     assert!(done.stderr.contains(words), "{}", done.stderr);
     let late = prove(
         &scratch,
-        &["--timeout", "1", "--every", "1000000000000"],
+        &["--timeout", "1s", "--every", "1000000000000"],
         "solves",
     );
     assert_eq!(late.code, 12, "{}{}", late.stdout, late.stderr);
     let left_alive = prove(&scratch, &["--tolerance", "2"], "solves");
     assert_eq!(left_alive.code, 2, "{}", left_alive.stderr);
+}
+
+// Breaks if: what the program wants for a whole machine is asked of the one node on which it is proven.
+#[test]
+fn a_program_with_replicas_is_proven_on_one_node() {
+    let scratch = Scratch::new();
+    let node = scratch.dir("node").display().to_string();
+    let replicas = format!(
+        "node_dir = '{node}'\npeers = 2\nreplicas = 3\nreplica_store = 'memory'\nagent = 'start'\n"
+    );
+    let done = prove_with(&scratch, &["--every", "5"], "solves", &replicas);
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(done.stdout.starts_with("proven: "), "{}", done.stdout);
+}
+
+// Breaks if: its checkpoints are written for everybody to read, or cannot be compared.
+#[test]
+fn an_encrypted_job_stays_encrypted_and_is_proven_with_its_key() {
+    let scratch = Scratch::new();
+    let key = scratch.path().join("key");
+    std::fs::write(&key, "ab".repeat(32)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, mode).unwrap();
+    let source = format!("file:{}", key.display());
+    let encrypted = format!("encrypt = 'aes-256-gcm'\nencrypt_key = '{source}'\n");
+    let given = [
+        "--every",
+        "5",
+        "--timeout",
+        "1min",
+        "--encrypt-key",
+        &source,
+    ];
+    let with_key = prove_with(
+        &scratch,
+        &[&given[..], &["--keep"]].concat(),
+        "solves",
+        &encrypted,
+    );
+    assert_eq!(with_key.code, 0, "{}{}", with_key.stdout, with_key.stderr);
+    assert!(
+        with_key.stdout.starts_with("proven: "),
+        "{}",
+        with_key.stdout
+    );
+    let kept = with_key.stdout.lines().last().unwrap();
+    let kept = kept.strip_prefix("kept: ").unwrap();
+    for run in ["undisturbed", "resumed"] {
+        let global = format!("{kept}/{run}/global");
+        let locked = crate::answer(&["verify", "--json", "--dir", &global]).json();
+        assert!(
+            locked["checkpoints"][0]["locked_bytes"].as_u64() > Some(0),
+            "{locked}"
+        );
+    }
+    // One of another job in the environment does no harm, and without one it is said what is missing.
+    let plain = prove(&scratch, &given, "solves");
+    assert_eq!(plain.code, 0, "{}{}", plain.stdout, plain.stderr);
+    let without = prove_with(&scratch, &["--every", "5"], "solves", &encrypted);
+    assert_eq!(without.code, 2, "{}{}", without.stdout, without.stderr);
+    assert!(
+        without
+            .stderr
+            .contains("Next: for an encrypted job give --encrypt-key"),
+        "{}",
+        without.stderr
+    );
 }
