@@ -8,7 +8,8 @@
 #   blocks     images of ext4, xfs and btrfs cut between two writes of a block device
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
 #   nodes      agents, strangers at their doors, nodes that are cut off or lost
-#   servers    a staging I/O server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills
+#   servers    a staging I/O server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills;
+#              its operations against a reference file system, with quotas
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
 #   survival   real jobs on 16 and 32 nodes, of which some are lost with their disks, against the formula
@@ -63,8 +64,11 @@ stage_nodes() {
     ORCHECK_TRIALS=$(some 400) tests orcheck-client faults agents:: partition:: strangers:: survival:: || bad=1
     return $bad
 }
-stage_servers() { # the last one: 50 checkpoints each
-    ORCHECK_TRIALS=$(some 200) tests orcheck-client faults servers::
+stage_servers() { # the random kills: 50 checkpoints each; the model: 80 operations each
+    local bad=0
+    ORCHECK_TRIALS=$(some 200) tests orcheck-client faults servers:: || bad=1
+    ORCHECK_TRIALS=$(some 20000) tests orcheck-server model --nocapture || bad=1
+    return $bad
 }
 stage_models() {
     local bad=0

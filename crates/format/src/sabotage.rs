@@ -282,7 +282,14 @@ switches! {
     MungeFresh = "munge-fresh", "that a MUNGE credential which is too old or was used before is refused", "orcheck-io munge used_before";
     MungeSealed = "munge-sealed", "that a MUNGE credential which others could open is refused", "orcheck-io munge for_the_listener_alone";
     MungeUser = "munge-user", "that a MUNGE credential opens the directory of its user", "orcheck-io munge who_is_known";
-    Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server served beyond_its_quota";
+    Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server quota truncated_to_a_larger";
+    QuotaLook = "quota-look", "that what a change of names left is looked at before anything is given back", "orcheck-server quota onto_itself";
+    QuotaTurn = "quota-turn", "that names which are counted are changed one at a time", "orcheck-server quota while_another_one_replaces";
+    QuotaLength = "quota-length", "that a length which is only set is charged", "orcheck-server quota truncated_to_a_larger";
+    QuotaOpen = "quota-open", "that a removed file is charged until it is closed", "orcheck-server quota another_connection";
+    QuotaEntries = "quota-entries", "that names are charged", "orcheck-server quota empty_files";
+    QuotaDeep = "quota-deep", "that what lies deep below is charged", "orcheck-server quota deep_below";
+    QuotaRecount = "quota-recount", "that what is charged is compared with the disk", "orcheck-server quota counted_again";
     PullStalled = "pull-stalled", "that a node which stops loses its turn", "orcheck-server pull delays_nobody";
     PullBound = "pull-bound", "that a server wants no more than it has memory for", "orcheck-server pull half_of_the_memory";
     OrdinaryShare = "ordinary-share", "that ordinary traffic keeps its share of a server's disk", "orcheck-server room keep_their_share";

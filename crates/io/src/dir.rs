@@ -52,6 +52,40 @@ pub struct Entry {
     pub is_dir: bool,
 }
 
+/// What a file or directory takes of its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Which one it is: device and inode.
+    pub id: (u64, u64),
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// How many names a file has; 1 for a directory. A file without a name is gone when the last one closes it.
+    pub names: u64,
+    /// Length in bytes; 0 for a directory.
+    pub len_bytes: u64,
+    /// Bytes of the blocks that it has on the disk now.
+    pub disk_bytes: u64,
+}
+
+impl Taken {
+    pub(crate) fn of(stat: &fs::Stat) -> Self {
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        #[allow(clippy::useless_conversion)] // 32 bits on Arm
+        let links = u64::from(stat.st_nlink);
+        Taken {
+            id: (stat.st_dev, stat.st_ino),
+            is_dir,
+            names: if is_dir { 1 } else { links },
+            len_bytes: if is_dir { 0 } else { size },
+            // In units of 512 bytes, whatever the block of the file system.
+            disk_bytes: u64::try_from(stat.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(512),
+        }
+    }
+}
+
 /// An open directory. Names are single components; paths in messages are full.
 pub trait Dir: Send + Sync {
     /// The path it was opened by, for messages and reports.
@@ -86,11 +120,32 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> Result<u64>;
     /// Whether the file system is mounted read-only or this user may not write in the directory.
     fn read_only(&self) -> Result<bool>;
+    /// What there is of this name takes of the disk; `None` where there is nothing.
+    ///
+    /// # Errors
+    /// Unsupported where the disk is not one of this machine.
+    fn taken(&self, name: &str) -> Result<Option<Taken>> {
+        Err(no_account(&self.path().join(name)))
+    }
+    /// The same of the directory itself.
+    ///
+    /// # Errors
+    /// As [`Dir::taken`].
+    fn taken_itself(&self) -> Result<Taken> {
+        Err(no_account(self.path()))
+    }
     /// Ok while the path that was configured leads to this directory, so that whoever opens the path finds what is
     /// written here. Unavailable once the directory was moved away, replaced or unmounted.
     fn check_path(&self) -> Result<()> {
         Ok(())
     }
+}
+
+fn no_account(path: &Path) -> Error {
+    Error::unsupported(format!(
+        "{}: what it takes of its disk is not known here",
+        path.display()
+    ))
 }
 
 /// Opens an existing directory, of this machine or of a staging I/O server (`orcheck://…`).
@@ -267,6 +322,22 @@ impl Dir for OsDir {
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(rustix_error(errno, format_args!("look for {full}"))),
         }
+    }
+
+    fn taken(&self, name: &str) -> Result<Option<Taken>> {
+        let full = self.begin("dir.look", "look at", name)?;
+        match retry(|| fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(stat) => Ok(Some(Taken::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(rustix_error(errno, format_args!("look at {full}"))),
+        }
+    }
+
+    fn taken_itself(&self) -> Result<Taken> {
+        let full = self.begin_here("dir.look", "look at")?;
+        let stat = fs::fstat(&self.handle);
+        stat.map(|stat| Taken::of(&stat))
+            .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {

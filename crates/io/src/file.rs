@@ -19,7 +19,7 @@
 //! Not here: names and directories (see [`crate::dir`]), checksums (the callers' business).
 
 use crate::clock::Deadline;
-use crate::dir::{Create, Dir, retry};
+use crate::dir::{Create, Dir, Taken, retry};
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::memory::{Buffer, zeroed};
 use crate::steps::{Effect, Outcome, Steps};
@@ -70,6 +70,16 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The present length.
     fn len_bytes(&self) -> Result<u64>;
+    /// What it takes of its disk.
+    ///
+    /// # Errors
+    /// Unsupported where the disk is not one of this machine.
+    fn taken(&self) -> Result<Taken> {
+        let name = self.name();
+        Err(Error::unsupported(format!(
+            "{name}: what it takes of its disk is not known here"
+        )))
+    }
     /// Whether writes bypass the page cache.
     fn is_direct(&self) -> bool;
     /// What offsets and lengths of writes must be multiples of when the file is direct; at least 4096.
@@ -529,6 +539,18 @@ impl File for OsFile {
             rustix_error(errno, format_args!("ask for the length of {}", self.path))
         })?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn taken(&self) -> Result<Taken> {
+        // Also of a file whose sync failed: its space is taken all the same.
+        let failed = match self.steps.refuse("file.look", &self.path) {
+            Some(errno) => Errno::from_raw_os_error(errno),
+            None => match fs::fstat(&self.handle) {
+                Ok(stat) => return Ok(Taken::of(&stat)),
+                Err(errno) => errno,
+            },
+        };
+        Err(rustix_error(failed, format_args!("look at {}", self.path)))
     }
 
     fn is_direct(&self) -> bool {

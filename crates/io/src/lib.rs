@@ -70,7 +70,7 @@ mod uring;
 pub use clock::{Clock, SystemClock};
 pub use conn::Conn;
 pub use device::Device;
-pub use dir::{Create, Dir, Entry, open_dir};
+pub use dir::{Create, Dir, Entry, Taken, open_dir};
 pub use environment::{env_var, read_text, write_file};
 pub use error::os_error;
 pub use file::{File, read_small, write_small};

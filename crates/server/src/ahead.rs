@@ -11,6 +11,7 @@
 //!
 //! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to go on (`session/reading.rs`).
 
+use crate::account::Held;
 use crate::intake::guard;
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
@@ -73,12 +74,12 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// Begins to read from a file what is planned.
-    pub(crate) fn start(file: &Arc<dyn File>, slots: &Arc<Slots>) -> Result<Self> {
+    pub(crate) fn start(file: &Arc<Held>, slots: &Arc<Slots>) -> Result<Self> {
         let (file, slots) = (Arc::clone(file), Arc::clone(slots));
         let (plans, to_read) = mpsc::channel();
         let (tell, read) = mpsc::channel();
         let thread = thread::spawn("orcheck-ahead", move || {
-            read_planned(&*file, &slots, &to_read, &tell);
+            read_planned(&**file, &slots, &to_read, &tell);
         })?;
         Ok(Self {
             plans: Some(plans),

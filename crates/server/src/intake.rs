@@ -14,11 +14,12 @@
 //! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
 //! (`session.rs`).
 
+use crate::account::Held;
 use crate::sharing::Sharing;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
-use orcheck_io::{File, thread};
+use orcheck_io::thread;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -106,7 +107,7 @@ pub(crate) fn small_piece(len: usize) -> Buffer {
 /// A file that is being written.
 pub(crate) struct Incoming {
     pub(crate) number: u64,
-    pub(crate) file: Box<dyn File>,
+    pub(crate) file: Held,
     state: Mutex<Pending>,
     written: Condvar,
 }
@@ -118,7 +119,7 @@ struct Pending {
 }
 
 impl Incoming {
-    pub(crate) fn new(number: u64, file: Box<dyn File>) -> Arc<Self> {
+    pub(crate) fn new(number: u64, file: Held) -> Arc<Self> {
         Arc::new(Self {
             number,
             file,
@@ -308,7 +309,9 @@ impl Shared {
             drop(queue);
             let write = || {
                 let bytes = &piece.memory[..piece.len];
-                piece.file.file.write_at(bytes, piece.at)
+                let written = piece.file.file.write_at(bytes, piece.at);
+                piece.file.file.look();
+                written
             };
             let (result, after) = match &self.sharing {
                 _ if piece.file.has_failed() => (Ok(()), None),

@@ -14,30 +14,31 @@
 //! Survives: callers of every kind (`session.rs`), disks of every kind (the caller gets the error), its own death (what
 //! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
 
+mod account;
 mod ahead;
 mod identity;
 mod intake;
 mod log;
 mod names;
 pub mod pull;
-mod quota;
+mod reconcile;
 pub mod room;
 mod session;
 mod sharing;
+mod tenants;
 
+use account::Account;
 use ahead::Slots;
 pub use identity::expect_identity;
 use intake::{Intake, Memory, guard};
 use log::Log;
 use names::Names;
-use orcheck_format::names::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
 use orcheck_io::net::{Address, Key, Listener, Users};
 use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
 use pull::{Begins, Grant, Limits, Pull};
-use quota::Quota;
 use session::{Port, Session, Whose};
 use sharing::Sharing;
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tenants::{Owned, check_tenants};
+pub use tenants::{Tenant, User};
 
 /// The file by whose lock a server has its directory alone.
 const LOCK_FILE: &str = "server.lock";
@@ -59,28 +62,6 @@ const DISK_THREADS: usize = 2;
 const LOOK: Duration = Duration::from_millis(200);
 /// The same while a turn may end although nothing comes.
 const LOOK_SOON: Duration = Duration::from_millis(20);
-
-/// One of those whom a server serves.
-#[derive(Debug, Clone)]
-pub struct Tenant {
-    /// The name of its directory.
-    pub name: String,
-    /// What it proves.
-    pub key: Key,
-    /// Most bytes that its directory may hold.
-    pub quota_bytes: Option<u64>,
-}
-
-/// One of those whom a server serves, known by MUNGE: no key is handed out.
-#[derive(Debug, Clone)]
-pub struct User {
-    /// The name of the user's directory.
-    pub name: String,
-    /// The user's number, as in the site's realm.
-    pub uid: u32,
-    /// Most bytes that the directory may hold.
-    pub quota_bytes: Option<u64>,
-}
 
 /// How a server is to be.
 #[derive(Debug, Clone)]
@@ -134,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     files: AtomicU64,
     stopping: Arc<AtomicBool>,
+    /// What belongs to each of those whom the server serves.
+    pub(crate) owned: Vec<Owned>,
     pub(crate) log: Log,
     refused_callers: AtomicU64,
     /// When bytes of a file were moved last, in ms of the clock.
@@ -221,7 +204,6 @@ pub struct Server {
     listener: Listener,
     keys: Vec<Key>,
     users: Option<Users>,
-    roots: Vec<(Arc<dyn Dir>, Arc<Quota>)>,
     shared: Arc<Shared>,
     steps: Steps,
     sessions: Vec<(usize, JoinHandle<()>)>,
@@ -238,10 +220,31 @@ pub struct Stopper {
 }
 
 /// What a server has counted since it began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
     /// Callers that did not prove a key of this server, or to be one of its users.
     pub refused_callers: u64,
+    /// Those who have a quota.
+    pub quotas: Vec<Taken>,
+}
+
+/// What one of those whom a server serves has taken of its quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Whose it is.
+    pub name: String,
+    /// What may be taken, in bytes.
+    pub quota_bytes: u64,
+    /// What is taken.
+    pub used_bytes: u64,
+}
+
+fn taken_by(owned: &Owned) -> Option<Taken> {
+    owned.account.most().map(|quota_bytes| Taken {
+        name: owned.name.clone(),
+        quota_bytes,
+        used_bytes: owned.account.used(),
+    })
 }
 
 /// How long a server counts as busy after bytes were moved.
@@ -274,7 +277,17 @@ impl Stopper {
     pub fn counts(&self) -> Counts {
         Counts {
             refused_callers: self.shared.refused_callers.load(Ordering::Relaxed),
+            quotas: self.shared.owned.iter().filter_map(taken_by).collect(),
         }
+    }
+
+    /// Compares what is charged to those who have a quota with what lies in their directories now, and corrects it.
+    ///
+    /// # Errors
+    /// What the directories say; what was charged before stands.
+    pub fn reconcile(&self) -> Result<()> {
+        let mut owned = self.shared.owned.iter();
+        owned.try_for_each(|one| reconcile::recount(&self.shared, one, &mut || true))
     }
 
     /// The server ends soon: what it has in memory is written first.
@@ -322,12 +335,24 @@ impl Server {
                 name
             };
             let root = dir.child(name, true)?;
-            let quota = Quota::of(&*root, quota_bytes)?;
-            Ok((root, Arc::new(quota)))
+            let account = Account::unlimited();
+            Ok((
+                Owned {
+                    name: name.to_owned(),
+                    root,
+                    account,
+                },
+                quota_bytes,
+            ))
         };
-        let roots = known.iter().map(root).collect::<Result<Vec<_>>>()?;
-        let dirs: Vec<Arc<dyn Dir>> = roots.iter().map(|(root, _)| Arc::clone(root)).collect();
+        let owned = known.iter().map(root).collect::<Result<Vec<_>>>()?;
+        let dirs: Vec<Arc<dyn Dir>> = owned.iter().map(|(one, _)| Arc::clone(&one.root)).collect();
         let identity = identity::settle(&*dir, &dirs)?;
+        for (one, quota_bytes) in owned.iter().filter(|(_, quota)| quota.is_some()) {
+            one.account.count(&one.root, &mut || true)?;
+            one.account.limit(*quota_bytes);
+        }
+        let owned: Vec<Owned> = owned.into_iter().map(|(one, _)| one).collect();
         let numbered = users.iter().map(|user| user.uid);
         let numbered = numbered.zip(config.tenants.len()..).collect();
         let users = match users {
@@ -353,6 +378,7 @@ impl Server {
         };
         let shared = Arc::new(Shared {
             order: config.order,
+            owned,
             log: Log::new(Arc::clone(&clock)),
             refused_callers: AtomicU64::new(0),
             instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
@@ -394,7 +420,6 @@ impl Server {
                 .map(|tenant| tenant.key.clone())
                 .collect(),
             users,
-            roots,
             shared,
             steps,
             sessions: Vec::new(),
@@ -431,6 +456,7 @@ impl Server {
 
     /// Serves until it is stopped.
     pub fn run(mut self) {
+        let reconciling = reconcile::start(&self.shared);
         while !self.shared.is_stopping() {
             let due = self.shared.look(Pull::due);
             let look = due.map_or(LOOK, |_| LOOK_SOON);
@@ -456,6 +482,10 @@ impl Server {
             // A session that panicked has ended its connection, and nothing else.
             let _ = session.join();
         }
+        if let Some(thread) = reconciling {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
         // Before the lock goes, and another server may come.
         self.shared.intake().stop();
     }
@@ -468,7 +498,7 @@ impl Server {
             .iter()
             .filter(|(one, _)| *one == which)
             .count();
-        let share = if self.roots.len() > 1 {
+        let share = if self.shared.owned.len() > 1 {
             SESSIONS_MAX / 4 * 3
         } else {
             SESSIONS_MAX
@@ -478,10 +508,10 @@ impl Server {
         }
         self.next += 1;
         let id = self.next;
-        let (root, quota) = self.roots[which].clone();
+        let Owned { root, account, .. } = self.shared.owned[which].clone();
         let whose = Whose {
             root,
-            quota,
+            account,
             tenant: which as u64,
         };
         // Where there is no descriptor or thread for it, the caller sees its connection end.
@@ -521,49 +551,6 @@ fn sharing_of(config: &Config, shared: &Shared) -> Result<Sharing> {
         ending,
     )
     .map_err(|error| error.next("serve without a share for ordinary traffic"))
-}
-
-fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {
-    let names = tenants.iter().map(|tenant| tenant.name.as_str());
-    let names: Vec<&str> = names
-        .chain(users.iter().map(|user| user.name.as_str()))
-        .collect();
-    if names.is_empty() {
-        return Err(
-            Error::invalid("a server without a key serves nobody").next("give --key SOURCE")
-        );
-    }
-    for name in &names {
-        let plain = name
-            .chars()
-            .all(|one| one.is_ascii_alphanumeric() || "-_.".contains(one));
-        let usable = plain
-            && (1..=MAX_FILE_NAME_BYTES).contains(&name.len())
-            && !name.starts_with('.')
-            && *name != LOCK_FILE;
-        if !usable {
-            return Err(Error::invalid(format!("'{name}' is no name of a tenant"))
-                .next("use letters, digits, '-', '_' and '.'"));
-        }
-    }
-    let key = |at: usize| tenants.get(at).map(|tenant| &tenant.key.bytes);
-    let uid = |at: usize| {
-        users
-            .get(at.wrapping_sub(tenants.len()))
-            .map(|user| user.uid)
-    };
-    for (at, name) in names.iter().enumerate() {
-        for (before, other) in names[..at].iter().enumerate() {
-            let one_key = key(at).is_some() && key(at) == key(before);
-            let one_user = uid(at).is_some() && uid(at) == uid(before);
-            if name == other || one_key || one_user {
-                return Err(Error::invalid(format!(
-                    "tenants '{other}' and '{name}' have one name, one key or one user: they could not be told apart"
-                )));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Two servers before one directory would each believe that they know what is in it.

@@ -14,9 +14,9 @@
 
 mod reading;
 
+use crate::account::Account;
 use crate::intake::{Incoming, Piece, small_piece};
 use crate::pull::{Begins, Pull};
-use crate::quota::Quota;
 use crate::{Order, Shared};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
@@ -70,15 +70,13 @@ enum Opened {
         /// Bytes that may come without being wanted.
         first_bytes: u64,
         came_bytes: u64,
-        /// Its length as the quota counts it.
-        counted_bytes: u64,
     },
 }
 
 /// What belongs to a caller.
 pub(crate) struct Whose {
     pub(crate) root: Arc<dyn Dir>,
-    pub(crate) quota: Arc<Quota>,
+    pub(crate) account: Arc<Account>,
     /// Which of those it is that have a key.
     pub(crate) tenant: u64,
 }
@@ -180,7 +178,6 @@ impl Session {
             incoming,
             first_bytes,
             came_bytes,
-            counted_bytes,
         } = &mut self.opened
         else {
             let error = Error::invalid("bytes came, and no file is being written");
@@ -227,12 +224,12 @@ impl Session {
         let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
-            let counted = grow(&self.whose.quota, counted_bytes, end);
+            let charged = incoming.file.reserve(end);
             // The connection is as it was: whoever asks for the file is told.
-            counted
+            charged
                 .map_err(|error| incoming.fail(error))
                 .ok()
-                .map(|()| at)
+                .map(|_| at)
         });
         match kept {
             Ok(Some(at)) => self.shared.intake().write(Piece {
@@ -264,25 +261,17 @@ impl Session {
         let own = self.own.take().filter(|own| own.len() >= len);
         let mut memory = own.unwrap_or_else(|| small_piece(len));
         let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
-        if let (
-            Ok(at),
-            Opened::Written {
-                came_bytes,
-                counted_bytes,
-                ..
-            },
-        ) = (&received, &mut self.opened)
-        {
+        if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
             *came_bytes += len as u64;
-            let end = at.saturating_add(len as u64);
-            let written = grow(&self.whose.quota, counted_bytes, end);
+            let charged = incoming.file.reserve(at.saturating_add(len as u64));
             // The connection is as it was: whoever asks for the file is told.
-            let _ = written
-                .and_then(|()| match incoming.has_failed() {
+            let _ = charged
+                .and_then(|_| match incoming.has_failed() {
                     true => Ok(()),
                     false => incoming.file.write_at(&memory[..len], *at),
                 })
                 .inspect_err(|error| incoming.fail(error.clone()));
+            incoming.file.look();
         }
         self.own = Some(memory);
         received?;
@@ -404,7 +393,8 @@ impl Session {
             Ask::Open(dir, name) => {
                 self.close_quietly();
                 let dir = self.dir(&dir)?;
-                let file = self.patiently(|| dir.open(&name))?;
+                let account = Arc::clone(&self.whose.account);
+                let file = self.patiently(|| account.open(&*dir, &name))?;
                 let len = file.len_bytes()?;
                 self.opened = Opened::Read(Reading::new(file.into(), len));
                 Ok(vec![len])
@@ -421,7 +411,8 @@ impl Session {
                     Create::Buffered
                 };
                 let instance = self.shared.instance();
-                let file = self.patiently(|| dir.create(&name, how));
+                let account = Arc::clone(&self.whose.account);
+                let file = self.patiently(|| account.create(&*dir, &name, how));
                 self.shared.names.changed(&place);
                 let file = file?;
                 let is_direct = u64::from(file.is_direct());
@@ -431,7 +422,6 @@ impl Session {
                     incoming: Incoming::new(self.shared.next_file(), file),
                     first_bytes: FIRST_BYTES,
                     came_bytes: 0,
-                    counted_bytes: 0,
                 };
                 Ok(told)
             }
@@ -460,22 +450,14 @@ impl Session {
     }
 
     fn change_in(&mut self, dir: &dyn Dir, ask: Ask) -> Result<()> {
-        match ask {
-            Ask::Rename(_, from, to) => {
-                let replaced = self.counted(dir, &to);
-                self.patiently(|| dir.rename(&from, &to))?;
-                self.whose.quota.give(replaced);
-            }
-            Ask::RenameNew(_, from, to) => self.patiently(|| dir.rename_new(&from, &to))?,
-            Ask::Remove(_, name) => {
-                let removed = self.counted(dir, &name);
-                self.patiently(|| dir.remove(&name))?;
-                self.whose.quota.give(removed);
-            }
-            Ask::RemoveChild(_, name) => self.patiently(|| dir.remove_child(&name))?,
-            other => return Err(Error::internal(format!("{other:?} changes no name"))),
-        }
-        Ok(())
+        let account = Arc::clone(&self.whose.account);
+        self.patiently(|| match &ask {
+            Ask::Rename(_, from, to) => account.rename(dir, from, to),
+            Ask::RenameNew(_, from, to) => account.rename_new(dir, from, to),
+            Ask::Remove(_, name) => account.remove(dir, name),
+            Ask::RemoveChild(_, name) => account.remove_child(dir, name),
+            other => Err(Error::internal(format!("{other:?} changes no name"))),
+        })
     }
 
     fn about_dir(&mut self, ask: Ask) -> Result<Vec<u64>> {
@@ -499,16 +481,10 @@ impl Session {
                 Ok(vec![self.shared.instance()])
             }
             Ask::Child(dir, create) => {
-                let root = Arc::clone(&self.whose.root);
+                let (root, account) = (&self.whose.root, &self.whose.account);
+                let (root, account) = (Arc::clone(root), Arc::clone(account));
                 let above = dir.parent().filter(|_| create);
-                let made = self.patiently(|| {
-                    let mut at = root;
-                    let names: Vec<&str> = dir.names().collect();
-                    for (index, name) in names.iter().enumerate() {
-                        at = at.child(name, create && index + 1 == names.len())?;
-                    }
-                    Ok(vec![])
-                });
+                let made = self.patiently(|| account.child(&root, &dir, create).map(|_| vec![]));
                 if let Some(above) = above {
                     self.shared.names.changed(&(self.whose.tenant, above));
                 }
@@ -516,7 +492,7 @@ impl Session {
             }
             Ask::Facts(dir) => {
                 let dir = self.dir(&dir)?;
-                let free = dir.free_bytes()?.min(self.whose.quota.left());
+                let free = dir.free_bytes()?.min(self.whose.account.left());
                 Ok(vec![free, u64::from(dir.read_only()?)])
             }
             other => Err(Error::internal(format!("{other:?} is about no directory"))),
@@ -545,21 +521,11 @@ impl Session {
                 incoming,
                 first_bytes,
                 came_bytes,
-                mut counted_bytes,
             } => {
-                let told = match ask {
-                    Ask::Allocate(len) => grow(&self.whose.quota, &mut counted_bytes, len),
-                    _ => Ok(()),
-                };
-                let told = told.and_then(|()| self.about_written(&incoming, &ask, came_bytes));
-                if let (Ok(_), Ask::Truncate(len)) = (&told, &ask) {
-                    let less = counted_bytes.saturating_sub(*len);
-                    self.whose.quota.give(less);
-                    counted_bytes -= less;
-                }
+                let told = self.about_charged(&incoming, &ask, came_bytes);
                 if ask == Ask::Close {
                     self.own = None;
-                    self.count_anew(&incoming, counted_bytes);
+                    incoming.file.reserved(0);
                     // The thread that wrote it last may have it for a moment longer; its lock opens now.
                     drop(incoming.file.give_lock());
                     return told;
@@ -568,11 +534,35 @@ impl Session {
                     incoming,
                     first_bytes,
                     came_bytes,
-                    counted_bytes,
                 };
                 told
             }
         }
+    }
+
+    /// Does what is asked about a file that is written; its space is charged before it is taken.
+    fn about_charged(
+        &mut self,
+        incoming: &Arc<Incoming>,
+        ask: &Ask,
+        came_bytes: u64,
+    ) -> Result<Vec<u64>> {
+        let (Ask::Allocate(len) | Ask::Truncate(len)) = *ask else {
+            return self.about_written(incoming, ask, came_bytes);
+        };
+        // Breaks if: a length that is only set costs nothing.
+        let before = if matches!(ask, Ask::Truncate(_)) && off(Switch::QuotaLength) {
+            0
+        } else {
+            incoming.file.reserve(len)?
+        };
+        let told = self.about_written(incoming, ask, came_bytes);
+        match (&told, ask) {
+            (Ok(_), Ask::Truncate(_)) => incoming.file.reserved(len),
+            (Ok(_), _) => incoming.file.look(),
+            (Err(_), _) => incoming.file.reserved(before),
+        }
+        told
     }
 
     fn about_written(
@@ -604,47 +594,17 @@ impl Session {
         }
     }
 
-    /// Gives back what a file was counted with beyond the length that it has in the end.
-    fn count_anew(&self, incoming: &Incoming, counted_bytes: u64) {
-        if self.whose.quota.counts() {
-            let len = incoming.file.len_bytes().unwrap_or(counted_bytes);
-            self.whose.quota.give(counted_bytes.saturating_sub(len));
-        }
-    }
-
-    /// The length of a file that is about to go, where lengths are counted.
-    fn counted(&self, dir: &dyn Dir, name: &str) -> u64 {
-        if !self.whose.quota.counts() {
-            return 0;
-        }
-        let len = dir.open(name).and_then(|file| file.len_bytes());
-        len.unwrap_or(0)
-    }
-
     fn close_quietly(&mut self) {
         self.own = None;
         let opened = std::mem::replace(&mut self.opened, Opened::None);
         if let Opened::Read(mut reading) = opened {
             self.let_go(&mut reading);
-        } else if let Opened::Written {
-            incoming,
-            counted_bytes,
-            ..
-        } = opened
-        {
+        } else if let Opened::Written { incoming, .. } = opened {
             self.shared.pull(|pull, now| pull.pauses(now, self.id));
             // Nobody asked whether it went well.
             let _ = incoming.settle();
-            self.count_anew(&incoming, counted_bytes);
         }
     }
-}
-
-/// Counts that a file becomes so long.
-fn grow(quota: &Quota, counted_bytes: &mut u64, end: u64) -> Result<()> {
-    quota.take(end.saturating_sub(*counted_bytes))?;
-    *counted_bytes = end.max(*counted_bytes);
-    Ok(())
 }
 
 /// What turns are given to: the files of one job of one tenant.

@@ -97,13 +97,19 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     stop::wait_for(thread, &*clock, limit, stop_all, &late).map_err(|error| {
         error.next("nothing that was acknowledged is lost; look at the disk and the kernel's log")
     })?;
+    let ended = stopper.counts();
     let counts = scrubbed.map(|scrubbed| scrubbed.counts());
     Ok(Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         text: String::new(),
         document: json!({
             "address": at,
-            "refused_callers": stopper.counts().refused_callers,
+            "refused_callers": ended.refused_callers,
+            "quotas": ended.quotas.iter().map(|one| json!({
+                "name": one.name,
+                "quota_bytes": one.quota_bytes,
+                "used_bytes": one.used_bytes,
+            })).collect::<Vec<_>>(),
             "scrub": counts.map(|counts| json!({
                 "passes": counts.passes,
                 "containers": counts.containers,

@@ -6,10 +6,10 @@
 //! Not here: the reading itself (`ahead.rs`).
 
 use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
+use crate::account::Held;
 use crate::ahead::{Ahead, PIECES};
 use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Error, Reply, Result};
-use orcheck_io::File;
 use orcheck_io::memory::Buffer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const KEPT: Duration = Duration::from_secs(3);
 
 /// A file that is read.
 pub(super) struct Reading {
-    pub(super) file: Arc<dyn File>,
+    pub(super) file: Arc<Held>,
     len_bytes: u64,
     /// Where the last read ended, and its length.
     end: u64,
@@ -32,7 +32,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(file: Arc<dyn File>, len_bytes: u64) -> Self {
+    pub(super) fn new(file: Arc<Held>, len_bytes: u64) -> Self {
         Self {
             file,
             len_bytes,
