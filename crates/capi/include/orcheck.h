@@ -45,6 +45,9 @@
  *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
  * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
  *   the program's next cancellation point after the call.
+ * - A call needs 96 KiB of stack; callbacks come on top. On a thread that has less left it is
+ *   ::ORC_INVALID and nothing happens. Stacks that the program switches to by itself (fibers, signal
+ *   stacks) are not known to the library and not checked.
  * - A session may be without checkpoints (option enabled): arguments are checked as ever, orc_find() returns
  *   ::ORC_NOT_FOUND, nothing is ever due, and orc_checkpoint(), orc_wait() and orc_close() succeed and store
  *   nothing. docs/options.md has each call; the field disabled of ::orc_stats tells the program.

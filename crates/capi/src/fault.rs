@@ -9,14 +9,16 @@
 //! 2. The text is the thread's own and stays valid until the thread's next `orc_` call.
 //! 3. After `ORC_OK` the text is the newest warning or empty, never an older error.
 //! 4. `pthread_cancel` takes effect after a call, never inside it.
+//! 5. A call that may not fit into the rest of the thread's stack is refused before it begins, where that rest is known.
 //!
 //! Faults survived: panics below us, use from destructors of other thread-local values.
 //!
 //! Not here: which errors there are; `orcheck_format::ErrorKind` says that.
 
 use crate::types::orc_status;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_io::thread::Uncancelled;
+use orcheck_io::thread::{Uncancelled, stack_left};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +30,14 @@ thread_local! {
     static IN_BOUNDARY: Cell<bool> = const { Cell::new(false) };
     static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
+
+/// Stack that a call needs, in bytes: nearly twice what the deepest one was seen to use (tests/stack.rs). Callbacks of the
+/// program come on top.
+const STACK_BYTES: usize = if cfg!(debug_assertions) {
+    192 << 10
+} else {
+    96 << 10
+};
 
 /// Threads of the library carry this prefix in their names.
 const THREAD_PREFIX: &str = "orc";
@@ -44,6 +54,30 @@ pub(crate) fn boundary_to(
     body: impl FnOnce() -> Result<(orc_status, String)>,
 ) -> orc_status {
     let _uncancelled = Uncancelled::now();
+    let small = stack_left().filter(|left| *left < STACK_BYTES);
+    // Breaks if: it is not asked; the call ends the program with SIGSEGV.
+    if let Some(left) = small
+        && !off(Switch::SmallStack)
+    {
+        return refuse_stack(call, left);
+    }
+    behind(call, body)
+}
+
+/// The message of a call on a thread with a small stack, in a few KiB.
+#[cold]
+#[inline(never)]
+fn refuse_stack(call: &'static str, left: usize) -> orc_status {
+    set_message(format!(
+        "{call}: {left} bytes of this thread's stack are left, a call needs {STACK_BYTES}. Next: call it on a thread with a \
+         larger stack (pthread_attr_setstacksize, OMP_STACKSIZE, ulimit -s)"
+    ));
+    orc_status::ORC_INVALID
+}
+
+/// What follows once it is known that there is stack for it. A function of its own, whose frame holds what the body needs.
+#[inline(never)]
+fn behind(call: &'static str, body: impl FnOnce() -> Result<(orc_status, String)>) -> orc_status {
     quiet_panics();
     let refused = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
     let outcome = if refused {

@@ -156,7 +156,7 @@ export -f stored_nothing
 check "disabled, nothing is stored" stored_nothing
 
 # --- Lists, and the life of a process: forked, cancelled, ended at the wrong moment ---------------
-for program in list forked life unload; do
+for program in list forked life unload stack; do
   check "compile $program" "$CC" -std=gnu11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" \
     $([ $program = unload ] || echo -lorcheck) -pthread -ldl
   fresh

@@ -299,6 +299,7 @@ switches! {
     // Nothing is left behind.
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
+    SmallStack = "small-stack", "that a call which does not fit on the stack of its thread is refused", "orcheck-capi stack too_small";
     OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
     ForkedChild = "forked-child", "that a forked child does not use the sessions of its parent", "orcheck-io lib a_child_is_not_the_owner";
     // All ranks alike.

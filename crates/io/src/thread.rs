@@ -9,8 +9,10 @@
 #![allow(unsafe_code)]
 
 use orcheck_format::error::{Error, Result};
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 
 unsafe extern "C" {
@@ -49,6 +51,57 @@ impl Drop for Uncancelled {
         // SAFETY: as above; the state is one that this function gave.
         unsafe { pthread_setcancelstate(self.before, &raw mut old) };
     }
+}
+
+/// The addresses of the calling thread's stack, without its guard; `None` where the system does not know. On the first
+/// thread of a process it grows down to there as far as `ulimit -s` said at the first call.
+#[must_use]
+pub fn stack_of_thread() -> Option<Range<usize>> {
+    thread_local! {
+        // Asked once: for the first thread of a process it means reading /proc/self/maps.
+        static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    }
+    let known = STACK.try_with(Cell::get).ok()?;
+    let (low, high) = known.unwrap_or_else(|| {
+        let asked = ask_for_stack().unwrap_or((0, 0));
+        let _ = STACK.try_with(|stack| stack.set(Some(asked)));
+        asked
+    });
+    (low < high).then_some(low..high)
+}
+
+/// Bytes of its stack that the calling thread has left; `None` where that is not known, such as on a stack that the
+/// program switched to by itself (fibers, signal stacks).
+#[must_use]
+#[inline(never)]
+pub fn stack_left() -> Option<usize> {
+    let here = 0u8;
+    let here = (&raw const here).addr();
+    let stack = stack_of_thread()?;
+    stack.contains(&here).then(|| here - stack.start)
+}
+
+fn ask_for_stack() -> Option<(usize, usize)> {
+    let mut low: *mut libc::c_void = std::ptr::null_mut();
+    let (mut len_bytes, mut guard_bytes) = (0, 0);
+    // SAFETY: the attributes are filled by the first call before the others read them, and destroyed once.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
+            return None;
+        }
+        let known =
+            libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut len_bytes)
+                == 0
+                && libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard_bytes)
+                    == 0;
+        libc::pthread_attr_destroy(&raw mut attributes);
+        if !known {
+            return None;
+        }
+    }
+    // Before glibc 2.27 the guard counts as stack.
+    Some((low.addr() + guard_bytes, low.addr() + len_bytes))
 }
 
 /// Lets the calling thread take no processor away from another thread just because it was woken: it waits for
