@@ -1,20 +1,28 @@
-!> Orcheck for Fortran 2018. Compiled by the user's own compiler, together with orcheck_fortran.c.
+!> Orcheck for Fortran 2018. Compiled by the user's own compiler, together with orcheck_fortran.c, in one line:
+!!
+!!   mpif90 $(pkg-config --variable=fortran orcheck) heat.f90 $(pkg-config --cflags --libs orcheck) -o heat
 !!
 !!   use orcheck
 !!   type(orc_session_t) :: s
-!!   real(real64), allocatable, target :: u(:,:)        ! target: see below
-!!   call orc_mpi_open(s, MPI_COMM_WORLD, 'heat', 'global = ["/scratch/me/ckpt"]', ierr)
-!!   if (ierr /= ORC_OK) call die(orc_message())
-!!   call orc_protect(s, 'u', u, ierr)
-!!   call orc_find(s, step, ierr)                       ! integer(int64) :: step
-!!   if (ierr == ORC_OK) call orc_restart(s, step, ierr)
+!!   real(real64), allocatable, target :: u(:, :)       ! target: see below
+!!   integer :: step                                    ! or integer(int64)
+!!   logical :: due
+!!   call orc_mpi_open(s, MPI_COMM_WORLD, 'heat', 'every_s = 600')
+!!   call orc_protect(s, 'u', u)
+!!   call orc_find(s, step)                             ! 0: nothing to restart from
+!!   if (step > 0) call orc_restart(s, step)            ! step: the one that u now holds
 !!   do while (step < last .and. .not. orc_should_stop(s))
 !!     step = step + 1
 !!     call advance(u)
-!!     call orc_due(s, step, due, ierr)                 ! logical :: due
-!!     if (due) call orc_checkpoint(s, step, ierr)
+!!     call orc_due(s, step, due)
+!!     if (due) call orc_checkpoint(s, step)            ! returns when u is copied
 !!   end do
-!!   call orc_close(s, 300.0_real64, ierr)
+!!   call orc_close(s, 300d0)                           ! waits until all is safe, at most 300 s
+!!
+!! Errors. Every call takes an optional argument ierr, which gets its status. Without it an error prints
+!! orc_message() and ends the program, with MPI_Abort where MPI runs and error stop elsewhere, as allocate
+!! without stat= does. That is code of your program: the library never prints or exits. ORC_NOT_FOUND from orc_find, orc_find_step and orc_safe_step is an
+!! answer and no error: the step is 0 (a program that takes a checkpoint of step 0 asks for ierr).
 !!
 !! An array whose size changes is allocated to the size that is stored. ORC_AGAIN: the newest step was
 !! damaged, and the older one that is used now has another size:
@@ -22,20 +30,25 @@
 !!   call orc_find(s, step, ierr)
 !!   resumes = ierr == ORC_OK
 !!   do
-!!     if (resumes) then
-!!       call orc_stored(s, 'p', ierr, local=n)            ! integer(int64), allocatable :: n(:)
-!!     end if
+!!     if (resumes) call orc_stored(s, 'p', local=n)      ! integer(int64), allocatable :: n(:)
 !!     if (allocated(p)) deallocate (p)
 !!     allocate (p(n(1)))
-!!     call orc_protect(s, 'p', p, ierr)
+!!     call orc_protect(s, 'p', p)
 !!     if (resumes) call orc_restart(s, step, ierr)
 !!     if (ierr /= ORC_AGAIN) exit
 !!   end do
+!!   if (ierr /= ORC_OK .and. ierr /= ORC_NOT_FOUND) error stop orc_message()
 !!
-!! What each call does, which are collective, and their errors: see orcheck.h; ierr is its status.
-!! Steps, shapes and lengths are integer(int64), times real(real64) in seconds, ierr and flags
-!! default integers. Shapes are in Fortran's order; offsets count from zero. Names lose trailing
-!! blanks. The communicator is a default integer: pass comm%MPI_VAL when using mpi_f08.
+!! What each call does, which are collective, and their errors: see orcheck.h. Steps are integer(int32) or
+!! integer(int64), both in one call of the same kind; shapes and lengths are integer(int64), times real(real64) in
+!! seconds, ierr and flags default integers. Names lose trailing blanks. The communicator is a default integer: pass
+!! comm%MPI_VAL when using mpi_f08.
+!!
+!! Shapes. orc_protect stores an integer, real or complex array of up to eight dimensions with its shape. Here shapes
+!! are in Fortran's order, first index first, and offsets count from zero; C and `orcheck show` have the same array
+!! with its dimensions in reverse order. Arrays of nine to fifteen dimensions, logicals, characters and
+!! derived types are stored as flat memory. Version 0.1.0 stored all arrays so; they fit what they were, and orc_stored
+!! tells one dimension of them.
 !!
 !! Give what you protect the target (or asynchronous) attribute and keep it alive: the library reads
 !! and writes it in later calls that do not mention it. Protect an allocatable again after it has
@@ -45,7 +58,7 @@
 !! call. Protect p itself; -Warray-temporaries finds such calls.
 module orcheck
   use, intrinsic :: iso_c_binding
-  use, intrinsic :: iso_fortran_env, only: int64, real64
+  use, intrinsic :: iso_fortran_env, only: int32, int64, real64, error_unit, output_unit
   implicit none
   private
 
@@ -110,9 +123,33 @@ module orcheck
   public :: orc_find, orc_stored, orc_restart, orc_route, orc_stats_read
   public :: orc_find_step, orc_reject, orc_restart_region
 
-  !> global and offset as default integers or as integer(int64).
+  !> global and offset, and steps, as integer(int32), which default integers are, or as integer(int64).
   interface orc_protect_array
-    module procedure protect_array_int, protect_array_int64
+    module procedure protect_array_int32, protect_array_int64
+  end interface
+  interface orc_due
+    module procedure due_int32, due_int64
+  end interface
+  interface orc_checkpoint
+    module procedure checkpoint_int32, checkpoint_int64
+  end interface
+  interface orc_wait
+    module procedure wait_int32, wait_int64
+  end interface
+  interface orc_find
+    module procedure find_int32, find_int64
+  end interface
+  interface orc_restart
+    module procedure restart_int32, restart_int64
+  end interface
+  interface orc_find_step
+    module procedure find_step_int32, find_step_int32_int64, find_step_int64
+  end interface
+  interface orc_reject
+    module procedure reject_int32, reject_int64
+  end interface
+  interface orc_safe_step
+    module procedure safe_step_int32, safe_step_int64
   end interface
 
   interface
@@ -143,6 +180,14 @@ module orcheck
       import
       type(c_ptr) :: c_message
     end function
+    function c_refuse(status, text) bind(c, name='orc_refuse')
+      import
+      integer(c_int), value :: status
+      character(kind=c_char), intent(in) :: text(*)
+      integer(c_int) :: c_refuse
+    end function
+    subroutine c_abort() bind(c, name='orc_fortran_abort')
+    end subroutine
     function c_strlen(text) bind(c, name='strlen')
       import
       type(c_ptr), value :: text
@@ -305,8 +350,8 @@ contains
   subroutine orc_open(s, job, options, ierr)
     type(orc_session_t), intent(out) :: s
     character(len=*), intent(in) :: job, options
-    integer, intent(out) :: ierr
-    ierr = c_open(s%handle, text(job), text(options))
+    integer, intent(out), optional :: ierr
+    call conclude(c_open(s%handle, text(job), text(options)), ierr)
   end subroutine
 
   !> Opens a session for the ranks of a communicator. Collective.
@@ -314,17 +359,19 @@ contains
     type(orc_session_t), intent(out) :: s
     integer, intent(in) :: comm
     character(len=*), intent(in) :: job, options
-    integer, intent(out) :: ierr
-    ierr = c_mpi_open(s%handle, int(comm, c_int), text(job), text(options))
+    integer, intent(out), optional :: ierr
+    call conclude(c_mpi_open(s%handle, int(comm, c_int), text(job), text(options)), ierr)
   end subroutine
 
   !> Waits until all is safe, and closes. Collective; before MPI_Finalize.
   subroutine orc_close(s, timeout_s, ierr)
     type(orc_session_t), intent(inout) :: s
     real(real64), intent(in) :: timeout_s
-    integer, intent(out) :: ierr
-    ierr = c_close(s%handle, timeout_s)
+    integer, intent(out), optional :: ierr
+    integer(c_int) :: status
+    status = c_close(s%handle, timeout_s)
     s%handle = c_null_ptr
+    call conclude(status, ierr)
   end subroutine
 
   !> Gives the session up at once.
@@ -345,9 +392,9 @@ contains
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
     type(*), dimension(..), target, intent(inout) :: u
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     integer, intent(in), optional :: flags
-    ierr = c_protect(s%handle, text(name), u, or_zero(flags))
+    call conclude(c_protect(s%handle, text(name), u, or_zero(flags)), ierr)
   end subroutine
 
   subroutine protect_array_int64(s, name, u, global, offset, ierr, flags)
@@ -355,18 +402,18 @@ contains
     character(len=*), intent(in) :: name
     type(*), dimension(..), target, intent(inout) :: u
     integer(int64), intent(in) :: global(:), offset(:)
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     integer, intent(in), optional :: flags
-    ierr = c_protect_array(s%handle, text(name), u, global, size(global, kind=c_int), offset, &
-      size(offset, kind=c_int), or_zero(flags))
+    call conclude(c_protect_array(s%handle, text(name), u, global, size(global, kind=c_int), offset, &
+      size(offset, kind=c_int), or_zero(flags)), ierr)
   end subroutine
 
-  subroutine protect_array_int(s, name, u, global, offset, ierr, flags)
+  subroutine protect_array_int32(s, name, u, global, offset, ierr, flags)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
     type(*), dimension(..), target, intent(inout) :: u
-    integer, intent(in) :: global(:), offset(:)
-    integer, intent(out) :: ierr
+    integer(int32), intent(in) :: global(:), offset(:)
+    integer, intent(out), optional :: ierr
     integer, intent(in), optional :: flags
     call protect_array_int64(s, name, u, int(global, int64), int(offset, int64), ierr, flags)
   end subroutine
@@ -375,8 +422,8 @@ contains
   subroutine orc_unprotect(s, name, ierr)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
-    integer, intent(out) :: ierr
-    ierr = c_unprotect(s%handle, text(name))
+    integer, intent(out), optional :: ierr
+    call conclude(c_unprotect(s%handle, text(name)), ierr)
   end subroutine
 
   !> Pool memory; make it an array with c_f_pointer.
@@ -384,27 +431,36 @@ contains
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: len_bytes
     type(c_ptr), intent(out) :: address
-    integer, intent(out) :: ierr
-    ierr = c_alloc(s%handle, int(len_bytes, c_size_t), address)
+    integer, intent(out), optional :: ierr
+    call conclude(c_alloc(s%handle, int(len_bytes, c_size_t), address), ierr)
   end subroutine
 
   subroutine orc_free(s, address, ierr)
     type(orc_session_t), intent(in) :: s
     type(c_ptr), intent(in) :: address
-    integer, intent(out) :: ierr
-    ierr = c_free(s%handle, address)
+    integer, intent(out), optional :: ierr
+    call conclude(c_free(s%handle, address), ierr)
   end subroutine
 
   !> Whether a checkpoint should be taken after this step. Collective.
-  subroutine orc_due(s, step, due, ierr)
+  subroutine due_int64(s, step, due, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: step
     logical, intent(out) :: due
-    integer, intent(out) :: ierr
-    integer(c_int) :: answer
+    integer, intent(out), optional :: ierr
+    integer(c_int) :: answer, status
     answer = 0
-    ierr = c_due(s%handle, step, answer)
+    status = c_due(s%handle, step, answer)
     due = answer /= 0
+    call conclude(status, ierr)
+  end subroutine
+
+  subroutine due_int32(s, step, due, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(in) :: step
+    logical, intent(out) :: due
+    integer, intent(out), optional :: ierr
+    call due_int64(s, int(step, int64), due, ierr)
   end subroutine
 
   !> Asks for a checkpoint, and with stop_after for the end of the program after it.
@@ -424,8 +480,8 @@ contains
   subroutine orc_lend(s, name, ierr)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
-    integer, intent(out) :: ierr
-    ierr = c_lend(s%handle, text(name))
+    integer, intent(out), optional :: ierr
+    call conclude(c_lend(s%handle, text(name)), ierr)
   end subroutine
 
   !> Waits until a lent region may be written again; ORC_UNAVAILABLE while it may not.
@@ -433,87 +489,158 @@ contains
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
     real(real64), intent(in) :: timeout_s
-    integer, intent(out) :: ierr
-    ierr = c_lent_done(s%handle, text(name), timeout_s)
+    integer, intent(out), optional :: ierr
+    call conclude(c_lent_done(s%handle, text(name), timeout_s), ierr)
   end subroutine
 
   !> Takes a checkpoint; returns when it is staged. Collective.
-  subroutine orc_checkpoint(s, step, ierr)
+  subroutine checkpoint_int64(s, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: step
-    integer, intent(out) :: ierr
-    ierr = c_checkpoint(s%handle, step)
+    integer, intent(out), optional :: ierr
+    call conclude(c_checkpoint(s%handle, step), ierr)
+  end subroutine
+
+  subroutine checkpoint_int32(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(in) :: step
+    integer, intent(out), optional :: ierr
+    call checkpoint_int64(s, int(step, int64), ierr)
   end subroutine
 
   !> Waits until a step is committed at a level.
-  subroutine orc_wait(s, step, level, timeout_s, ierr)
+  subroutine wait_int64(s, step, level, timeout_s, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: step
     integer, intent(in) :: level
     real(real64), intent(in) :: timeout_s
-    integer, intent(out) :: ierr
-    ierr = c_wait(s%handle, step, int(level, c_int), timeout_s)
+    integer, intent(out), optional :: ierr
+    call conclude(c_wait(s%handle, step, int(level, c_int), timeout_s), ierr)
+  end subroutine
+
+  subroutine wait_int32(s, step, level, timeout_s, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(in) :: step
+    integer, intent(in) :: level
+    real(real64), intent(in) :: timeout_s
+    integer, intent(out), optional :: ierr
+    call wait_int64(s, int(step, int64), level, timeout_s, ierr)
   end subroutine
 
   !> The newest committed step; ORC_NOT_FOUND for a fresh start (step is 0 then). Collective.
-  subroutine orc_find(s, step, ierr)
+  subroutine find_int64(s, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(out) :: step
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     step = 0
-    ierr = c_find(s%handle, step)
+    call conclude(c_find(s%handle, step), ierr, ORC_NOT_FOUND)
+  end subroutine
+
+  subroutine find_int32(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(out) :: step
+    integer, intent(out), optional :: ierr
+    integer(int64) :: wide
+    integer(c_int) :: status
+    wide = 0
+    status = c_find(s%handle, wide)
+    call narrow('orc_find', wide, step, status)
+    call conclude(status, ierr, ORC_NOT_FOUND)
   end subroutine
 
   !> Type, shape and length of a region of the step that orc_find found.
   subroutine orc_stored(s, name, ierr, local, global, offset, dtype, len_bytes)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     integer(int64), allocatable, intent(out), optional :: local(:), global(:), offset(:)
     integer, intent(out), optional :: dtype
     integer(int64), intent(out), optional :: len_bytes
     integer(c_int64_t) :: c_global(8), c_offset(8), c_local(8), c_len
-    integer(c_int) :: c_dtype, ndim
-    ierr = c_stored(s%handle, text(name), c_dtype, ndim, c_global, c_offset, c_local, c_len)
+    integer(c_int) :: c_dtype, ndim, status
+    status = c_stored(s%handle, text(name), c_dtype, ndim, c_global, c_offset, c_local, c_len)
     if (present(local)) local = c_local(:ndim)
     if (present(global)) global = c_global(:ndim)
     if (present(offset)) offset = c_offset(:ndim)
     if (present(dtype)) dtype = c_dtype
     if (present(len_bytes)) len_bytes = c_len
+    call conclude(status, ierr)
   end subroutine
 
   !> Fills all regions; step gets the step really restored. ORC_AGAIN: see above. Collective.
-  subroutine orc_restart(s, step, ierr)
+  subroutine restart_int64(s, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(out) :: step
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     step = 0
-    ierr = c_restart(s%handle, step)
+    call conclude(c_restart(s%handle, step), ierr)
+  end subroutine
+
+  subroutine restart_int32(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(out) :: step
+    integer, intent(out), optional :: ierr
+    integer(int64) :: wide
+    integer(c_int) :: status
+    wide = 0
+    status = c_restart(s%handle, wide)
+    call narrow('orc_restart', wide, step, status)
+    call conclude(status, ierr)
   end subroutine
 
   !> The checkpoint of a step (ORC_EXACTLY) or the newest older than it (ORC_OLDER_THAN). Collective.
-  subroutine orc_find_step(s, how, step, found, ierr)
+  subroutine find_step_int64(s, how, step, found, ierr)
     type(orc_session_t), intent(in) :: s
     integer, intent(in) :: how
     integer(int64), intent(in) :: step
     integer(int64), intent(out) :: found
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     found = 0
-    ierr = c_find_step(s%handle, int(how, c_int), step, found)
+    call conclude(c_find_step(s%handle, int(how, c_int), step, found), ierr, ORC_NOT_FOUND)
+  end subroutine
+
+  subroutine find_step_int32_int64(s, how, step, found, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(in) :: how
+    integer(int32), intent(in) :: step
+    integer(int64), intent(out) :: found
+    integer, intent(out), optional :: ierr
+    call find_step_int64(s, how, int(step, int64), found, ierr)
+  end subroutine
+
+  subroutine find_step_int32(s, how, step, found, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(in) :: how
+    integer(int32), intent(in) :: step
+    integer(int32), intent(out) :: found
+    integer, intent(out), optional :: ierr
+    integer(int64) :: wide
+    integer(c_int) :: status
+    wide = 0
+    status = c_find_step(s%handle, int(how, c_int), int(step, int64), wide)
+    call narrow('orc_find_step', wide, found, status)
+    call conclude(status, ierr, ORC_NOT_FOUND)
   end subroutine
 
   !> Never offers the checkpoint of this step again. Collective.
-  subroutine orc_reject(s, step, ierr)
+  subroutine reject_int64(s, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: step
-    integer, intent(out) :: ierr
-    ierr = c_reject(s%handle, step)
+    integer, intent(out), optional :: ierr
+    call conclude(c_reject(s%handle, step), ierr)
+  end subroutine
+
+  subroutine reject_int32(s, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer(int32), intent(in) :: step
+    integer, intent(out), optional :: ierr
+    call reject_int64(s, int(step, int64), ierr)
   end subroutine
 
   !> Has on_event called for what becomes of checkpoints; without it, no longer. ctx is handed to it. Local.
   subroutine orc_watch(s, ierr, on_event, ctx)
     type(orc_session_t), intent(in) :: s
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     procedure(orc_on_event), optional :: on_event
     type(c_ptr), intent(in), optional :: ctx
     type(c_funptr) :: call
@@ -522,7 +649,7 @@ contains
     if (present(on_event)) call = c_funloc(on_event)
     handed = c_null_ptr
     if (present(ctx)) handed = ctx
-    ierr = c_watch(s%handle, call, handed)
+    call conclude(c_watch(s%handle, call, handed), ierr)
   end subroutine
 
   !> The text of an event of a loss: step, level, cause and next step.
@@ -532,21 +659,35 @@ contains
     message = copied(event%text)
   end function
 
-  !> The newest step that is safe at a level, without waiting; ORC_NOT_FOUND: none is yet. Local.
-  subroutine orc_safe_step(s, level, step, ierr)
+  !> The newest step that is safe at a level, without waiting; ORC_NOT_FOUND: none is yet (step is 0). Local.
+  subroutine safe_step_int64(s, level, step, ierr)
     type(orc_session_t), intent(in) :: s
     integer, intent(in) :: level
     integer(int64), intent(out) :: step
-    integer, intent(out) :: ierr
-    ierr = c_safe_step(s%handle, int(level, c_int), step)
+    integer, intent(out), optional :: ierr
+    step = 0
+    call conclude(c_safe_step(s%handle, int(level, c_int), step), ierr, ORC_NOT_FOUND)
+  end subroutine
+
+  subroutine safe_step_int32(s, level, step, ierr)
+    type(orc_session_t), intent(in) :: s
+    integer, intent(in) :: level
+    integer(int32), intent(out) :: step
+    integer, intent(out), optional :: ierr
+    integer(int64) :: wide
+    integer(c_int) :: status
+    wide = 0
+    status = c_safe_step(s%handle, int(level, c_int), wide)
+    call narrow('orc_safe_step', wide, step, status)
+    call conclude(status, ierr, ORC_NOT_FOUND)
   end subroutine
 
   !> Fills one region, before orc_restart. Collective.
   subroutine orc_restart_region(s, name, ierr)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
-    integer, intent(out) :: ierr
-    ierr = c_restart_region(s%handle, text(name))
+    integer, intent(out), optional :: ierr
+    call conclude(c_restart_region(s%handle, text(name)), ierr)
   end subroutine
 
   !> Path of a file that the program writes itself and that becomes part of the checkpoint.
@@ -554,20 +695,60 @@ contains
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
     character(len=:), allocatable, intent(out) :: path
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     character(kind=c_char), target :: buffer(4096)
+    integer(c_int) :: status
     buffer = c_null_char
-    ierr = c_route(s%handle, text(name), buffer, size(buffer, kind=c_size_t))
+    status = c_route(s%handle, text(name), buffer, size(buffer, kind=c_size_t))
     path = copied(c_loc(buffer))
+    call conclude(status, ierr)
   end subroutine
 
   !> Figures of the last checkpoint on this rank.
   subroutine orc_stats_read(s, stats, ierr)
     type(orc_session_t), intent(in) :: s
     type(orc_stats_t), intent(out) :: stats
-    integer, intent(out) :: ierr
+    integer, intent(out), optional :: ierr
     stats%struct_size = c_sizeof(stats)
-    ierr = c_stats_read(s%handle, stats)
+    call conclude(c_stats_read(s%handle, stats), ierr)
+  end subroutine
+
+  !> Hands the status of a call to a program that asks for it, else ends the program at an error. answer: a status that
+  !> is none here.
+  subroutine conclude(status, ierr, answer)
+    integer(c_int), intent(in) :: status
+    integer, intent(out), optional :: ierr
+    integer, intent(in), optional :: answer
+    if (present(ierr)) then
+      ierr = status
+      return
+    end if
+    if (status == ORC_OK) return
+    if (present(answer)) then
+      if (status == answer) return
+    end if
+    flush (output_unit)
+    write (error_unit, '(a)') orc_message()
+    flush (error_unit)
+    call c_abort()
+    error stop 1
+  end subroutine
+
+  !> A step that was found, as integer(int32); one that is larger is an error.
+  subroutine narrow(call_name, wide, step, status)
+    character(len=*), intent(in) :: call_name
+    integer(int64), intent(in) :: wide
+    integer(int32), intent(out) :: step
+    integer(c_int), intent(inout) :: status
+    character(len=20) :: number
+    step = 0
+    if (wide <= huge(step)) then
+      step = int(wide, int32)
+      return
+    end if
+    write (number, '(i0)') wide
+    status = c_refuse(int(ORC_INVALID, c_int), call_name // ': step ' // trim(number) // &
+      ' does not fit into integer(int32). Next: pass an integer(int64) as step' // c_null_char)
   end subroutine
 
   pure function text(given) result(terminated)

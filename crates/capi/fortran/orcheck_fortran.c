@@ -3,10 +3,10 @@
  * The part of the Fortran interface that must be C: reading Fortran's array descriptors, and turning
  * a Fortran communicator into a C one. Compiled by the user, beside orcheck.f90:
  *
- *   mpicc -c orcheck_fortran.c && mpifort -c orcheck.f90
+ *   mpif90 $(pkg-config --variable=fortran orcheck) solver.f90 $(pkg-config --cflags --libs orcheck) -o solver
  *
- * or, for programs without MPI, with cc -DORC_NO_MPI. The ISO_Fortran_binding.h must be that of the
- * Fortran compiler in use.
+ * or, for programs without MPI, with gfortran -DORC_NO_MPI. The ISO_Fortran_binding.h must be that of the
+ * Fortran compiler in use: where that one compiles no C, compile this file with the C compiler that belongs to it.
  */
 #ifdef ORC_NO_MPI
 #include "orcheck.h"
@@ -70,7 +70,17 @@ int orc_fortran_protect(orc_session *s, const char *name, CFI_cdesc_t *u, int fl
                   "the argument is not contiguous (an array section with gaps). Next: pass the whole "
                   "array, or the section to orc_protect_array");
   if (dtype == ORC_BYTES) count *= u->elem_len;
-  return orc_protect(s, name, u->base_addr, dtype, count, flags);
+  /* One dimension is the number of elements; that of bytes would not be the program's. */
+  if (dtype == ORC_BYTES || u->rank < 2 || u->rank > 8)
+    return orc_protect(s, name, u->base_addr, dtype, count, flags);
+  orc_array a;
+  memset(&a, 0, sizeof a);
+  a.struct_size = sizeof a;
+  a.dtype = dtype;
+  a.ndim = u->rank;
+  /* Fortran's first index varies fastest, C's last. */
+  for (int i = 0; i < u->rank; i++) a.local[u->rank - 1 - i] = u->dim[i].extent;
+  return orc_protect_array(s, name, u->base_addr, &a, flags);
 }
 
 int orc_fortran_protect_array(orc_session *s, const char *name, CFI_cdesc_t *u,
@@ -143,5 +153,15 @@ int orc_fortran_mpi_open(orc_session **s, int comm, const char *job, const char 
                     "with mpicc");
 #else
   return orc_mpi_open(s, MPI_Comm_f2c((MPI_Fint)comm), job, options);
+#endif
+}
+
+/* Ends all ranks, where there are several; else the caller ends the program. */
+void orc_fortran_abort(void) {
+#ifndef ORC_NO_MPI
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, 1);
 #endif
 }

@@ -23,7 +23,8 @@ use std::ptr::null_mut;
 ///
 /// The memory must stay valid until the region is protected anew or unprotected, or the session ends.
 /// At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
-/// orc_stored() for them first.
+/// orc_stored() for them first. What was stored with a shape by orc_protect_array(), and is no part of a global
+/// array, fits flat memory of the same length, and the other way round.
 ///
 /// @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
 /// @param dtype  an ::orc_dtype

@@ -194,7 +194,35 @@ via_cmake() {
   "$WORK/consumer/basic" save && "$WORK/consumer/basic_static" restore
 }
 solo_twice() { "$WORK/consumer/$1" && "$WORK/consumer/$1" | grep -q 'step 2'; }
-export -f via_pkg_config via_cmake solo_twice
+# The block number $2 of language $1 in the documentation.
+block() {
+  awk -v fence="\`\`\`$1" -v wanted="$2" '$0 == "```" { on = 0 } on { print } $0 == fence { on = (++seen == wanted) }' \
+    "$HERE/../../../docs/fortran.md"
+}
+# Builds solver.f90 in directory $1 as the documentation says, with block number $3 of language $2.
+documented() {
+  cd "$1" || return 1
+  case $2 in
+    sh) block sh "$3" > line && [ -s line ] && sh -eu line ;;
+    make) block make "$3" > Makefile && make -s solver ;;
+    cmake)
+      block cmake "$3" > CMakeLists.txt && cmake -S . -B built -DCMAKE_PREFIX_PATH="$PREFIX" > log &&
+        cmake --build built > log && cp built/solver . ;;
+  esac
+}
+# A project with a program, and mpif90 of MPI $2 where the documentation says mpif90.
+project() {
+  mkdir -p "$WORK/$1/bin" && cp "$HERE/$3" "$WORK/$1/solver.f90"
+  printf '#!/bin/sh\nexec mpif90.%s "$@"\n' "$2" > "$WORK/$1/bin/mpif90"
+  chmod 755 "$WORK/$1/bin/mpif90"
+}
+# The program ends because of the error, and says which.
+ends() {
+  if "$@" > "$WORK/ends" 2>&1; then return 1; fi
+  cat "$WORK/ends"
+  grep -q "no region 'nothing' is protected" "$WORK/ends" && ! grep -q 'after the error' "$WORK/ends"
+}
+export -f via_pkg_config via_cmake solo_twice block documented ends
 fresh
 check "pkg-config consumer" via_pkg_config
 fresh
@@ -204,12 +232,28 @@ check "CMake consumer, Fortran without MPI" solo_twice solo_no_mpi
 fresh
 check "CMake consumer, Fortran" solo_twice solo
 
+# --- Fortran, built as docs/fortran.md says -------------------------------------------------------
+project shapes none fortran/shapes.f90
+check "Fortran without MPI, in one line" documented "$WORK/shapes" sh 2
+fresh
+check "Fortran shapes save" "$WORK/shapes/solver" save
+check "Fortran shapes restore" "$WORK/shapes/solver" restore
+stops() {
+  if "$WORK/shapes/solver" wrong > "$WORK/stops" 2>&1; then return 1; fi
+  cat "$WORK/stops"
+  grep -q 'orc_checkpoint: step 5 does not grow' "$WORK/stops" && grep -q 'before the error' "$WORK/stops" &&
+    ! grep -q 'after the error' "$WORK/stops"
+}
+export -f stops
+check "Fortran ends at an error without ierr" stops
+check "Fortran with long default integers" "$FC" -std=f2018 -fdefault-integer-8 -J "$WORK/shapes/bin" -fsyntax-only "$PREFIX/share/orcheck/fortran/orcheck.f90"
+
 # --- MPI ------------------------------------------------------------------------------------------
 for mpi in $MPIS; do
   dir="$WORK/$mpi"
   mkdir "$dir"
   mpicc="mpicc.$mpi"
-  for program in mpi_two_jobs lend resize request; do
+  for program in mpi_two_jobs lend resize request mpi_ends; do
     check "$mpi: compile $program" "$mpicc" -std=c11 -D_XOPEN_SOURCE=700 $WARN $FLAGS "$HERE/c/$program.c" -o "$dir/$program" -lorcheck
   done
   check "$mpi: compile mpi_two_jobs, small pieces" "$mpicc" -std=c11 $WARN $FLAGS -DORC_MPI_PIECE_BYTES=7 \
@@ -228,6 +272,22 @@ keep = 4"
     check "$mpi: ${run%:*}" "${LAUNCH[@]}" "$dir/${run%:*}"
   done
 done
+
+for mpi in $MPIS; do
+  project "$mpi-line" "$mpi" fortran/ends.f90
+  project "$mpi-make" "$mpi" fortran/ends.f90
+  check "$mpi: Fortran in one line" env PATH="$WORK/$mpi-line/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-line" sh 1
+  check "$mpi: Fortran with make" env PATH="$WORK/$mpi-make/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-make" make 1
+  launcher "$mpi" 2
+  for program in "$mpi/mpi_ends" "$mpi-line/solver" "$mpi-make/solver"; do
+    fresh
+    check "$mpi: an error ends all ranks of $(basename "$(dirname "$program")")" ends "${LAUNCH[@]}" "$WORK/$program"
+  done
+done
+project cmake none consumer/solo.f90
+check "Fortran with CMake" documented "$WORK/cmake" cmake 1
+fresh
+check "Fortran with CMake runs" "$WORK/cmake/solver"
 
 leftovers() { ! find "$WORK"/data* -name '*.tmp' -print | grep .; }
 export -f leftovers

@@ -400,6 +400,68 @@ fn waiting_for_what_never_comes_is_refused_at_once() {
 // ---- regions that changed --------------------------------------------------------------------
 
 // Breaks if: `check_regions` is left out of `restart`: a buffer of another size is then overrun.
+// Breaks if: what version 0.1.0 stored of a Fortran array, without its shape, no longer fits the array.
+#[test]
+fn an_array_fits_what_was_stored_of_it_without_its_shape() {
+    let scratch = Scratch::new("shapeless");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    let layout = |rows: u64, stride: Vec<u64>| ArrayLayout {
+        dtype: Dtype::F64,
+        global: vec![],
+        offset: vec![],
+        local: vec![rows, 5],
+        stride,
+    };
+    let stored: Vec<u8> = (0..160).collect();
+    let (mut flat, mut shaped) = (stored.clone(), stored.clone());
+    let (flat, shaped) = (Span::from_mut(&mut flat), Span::from_mut(&mut shaped));
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        session.protect("flat", flat, Dtype::F64, 0).unwrap();
+        session
+            .protect_array("shaped", shaped, layout(4, vec![]), 0)
+            .unwrap();
+        session.checkpoint(1).unwrap();
+        session.close(LONG).unwrap();
+    });
+    let mut now = [vec![0u8; 160], vec![0u8; 160], vec![0u8; 224]];
+    let [a, b, gaps] = now.each_mut().map(|bytes| Span::from_mut(bytes));
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        session.find().unwrap();
+        session.protect("shaped", b, Dtype::F64, 0).unwrap();
+        for wrong in [5, 3] {
+            let span = Span::from_mut(vec![0u8; 200].leak()).sub(0, wrong as usize * 40);
+            session
+                .protect_array("flat", span, layout(wrong, vec![]), 0)
+                .unwrap();
+            let size = format!(
+                "the size is 160 bytes in the checkpoint, {} bytes",
+                wrong * 40
+            );
+            says(&refused(session.restart()), ErrorKind::Invalid, &[&size]);
+        }
+        session
+            .protect_array("flat", a, layout(4, vec![]), 0)
+            .unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        session.close(LONG).unwrap();
+    });
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        session.find().unwrap();
+        session.protect("shaped", b, Dtype::F64, 0).unwrap();
+        session
+            .protect_array("flat", gaps.sub(0, 224 - 16), layout(4, vec![7, 1]), 0)
+            .unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        session.close(LONG).unwrap();
+    });
+    assert_eq!([&now[0], &now[1]], [&stored, &stored]);
+    assert_eq!(now[2][56..96], stored[40..80]);
+    assert_eq!(now[2][40..56], [0; 16]);
+}
+
 #[test]
 fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
     let scratch = Scratch::new("changed");
