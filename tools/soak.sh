@@ -76,7 +76,7 @@ stage_models() {
     PROPTEST_CASES=$(some 20000) ORCHECK_TRIALS=$(some 20000)
     "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-plan -p orcheck-engine -p orcheck-server || bad=1
     tests orcheck-client session || bad=1
-    # Of each of 16 kinds.
+    # Of each of 23 kinds.
     ORCHECK_TRIALS=$(some 10000) tests orcheck-engine forgery --nocapture || bad=1
     tests orcheck-dst fuzz || bad=1
     tools/schedules.sh || bad=1

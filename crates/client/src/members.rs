@@ -15,6 +15,7 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::peers::{Peers, exchange_holdings};
+use orcheck_engine::epoch::read_members;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
 use orcheck_engine::trust::Trust;
@@ -23,15 +24,13 @@ use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};
 use orcheck_format::names::FileName;
 use orcheck_io::dir::Dir;
-use orcheck_io::file::{read_small, write_small};
+use orcheck_io::file::write_small;
 use orcheck_io::net::Key;
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn_scoped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Largest list that is read.
-const LIMIT_BYTES: u64 = 64 << 20;
 /// A node that took part in none of so many runs is forgotten.
 const RUNS_KNOWN: u64 = 8;
 /// Longest wait for the answer of an absent node.
@@ -45,7 +44,7 @@ const MARK: char = '/';
 /// are said and left out.
 pub(crate) fn remembered(
     dir: &dyn Dir,
-    epoch: u64,
+    (job, epoch): (&JobName, u64),
     trust: &Trust,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Member>> {
@@ -55,15 +54,11 @@ pub(crate) fn remembered(
             Some(FileName::Members { epoch: of }) if of < epoch => of,
             _ => continue,
         };
-        let read = read_small(dir, &entry.name, LIMIT_BYTES);
-        // Breaks if: it is not asked; a forged list would name other hosts, and the key to speak to them with.
-        let believed = |bytes: Vec<u8>| trust.check(&bytes).and_then(|_| Members::decode(&bytes));
-        let list = match read.and_then(believed) {
+        let list = match read_members(dir, job, of, trust) {
             Ok(list) => list,
             Err(error) => {
                 notes.push(format!(
-                    "the nodes of epoch {of} are not known here: {}",
-                    error.at(&entry.name)
+                    "the nodes of epoch {of} are not known here: {error}"
                 ));
                 continue;
             }

@@ -108,7 +108,7 @@ impl Peers {
         trust: &Trust,
         notes: &mut Vec<String>,
     ) -> Result<()> {
-        let mut known = remembered(dir, epoch.counter, trust, notes)?;
+        let mut known = remembered(dir, (job, epoch.counter), trust, notes)?;
         known.retain(|member| self.nodes.iter().all(|node| node.name != member.name));
         self.absent = known;
         remember(dir, (job, epoch), self, trust)

@@ -400,12 +400,7 @@ impl Session {
                     self.layout.nodes[self.layout.node_of(self.rank) as usize].name
                 )))
             } else {
-                RankView::open(&self.places, candidate, self.rank, world_size).and_then(
-                    |mut view| {
-                        view.unlock(&self.places.trust)?;
-                        Ok(view)
-                    },
-                )
+                RankView::open(&self.places, candidate, self.rank, world_size)
             };
             match agree(self.collective.as_mut(), view) {
                 Ok(mut view) => {
@@ -577,16 +572,16 @@ impl Session {
         self.warnings.extend(self.emptied());
         self.warnings.extend(view.take_notes());
         let copied = match (&self.places.node, view.node_record()) {
-            (Some(dir), Some(record))
+            (Some(dir), Some(found))
                 if self.peers.is_some() && self.layout.leads_node(self.rank) =>
             {
-                copy_here(dir, record, &self.places.trust)
+                copy_here(dir, &found.record, &found.bytes)
             }
             _ => Ok(()),
         };
         agree(self.collective.as_mut(), copied)?;
-        if let Some((record, _)) = view.node_record() {
-            self.start_mending(record)?;
+        if let Some(found) = view.node_record() {
+            self.start_mending(&found.record)?;
         }
         if self.peers.is_some() {
             let told = tell_sources(self.collective.as_mut(), &self.layout, view.other_node())?;

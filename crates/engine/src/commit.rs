@@ -16,7 +16,7 @@
 //! which is harmless). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::epoch::check_not_fenced;
-use crate::trust::{Proof, Trust};
+use crate::trust::Trust;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
@@ -94,27 +94,18 @@ pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8], trust: &Trust) -> Res
     Ok(record)
 }
 
-/// Puts a record that other nodes of this run hold into this node's directory, unless it is there: what the run resumed
-/// from counts here too, and survives as many losses as before.
+/// Puts a record that other nodes of this run hold into this node's directory, as it is, unless it is there: what the run
+/// resumed from counts here too, and survives as many losses as before.
 ///
 /// # Errors
 /// What the directory says.
-pub fn copy_here(
-    dir: &Arc<dyn Dir>,
-    (record, proof): (&CommitRecord, Proof),
-    trust: &Trust,
-) -> Result<()> {
+pub fn copy_here(dir: &Arc<dyn Dir>, record: &CommitRecord, bytes: &[u8]) -> Result<()> {
     let name = name_of(record.step, record.epoch, record.level);
     // Breaks if: it is left out; a node that missed the commit never lets go of older checkpoints.
     if off(Switch::RecordCopied) || dir.list()?.iter().any(|entry| entry.name == name) {
         return Ok(());
     }
-    let bytes = match proof {
-        // Breaks if: what was only accepted gets a seal; it would count as proven from then on.
-        Proof::None => record.encode(),
-        _ => trust.seal(record.encode())?,
-    };
-    write_small(dir.as_ref(), &name, &bytes)
+    write_small(dir.as_ref(), &name, bytes)
 }
 
 /// File name of a commit record.

@@ -42,7 +42,7 @@ use ring::{hkdf, hmac};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::trust::{Accept, Trust, other_key};
+use crate::trust::{Accept, Trust, WHO_CAN_WRITE, other_key};
 use zeroize::Zeroizing;
 
 /// Bytes of a sample: enough for a compressor to show what it can, little beside a piece.
@@ -198,7 +198,7 @@ impl ContainerKey {
             return Err(Error::corrupt(
                 "forged: the header of the container was changed after it was written",
             )
-            .next("find out who can write to the job's directories"));
+            .next(WHO_CAN_WRITE));
         }
         Ok(derived.key)
     }

@@ -20,6 +20,7 @@
 use crate::trust::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
+use orcheck_format::members::Members;
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, Resumed};
 use orcheck_format::sabotage::{Switch, off};
@@ -321,6 +322,32 @@ pub fn describe(claim: &Claim) -> String {
         claim.host,
         moment(claim.since_unix_ms, SystemClock::new().unix_ms())
     )
+}
+
+/// The list of the nodes of an epoch that a directory keeps.
+///
+/// # Errors
+/// NotFound where there is none; Corrupt for one that is damaged or not believed, or of another job or epoch; Invalid for
+/// one under another key.
+pub fn read_members(dir: &dyn Dir, job: &JobName, epoch: u64, trust: &Trust) -> Result<Members> {
+    let name = FileName::Members { epoch }.to_string();
+    let read = || {
+        let bytes = read_small(dir, &name, LIMIT_BYTES)?;
+        // Breaks if: it is not asked; a forged list would name other hosts, and the key to speak to them with.
+        trust.check(&bytes)?;
+        let members = Members::decode(&bytes)?;
+        // Breaks if: this is passed over; a list that another job sealed with the same key would count.
+        if (&members.job, members.epoch.counter) != (job, epoch) && !off(Switch::MembersOwn) {
+            return Err(Error::corrupt(format!(
+                "expected the nodes of epoch {epoch} of job '{}', found those of epoch {} of job '{}'",
+                job.as_str(),
+                members.epoch.counter,
+                members.job.as_str()
+            )));
+        }
+        Ok(members)
+    };
+    read().map_err(|error: Error| error.at(&name))
 }
 
 /// Reads the claim of one epoch.

@@ -25,6 +25,8 @@ use std::sync::Arc;
 /// Directory handles of one job as one node sees them.
 #[derive(Clone)]
 pub struct Places {
+    /// Whose directories they are.
+    pub job: JobName,
     /// Level `node`, or `peers`: this node's own directory.
     pub node: Option<Arc<dyn Dir>>,
     /// Losses of nodes that its checkpoints survive by their replicas on other nodes; 0: level `node`.
@@ -115,6 +117,7 @@ impl Places {
                 job.as_str()
             ))),
             _ => Ok(Self {
+                job: job.clone(),
                 node,
                 losses: 0,
                 others: Vec::new(),

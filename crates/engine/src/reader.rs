@@ -19,9 +19,10 @@
 //! one place while another place has a good one. Recognised and refused: everything else that was damaged,
 //! swapped, mixed up or written by a newer version.
 //!
-//! Not here: reading on in another copy (`reader/copies.rs`), choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
+//! Not here: reading on in another copy (`reader/copies.rs`), bytes that lie in other containers (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
 
 mod copies;
+mod referred;
 mod scan;
 mod source;
 
@@ -42,9 +43,10 @@ use orcheck_io::{Dir, File, Span};
 
 use crate::encoding::{ContainerKey, Decoder};
 use crate::remote::OTHER_NODES;
-use crate::trust::{Proof, Trust};
+use crate::trust::{Proof, Trust, WHO_CAN_WRITE};
 
 use orcheck_format::error::without_next;
+use referred::Referred;
 use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
 use source::{Buffers, Source, Stored};
@@ -61,22 +63,25 @@ pub struct Reader {
     file_len_bytes: u64,
     /// The container's own file, then its stripes.
     stores: Vec<Box<dyn File>>,
-    /// Files of other containers that extents refer to, opened when first needed.
-    referred: Mutex<BTreeMap<String, Arc<dyn File>>>,
+    /// Other containers that extents refer to, opened when first needed.
+    referred: Mutex<BTreeMap<String, Referred>>,
+    /// Files of the same name in other places, opened when a file turns out damaged.
+    other_copies: Mutex<BTreeMap<String, Vec<Arc<dyn File>>>>,
     /// Containers that store what several ranks hold alike, opened when first needed.
     owners: Mutex<BTreeMap<String, Arc<Reader>>>,
-    notes: Vec<String>,
-    unlocked: Unlocked,
+    /// What was wrong and not yet told.
+    notes: Mutex<Vec<String>>,
+    /// `None`: opened without asking what is believed, as somebody without a key does.
+    belief: Option<Belief>,
+    /// The key of this container, if it is encrypted and there is one.
+    key: Option<Arc<ContainerKey>>,
 }
 
-/// The user's keys, what is known of the commit record, and the keys of containers.
-#[derive(Default)]
-struct Unlocked {
+/// The user's keys, and what is known of the seal of the commit record.
+#[derive(Clone)]
+struct Belief {
     trust: Arc<Trust>,
     proof: Proof,
-    own: Option<Arc<ContainerKey>>,
-    /// Of other containers that extents refer to.
-    referred: Mutex<BTreeMap<String, Arc<ContainerKey>>>,
 }
 
 /// The container of this commit that holds the rank.
@@ -99,7 +104,7 @@ pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
 }
 
 impl Reader {
-    /// Finds the container in the places and proves its metadata.
+    /// Finds the container in the places and proves its metadata. Encrypted extents stay unreadable.
     ///
     /// # Errors
     /// `NotFound` if no place has the file; `Corrupt` if it cannot be proven and not be rebuilt; `Unsupported` if
@@ -109,36 +114,67 @@ impl Reader {
         commit: &CommitRecord,
         container: &ContainerRef,
     ) -> Result<Reader> {
+        Self::open_first(places, commit, container, None)
+    }
+
+    /// As [`Reader::open`], but a copy that is not believed is passed over like a damaged one, and encrypted extents can
+    /// be read. `proof` is that of the commit record.
+    ///
+    /// # Errors
+    /// As [`Reader::open`]; `Invalid` for an encrypted container without a key, or under another key.
+    pub fn open_trusting(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        (trust, proof): (&Arc<Trust>, Proof),
+    ) -> Result<Reader> {
+        let trust = Arc::clone(trust);
+        Self::open_first(places, commit, container, Some(Belief { trust, proof }))
+    }
+
+    fn open_first(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        belief: Option<Belief>,
+    ) -> Result<Reader> {
         let mut worst: Option<Error> = None;
         for dir in places {
-            let file = match dir.open(&container.file) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) => {
-                    worst.get_or_insert(error);
-                    continue;
-                }
-            };
-            match Self::prove(places, commit, container, file) {
+            match Self::open_in(dir.as_ref(), places, (commit, container), belief.as_ref()) {
                 Ok(None) => {}
-                Ok(Some(mut reader)) => {
+                Ok(Some(reader)) => {
                     if let Some(error) = worst {
-                        reader.notes.push(format!(
-                            "another copy is used ({}): {}",
-                            dir.path().display(),
-                            without_next(error.message())
-                        ));
+                        reader.pass_over(dir.as_ref(), &error);
                     }
                     return Ok(reader);
                 }
                 Err(error) if off(Switch::OtherPlace) => return Err(error),
-                Err(error) => match &worst {
-                    Some(known) if known.kind() == ErrorKind::Corrupt => {}
-                    _ => worst = Some(error),
-                },
+                Err(error) if tells_more(&error, worst.as_ref()) => worst = Some(error),
+                Err(_) => {}
             }
         }
         Err(worst.unwrap_or_else(|| nowhere(places, commit, container)))
+    }
+
+    /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
+    /// where there is none.
+    fn open_in(
+        dir: &dyn Dir,
+        places: &[Arc<dyn Dir>],
+        (commit, container): (&CommitRecord, &ContainerRef),
+        belief: Option<&Belief>,
+    ) -> Result<Option<Reader>> {
+        let file = match dir.open(&container.file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let Some(mut reader) = Self::prove(places, commit, container, file)? else {
+            return Ok(None);
+        };
+        if let Some(belief) = belief {
+            reader.unlock(belief)?;
+        }
+        Ok(Some(reader))
     }
 
     /// `None` for the container of another level: it has the same name, in the directories of that level.
@@ -203,29 +239,39 @@ impl Reader {
             file_len_bytes: container.len_bytes,
             stores,
             referred: Mutex::default(),
+            other_copies: Mutex::default(),
             owners: Mutex::default(),
-            notes,
-            unlocked: Unlocked::default(),
+            notes: Mutex::new(notes),
+            belief: None,
+            key: None,
         }))
     }
 
-    /// Takes the user's keys, without which encrypted extents cannot be read, and what is known of the commit record.
-    ///
-    /// # Errors
-    /// Invalid for an encrypted container without a key, or with another key than it was written with; Corrupt for one
-    /// that is not believed.
-    pub fn unlock(&mut self, trust: &Arc<Trust>, proof: Proof) -> Result<()> {
-        self.unlocked.trust = Arc::clone(trust);
-        self.unlocked.proof = proof;
+    /// Asks whether this copy is believed, and takes its key.
+    fn unlock(&mut self, belief: &Belief) -> Result<()> {
+        let key = belief.trust.open(&self.header, belief.proof);
+        let key = key.map_err(|error| match (error.kind(), belief.proof) {
+            // Who commits and who writes have one key: the header is not the one that was written.
+            (ErrorKind::Invalid, Proof::Sealed) => Error::corrupt(
+                "forged: the container names another key than its commit record was sealed with",
+            )
+            .next(WHO_CAN_WRITE),
+            _ => error,
+        });
         let place = || format!("step {}, {}", self.manifest.step, self.own_file().name());
-        let key = trust.open(&self.header, proof);
-        self.unlocked.own = key.map_err(|error| error.at(place()))?.map(Arc::new);
+        self.key = key.map_err(|error| error.at(place()))?.map(Arc::new);
+        self.belief = Some(belief.clone());
         Ok(())
     }
 
     /// Whether data cannot be read for want of a key.
     pub fn is_locked(&self) -> bool {
-        self.header.encryption.is_some() && self.unlocked.own.is_none()
+        self.header.encryption.is_some() && self.key.is_none()
+    }
+
+    fn has_keys(&self) -> bool {
+        let belief = self.belief.as_ref();
+        belief.is_some_and(|belief| belief.trust.has_key())
     }
 
     /// Whether extents are encrypted.
@@ -238,9 +284,20 @@ impl Reader {
         &self.manifest
     }
 
-    /// What was wrong with the container without harm to its data.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
+    /// What was wrong so far without harm to the data; each is told once.
+    pub fn take_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notes)
+    }
+
+    /// Notes that the copy in this directory is used, and what was wrong with the worst one before it.
+    fn pass_over(&self, used: &dyn Dir, error: &Error) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push(format!(
+            "another copy is used ({}): {}",
+            used.path().display(),
+            without_next(error.message())
+        ));
     }
 
     /// Bytes of the container's stripes, as found.
@@ -265,6 +322,20 @@ impl Reader {
     /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges where a
     /// checksum disagrees or the file ends early.
     pub fn read_region(&self, rank: u32, region: &RegionRecord, into: Span) -> Result<()> {
+        let mut decoder = Decoder::default();
+        self.each_target(rank, region, into, &mut |_, source, target| {
+            source.read(target, &mut decoder)
+        })
+    }
+
+    /// Calls `work` with each extent of the region and where its bytes belong.
+    fn each_target(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        into: Span,
+        work: &mut dyn FnMut(&Reader, Source<'_>, Span) -> Result<()>,
+    ) -> Result<()> {
         if into.len_bytes() as u64 != region.len_bytes && !off(Switch::TargetLength) {
             return Err(Error::invalid(format!(
                 "region {:?} of rank {rank}: expected a target of {} bytes, found {} bytes",
@@ -285,13 +356,23 @@ impl Reader {
                 region.name, region.len_bytes
             )));
         }
+        self.each_source(rank, region, &mut |reader, source| {
+            let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
+            work(reader, source, target)
+        })
+    }
+
+    /// Calls `work` with each extent of the region, in order.
+    fn each_source(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
+    ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
             let mut at = 0;
-            let mut decoder = Decoder::default();
             for extent in &region.extents {
-                let target = into.sub(as_usize(at)?, as_usize(extent.len_bytes)?);
-                let source = reader.source(rank, region, at, extent)?;
-                source.read(target, &mut decoder)?;
+                work(reader, reader.source(rank, region, at, extent)?)?;
                 at += extent.len_bytes;
             }
             Ok(())
@@ -309,16 +390,9 @@ impl Reader {
         region: &RegionRecord,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.with_owner(rank, region, |reader, rank, region| {
-            let mut buffers = Buffers::default();
-            let mut at = 0;
-            for extent in &region.extents {
-                reader
-                    .source(rank, region, at, extent)?
-                    .stream(&mut buffers, sink)?;
-                at += extent.len_bytes;
-            }
-            Ok(())
+        let mut buffers = Buffers::default();
+        self.each_source(rank, region, &mut |_, source| {
+            source.stream(&mut buffers, sink)
         })
     }
 
@@ -339,7 +413,7 @@ impl Reader {
                 continue;
             }
             let checked = self.source(rank, region, at, extent).and_then(|source| {
-                if source.encrypted && !self.unlocked.trust.has_key() {
+                if source.encrypted && !self.has_keys() {
                     locked_bytes += extent.len_bytes;
                     return source.check_stored(&mut buffers.decoder);
                 }
@@ -352,59 +426,6 @@ impl Reader {
             at += extent.len_bytes;
         }
         locked_bytes
-    }
-
-    /// Finds who stores the bytes of a region that several ranks hold alike, and calls `then` with that.
-    pub(crate) fn with_owner(
-        &self,
-        rank: u32,
-        region: &RegionRecord,
-        then: impl FnOnce(&Reader, u32, &RegionRecord) -> Result<()>,
-    ) -> Result<()> {
-        let Some(owner) = region.same_as else {
-            return then(self, rank, region);
-        };
-        let context = || {
-            format!(
-                "region {:?} of rank {rank}, stored once by rank {owner}",
-                region.name
-            )
-        };
-        let other;
-        let reader = if self.rank(owner).is_some() {
-            self
-        } else {
-            other = self
-                .owner_reader(owner)
-                .map_err(|error| error.at(context()))?;
-            other.as_ref()
-        };
-        let stored = reader
-            .region(owner, &region.name)
-            .filter(|stored| stored.same_as.is_none() && stored.len_bytes == region.len_bytes)
-            .ok_or_else(|| {
-                Error::corrupt(format!(
-                    "expected a region of {} bytes there, found none",
-                    region.len_bytes
-                ))
-                .at(context())
-            })?;
-        then(reader, owner, stored)
-    }
-
-    fn owner_reader(&self, owner: u32) -> Result<Arc<Reader>> {
-        let holder = holder_of(&self.commit, owner)?;
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reader) = owners.get(&holder.file) {
-            return Ok(reader.clone());
-        }
-        let mut reader = Reader::open(&self.places, &self.commit, holder)?;
-        if !self.is_locked() {
-            reader.unlock(&self.unlocked.trust, self.unlocked.proof)?;
-        }
-        let reader = Arc::new(reader);
-        owners.insert(holder.file.clone(), reader.clone());
-        Ok(reader)
     }
 
     fn rank(&self, rank: u32) -> Option<&RankRecord> {
@@ -424,9 +445,9 @@ impl Reader {
         at: u64,
         extent: &'a Extent,
     ) -> Result<Source<'a>> {
-        let file = match &extent.container {
+        let (file, key) = match &extent.container {
             None => match self.stores.get(usize::from(extent.store)) {
-                Some(file) => Stored::Own(file.as_ref()),
+                Some(file) => (Stored::Own(file.as_ref()), self.key.clone()),
                 None => {
                     return Err(Error::corrupt(format!(
                         "store {} is not in the manifest",
@@ -434,14 +455,17 @@ impl Reader {
                     )));
                 }
             },
-            Some(name) => Stored::Other(self.referred_file(name).map_err(|error| {
-                error.at(format!(
-                    "step {}, rank {rank}, region {:?}, bytes {at}..{}",
-                    self.manifest.step,
-                    region.name,
-                    at + extent.len_bytes
-                ))
-            })?),
+            Some(name) => {
+                let (file, key) = self.referred(name).map_err(|error| {
+                    error.at(format!(
+                        "step {}, rank {rank}, region {:?}, bytes {at}..{}",
+                        self.manifest.step,
+                        region.name,
+                        at + extent.len_bytes
+                    ))
+                })?;
+                (Stored::Other(file), key)
+            }
         };
         let mut source = Source {
             step: self.manifest.step,
@@ -463,81 +487,16 @@ impl Reader {
                 "an extent that is not encrypted in an encrypted container",
             )
             .at(source.place())
-            .next("find out who can write to the job's directories"));
+            .next(WHO_CAN_WRITE));
         }
-        if encoding.encrypted {
-            let key = self.key_of(extent, source.file());
-            source.key = key.map_err(|error| error.at(source.place()))?;
+        if encoding.encrypted && key.is_none() && self.has_keys() {
+            return Err(
+                Error::corrupt("an encrypted extent in a container that is not encrypted")
+                    .at(source.place()),
+            );
         }
+        source.key = key.filter(|_| encoding.encrypted);
         Ok(source)
-    }
-
-    /// The key of the container that holds an encrypted extent; `None` without the user's key.
-    fn key_of(&self, extent: &Extent, file: &dyn File) -> Result<Option<Arc<ContainerKey>>> {
-        let Some(name) = &extent.container else {
-            return Ok(self.unlocked.own.clone());
-        };
-        if !self.unlocked.trust.has_key() {
-            return Ok(None);
-        }
-        let mut referred = (self.unlocked.referred.lock()).unwrap_or_else(PoisonError::into_inner);
-        if let Some(key) = referred.get(name) {
-            return Ok(Some(key.clone()));
-        }
-        let header = ContainerHeader::decode(&read_block(file, 0)?)?;
-        let Some(key) = self.unlocked.trust.open(&header, self.unlocked.proof)? else {
-            return Err(Error::corrupt(
-                "an encrypted extent in a container that is not encrypted",
-            ));
-        };
-        let key = Arc::new(key);
-        referred.insert(name.clone(), key.clone());
-        Ok(Some(key))
-    }
-
-    /// The older container of this name, opened and known to be the one that was meant. Its data is
-    /// proven by the CRCs in this container's manifest.
-    fn referred_file(&self, name: &str) -> Result<Arc<dyn File>> {
-        let mut referred = self.referred.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = referred.get(name) {
-            return Ok(file.clone());
-        }
-        let expected = ContainerHeader {
-            step: self.manifest.referred_step(name)?,
-            ..self.header.clone()
-        };
-        let mut failed = None;
-        for dir in &self.places {
-            let opened = match dir.open(name) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                opened => opened.and_then(|file| Ok((read_header(file.as_ref())?, file))),
-            };
-            let checked = opened.and_then(|(header, file)| {
-                check_older(&expected, &header).map_err(|error| error.at(file.name()))?;
-                Ok((header.level, file))
-            });
-            match checked {
-                // The container of another level has the same name.
-                Ok((level, _)) if level != expected.level => {}
-                Ok((_, file)) => {
-                    let file: Arc<dyn File> = Arc::from(file);
-                    referred.insert(name.to_owned(), file.clone());
-                    return Ok(file);
-                }
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        let error = failed.unwrap_or_else(|| {
-            Error::corrupt(format!(
-                "container {name}, in which step {} stored bytes that did not change since, is in none of these places: {}",
-                expected.step,
-                listed(&self.places)
-            ))
-            .next("give the directory that holds it, or use an older step")
-        });
-        Err(error)
     }
 
     pub(crate) fn header(&self) -> &ContainerHeader {
@@ -551,6 +510,17 @@ impl Reader {
     pub(crate) fn file_len_bytes(&self) -> u64 {
         self.file_len_bytes
     }
+}
+
+/// Whether an error says more about why no copy can be used than the one known so far: a key that the user can give
+/// before damage, and damage before a place that cannot be read.
+fn tells_more(error: &Error, known: Option<&Error>) -> bool {
+    let weight = |error: &Error| match error.kind() {
+        ErrorKind::Invalid => 2,
+        ErrorKind::Corrupt => 1,
+        _ => 0,
+    };
+    known.is_none_or(|known| weight(error) > weight(known))
 }
 
 fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
@@ -734,27 +704,4 @@ fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<Container
 
 fn read_header(file: &dyn File) -> Result<ContainerHeader> {
     decode_header(file, &read_block(file, 0)?)
-}
-
-/// Whether a container of the expected name is of the same job, run and writer, apart from its level.
-fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()> {
-    let told = |header: &ContainerHeader| {
-        format!(
-            "job {}, step {}, epoch {}, node {}, writer {}",
-            header.job.as_str(),
-            header.step,
-            header.epoch,
-            header.node,
-            header.writer
-        )
-    };
-    let (expected, found) = (told(expected), told(found));
-    // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
-    if expected == found || off(Switch::OlderContainer) {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!(
-        "the header of a container that is referred to: expected {expected}; found {found}"
-    ))
-    .next("use an older step"))
 }

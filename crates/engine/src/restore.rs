@@ -16,7 +16,7 @@ use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
-use crate::trust::{Proof, Trust, other_key};
+use crate::trust::{Proof, other_key};
 use orcheck_format::error::{Error, ErrorKind, Result, without_next};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
@@ -254,48 +254,40 @@ pub struct RankView {
     rank: u32,
     copies: Vec<Copy>,
     notes: Vec<String>,
-    trust: Arc<Trust>,
 }
 
 struct Copy {
     level: Level,
     own: Reader,
-    /// Directories in which there may be more copies at this level, should this one be damaged.
-    more: Vec<Arc<dyn Dir>>,
-    record: CommitRecord,
-    proof: Proof,
+    found: Found,
 }
 
-impl Copy {
-    /// The next copy at the same level.
-    fn next(&self, rank: u32, trust: &Arc<Trust>) -> Result<Option<Copy>> {
-        let Some((_, rest)) = self.more.split_first() else {
-            return Ok(None);
-        };
-        let Some(mut copy) = copy_in(rest, (self.record.clone(), self.proof), rank, self.level)?
-        else {
-            return Ok(None);
-        };
-        copy.own.unlock(trust, copy.proof)?;
-        Ok(Some(copy))
-    }
+/// A commit record as it was found.
+pub struct Found {
+    /// What it says.
+    pub record: CommitRecord,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What is known of its seal.
+    pub proof: Proof,
 }
 
 impl RankView {
-    /// Opens rank `rank`'s part of a candidate.
+    /// Opens rank `rank`'s part of a candidate. A copy that is damaged or not believed is passed over.
     ///
     /// # Errors
     /// NotFound when it was never completely committed: this node's directories were there in that
-    /// run and hold no record of it. Unsupported for another number of ranks; otherwise why no
-    /// level has it.
+    /// run and hold no record of it. Unsupported for another number of ranks, Invalid where a key is missing; otherwise
+    /// why no level has it.
     pub fn open(places: &Places, candidate: Candidate, rank: u32, world_size: u32) -> Result<Self> {
         let mut copies = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
+        let mut notes = Vec::new();
         // Levels at which the directories were there in that run, and hold no record of the step.
         let mut never = 0;
         let levels = levels_of(places, candidate)?;
         for &level in &levels {
-            match open_copy(places, candidate, rank, world_size, level) {
+            match open_copy(places, (candidate, level), rank, world_size, &mut notes) {
                 Ok(Some(copy)) => copies.push(copy),
                 Ok(None) => {
                     let known = was_there(places, candidate, level);
@@ -316,6 +308,10 @@ impl RankView {
         }
         if copies.is_empty() {
             let text: Vec<String> = errors.iter().map(Error::what).collect();
+            // Not damage: with the key it can be read.
+            if let Some(error) = errors.iter().find(|e| e.kind() == ErrorKind::Invalid) {
+                return Err(error.clone());
+            }
             let kind = match errors.last().map_or(ErrorKind::NotFound, Error::kind) {
                 // Breaks if: a step that was never completely committed counts as damage; a job killed during
                 // its first commit could then not start again without help.
@@ -326,39 +322,28 @@ impl RankView {
             return Err(Error::new(kind, text.join("; ")));
         }
         // What they ask for is done: another copy is used.
-        let notes = errors.iter().map(Error::what).collect();
+        notes.extend(errors.iter().map(Error::what));
         Ok(Self {
             rank,
             copies,
             notes,
-            trust: Trust::nobody(),
         })
-    }
-
-    /// Takes the user's keys; see [`Reader::unlock`].
-    ///
-    /// # Errors
-    /// As [`Reader::unlock`].
-    pub fn unlock(&mut self, trust: &Arc<Trust>) -> Result<()> {
-        self.trust = Arc::clone(trust);
-        (self.copies.iter_mut()).try_for_each(|copy| copy.own.unlock(trust, copy.proof))
     }
 
     /// What was skipped or repaired so far.
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = std::mem::take(&mut self.notes);
         for copy in &self.copies {
-            notes.extend(copy.own.notes().iter().cloned());
+            notes.extend(copy.own.take_notes());
         }
         notes
     }
 
     /// The commit record at the level of the node's own directory, if that is where the rank's part is.
     #[must_use]
-    pub fn node_record(&self) -> Option<(&CommitRecord, Proof)> {
+    pub fn node_record(&self) -> Option<&Found> {
         let of_node = |copy: &&Copy| copy.level != Level::Global;
-        let copy = self.copies.iter().find(of_node)?;
-        Some((&copy.record, copy.proof))
+        Some(&self.copies.iter().find(of_node)?.found)
     }
 
     /// The node that this rank's part is read from, if that is another one.
@@ -390,18 +375,19 @@ impl RankView {
         self.copies[0].own.region(self.rank, name)
     }
 
-    /// Reads a region into place, verified; falls back to the next level when a copy is damaged.
+    /// Reads a region into place, verified. What is damaged is read from another copy at the same level, else from the
+    /// next level.
     ///
     /// # Errors
-    /// The last copy's error, naming file and byte range.
+    /// The last level's error, naming file and byte range.
     pub fn read(&mut self, name: &str, into: Span) -> Result<()> {
-        self.any_copy(name, &mut |reader, rank, region| {
-            reader.read_region(rank, region, into)
+        self.any_level(name, &mut |reader, rank, region, damage| {
+            reader.read_region_of_any_copy(rank, region, into, damage)
         })
     }
 
-    /// Hands a region to `sink` piece by piece, each verified before. When a copy turns out
-    /// damaged, the next one starts again from offset 0.
+    /// Hands a region to `sink` piece by piece, each verified before. When no copy at a level is good, the next level
+    /// starts again from offset 0.
     ///
     /// # Errors
     /// As [`Self::read`], or what `sink` says.
@@ -410,53 +396,50 @@ impl RankView {
         name: &str,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.any_copy(name, &mut |reader, rank, region| {
-            reader.stream_region(rank, region, sink)
+        self.any_level(name, &mut |reader, rank, region, damage| {
+            reader.stream_region_of_any_copy(rank, region, damage, sink)
         })
     }
 
-    fn any_copy(
-        &mut self,
-        name: &str,
-        work: &mut dyn FnMut(&Reader, u32, &RegionRecord) -> Result<()>,
-    ) -> Result<()> {
+    fn any_level(&mut self, name: &str, work: &mut Work<'_>) -> Result<()> {
         let mut last = Error::not_found(format!("region '{name}' is in no copy"));
         let mut notes = Vec::new();
-        for at in 0..self.copies.len() {
-            loop {
-                let copy = &self.copies[at];
-                let region = copy.own.region(self.rank, name).ok_or_else(|| {
-                    Error::not_found(format!(
-                        "region '{name}' of rank {} is not stored",
-                        self.rank
-                    ))
-                });
-                match region.and_then(|region| work(&copy.own, self.rank, region)) {
-                    Ok(()) => {
-                        self.notes.extend(notes);
-                        return Ok(());
-                    }
-                    Err(error) if off(Switch::OtherCopy) => return Err(error),
-                    Err(error) => {
-                        let error = error.at(format!("level {}", copy.level));
-                        notes.push(format!("another copy is used: {}", error.what()));
-                        last = error;
-                    }
+        for copy in &self.copies {
+            let region = copy.own.region(self.rank, name).ok_or_else(|| {
+                Error::not_found(format!(
+                    "region '{name}' of rank {} is not stored",
+                    self.rank
+                ))
+            });
+            let note = |error: &Error| {
+                let error = error.clone().at(format!("level {}", copy.level));
+                format!("another copy is used: {}", error.what())
+            };
+            // The first one is enough to look at the storage: there may be thousands in one file.
+            let mut damaged = None;
+            let mut damage = |error: &Error| {
+                damaged.get_or_insert_with(|| note(error));
+            };
+            let done = region.and_then(|region| work(&copy.own, self.rank, region, &mut damage));
+            notes.extend(damaged);
+            match done {
+                Ok(()) => {
+                    self.notes.extend(notes);
+                    return Ok(());
                 }
-                // The same container in another place; the other regions are read from there too.
-                match copy.next(self.rank, &self.trust) {
-                    Ok(Some(next)) => self.copies[at] = next,
-                    Ok(None) => break,
-                    Err(error) => {
-                        notes.push(error.what());
-                        break;
-                    }
+                Err(error) if off(Switch::OtherCopy) => return Err(error),
+                Err(error) => {
+                    notes.push(note(&error));
+                    last = error.at(format!("level {}", copy.level));
                 }
             }
         }
         Err(last)
     }
 }
+
+/// Reads a region of a rank, and tells what was damaged in one copy where another one was good.
+type Work<'w> = dyn FnMut(&Reader, u32, &RegionRecord, &mut dyn FnMut(&Error)) -> Result<()> + 'w;
 
 /// The levels at which a candidate may be found, weakest first: those that are configured, but the node's own directory
 /// and the other nodes may have it at a level that was configured in its run.
@@ -513,15 +496,16 @@ fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
 /// This rank's copy at one level; `None` when no directory of the level holds a commit record.
 fn open_copy(
     places: &Places,
-    candidate: Candidate,
+    (candidate, level): (Candidate, Level),
     rank: u32,
     world_size: u32,
-    level: Level,
+    notes: &mut Vec<String>,
 ) -> Result<Option<Copy>> {
     let dirs = places.to_read(level);
-    let Some((record, proof)) = read_record(&dirs, candidate, level, &places.trust)? else {
+    let Some(found) = read_record(places, &dirs, (candidate, level), notes)? else {
         return Ok(None);
     };
+    let record = &found.record;
     if record.world_size != world_size && !off(Switch::RankCount) {
         return Err(Error::unsupported(format!(
             "step {} was written by {} ranks, this run has {world_size}",
@@ -529,68 +513,65 @@ fn open_copy(
         ))
         .next(format!("restart with {} ranks", record.world_size)));
     }
-    match copy_in(&dirs, (record, proof), rank, level)? {
-        Some(copy) => Ok(Some(copy)),
-        None => Err(Error::internal("no directory to read from")),
-    }
+    let holder = holder_of(record, rank)?;
+    let own = Reader::open_trusting(&dirs, record, holder, (&places.trust, found.proof))?;
+    Ok(Some(Copy { level, own, found }))
 }
 
-/// The copy of the rank's container in the first of these directories that has a good one.
-fn copy_in(
-    dirs: &[Arc<dyn Dir>],
-    (record, proof): (CommitRecord, Proof),
-    rank: u32,
-    level: Level,
-) -> Result<Option<Copy>> {
-    if dirs.is_empty() {
-        return Ok(None);
-    }
-    let own = Reader::open(dirs, &record, holder_of(&record, rank)?)?;
-    // Directories of other levels have no second copy of a file.
-    let more = match level {
-        Level::Peers(_) => dirs.to_vec(),
-        _ => Vec::new(),
-    };
-    Ok(Some(Copy {
-        level,
-        own,
-        more,
-        record,
-        proof,
-    }))
-}
-
+/// The first record of a candidate in these directories that is believed; with a key, one that is proven before one that is
+/// only accepted.
 fn read_record(
+    places: &Places,
     dirs: &[Arc<dyn Dir>],
-    candidate: Candidate,
-    level: Level,
-    trust: &Trust,
-) -> Result<Option<(CommitRecord, Proof)>> {
+    (candidate, level): (Candidate, Level),
+    notes: &mut Vec<String>,
+) -> Result<Option<Found>> {
     let name = crate::commit::name_of(candidate.step, candidate.epoch, level);
-    let mut damage = None;
+    let mut damage = Vec::new();
+    let mut accepted: Option<Found> = None;
     for dir in dirs {
-        let record = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES)
-            .and_then(|bytes| Ok((trust.check(&bytes)?, CommitRecord::decode(&bytes)?)))
-            .and_then(|(proof, record)| {
-                if record.step == candidate.step
-                    && record.epoch == candidate.epoch
-                    && record.level == level
-                {
-                    Ok((record, proof))
-                } else {
-                    Err(Error::corrupt(format!(
-                        "the record says step {} of epoch {} at level {}",
-                        record.step, record.epoch, record.level
-                    )))
+        let bytes = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES);
+        match bytes.and_then(|bytes| believe(places, bytes, (candidate, level))) {
+            Ok(found) => {
+                let proven = found.proof == Proof::Sealed || !places.trust.has_key();
+                if proven || accepted.is_none() {
+                    accepted = Some(found);
                 }
-            });
-        match record {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => {
-                damage.get_or_insert(error.at(format!("{}/{name}", dir.path().display())));
+                if proven {
+                    break;
+                }
             }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => damage.push(error.at(format!("{}/{name}", dir.path().display()))),
         }
     }
-    damage.map_or(Ok(None), Err)
+    if accepted.is_none() && !damage.is_empty() {
+        return Err(damage.swap_remove(0));
+    }
+    let another = damage.iter().map(|error| {
+        let what = error.what();
+        format!("another copy of a commit record is used: {what}")
+    });
+    notes.extend(another);
+    Ok(accepted)
+}
+
+fn believe(places: &Places, bytes: Vec<u8>, of: (Candidate, Level)) -> Result<Found> {
+    let proof = places.trust.check(&bytes)?;
+    let record = CommitRecord::decode(&bytes)?;
+    let (step, epoch) = (record.step, record.epoch);
+    // Breaks if: the job is not compared; a record that another job sealed with the same key would stand for this one's.
+    let other_job = record.job != places.job && !off(Switch::RecordOfJob);
+    if other_job || (Candidate { step, epoch }, record.level) != of {
+        return Err(Error::corrupt(format!(
+            "the record says step {step} of epoch {epoch} of job '{}' at level {}",
+            record.job.as_str(),
+            record.level
+        )));
+    }
+    Ok(Found {
+        record,
+        bytes,
+        proof,
+    })
 }

@@ -183,7 +183,7 @@ impl Trust {
             return Err(Error::corrupt(
                 "forged: the record's seal was not made with your key, or the record was changed after it was sealed",
             )
-            .next("find out who can write to the job's directories"));
+            .next(WHO_CAN_WRITE));
         }
         Ok(Proof::Sealed)
     }
@@ -207,7 +207,7 @@ impl Trust {
                 true => "forged: the container belongs to a sealed commit record, and the record has no seal",
                 false => "forged: a sealed commit record names a container without a seal",
             })
-            .next("find out who can write to the job's directories"));
+            .next(WHO_CAN_WRITE));
         }
         if header.encryption.is_none() {
             if self.encrypts && !self.accept.plain && !off(Switch::PlainRefused) {
@@ -233,6 +233,9 @@ impl Trust {
         Err(other.unwrap_or_else(no_key))
     }
 }
+
+/// The next step of whoever meets a forgery.
+pub(crate) const WHO_CAN_WRITE: &str = "find out who can write to the job's directories";
 
 /// What begins the text of a refusal.
 const REFUSED: &str = "not authenticated: ";

@@ -229,6 +229,8 @@ switches! {
     Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
     RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
+    RecordOfJob = "record-of-job", "that a rank reads a commit record of its own job", "orcheck-engine forgery every_forgery";
+    MembersOwn = "members-own", "that a list of members is of this job and epoch", "orcheck-engine forgery every_forgery";
     HeaderMac = "header-mac", "the MAC over the header of an encrypted container", "orcheck-engine lib header_that_was_changed";
     UnsealedRefused = "unsealed-refused", "that a record without a seal is refused where encryption is configured", "orcheck-engine forgery every_forgery";
     PlainRefused = "plain-refused", "that a container that is not encrypted is refused where encryption is configured", "orcheck-engine forgery accepting_one_form";

@@ -78,8 +78,9 @@ fn one(
 ) -> std::result::Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
-    let mut reader = Reader::open(&job.places_of(commit), record, holder_of(record, rank)?)?;
-    reader.unlock(trust, commit.proof)?;
+    let container = holder_of(record, rank)?;
+    let proven = (trust, commit.proof);
+    let reader = Reader::open_trusting(&job.places_of(commit), record, container, proven)?;
     let region = reader.region(rank, name).ok_or_else(|| {
         let names: Vec<&str> = reader
             .manifest()
@@ -95,7 +96,7 @@ fn one(
         ))
     })?;
     let mut warnings = job.notes();
-    warnings.extend(reader.notes().iter().cloned());
+    warnings.extend(reader.take_notes());
     if args.out.as_os_str() == "-" {
         if json_wanted {
             return Err(
@@ -177,19 +178,18 @@ fn all(
         if args.rank.is_some_and(|rank| !container.holds(rank)) {
             continue;
         }
-        let reader = match Reader::open(&places, record, container) {
-            Ok(mut reader) => {
-                // Without the key there is nothing to go on for.
-                reader.unlock(trust, commit.proof)?;
-                reader
-            }
+        let proven = (trust, commit.proof);
+        let reader = match Reader::open_trusting(&places, record, container, proven) {
+            Ok(reader) => reader,
+            // Without the key nothing can be restored.
+            Err(error) if error.kind() == ErrorKind::Invalid => return Err(error.into()),
             Err(error) => {
                 entries.push(json!({ "container": container.file, "error": error.to_string() }));
                 failures.push(error);
                 continue;
             }
         };
-        warnings.extend(reader.notes().iter().cloned());
+        warnings.extend(reader.take_notes());
         for rank in reader
             .manifest()
             .ranks

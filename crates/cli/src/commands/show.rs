@@ -4,7 +4,7 @@
 //! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
 
 use orcheck_engine::reader::Reader;
-use orcheck_format::{RegionRecord, manifest::RegionKind};
+use orcheck_format::{ErrorKind, RegionRecord, manifest::RegionKind};
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -68,9 +68,13 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             .get(container.node as usize)
             .cloned()
             .unwrap_or_default();
-        let mut opened = Reader::open(&places, record, container);
-        if let (Ok(reader), true) = (&mut opened, trust.has_key()) {
-            reader.unlock(&trust, commit.proof)?;
+        let proven = (&trust, commit.proof);
+        let opened = match trust.has_key() {
+            true => Reader::open_trusting(&places, record, container, proven),
+            false => Reader::open(&places, record, container),
+        };
+        if let Some(error) = (opened.as_ref().err()).filter(|e| e.kind() == ErrorKind::Invalid) {
+            return Err(error.clone().into());
         }
         let error = opened.as_ref().err().map(|error| error.to_string());
         container_table.add_row([
@@ -114,8 +118,9 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             Ok(reader) => {
                 document["encrypted"] = json!(reader.is_encrypted());
                 document["stores"] = json!(reader.manifest().stores);
-                document["notes"] = json!(reader.notes());
-                warnings.extend(reader.notes().iter().cloned());
+                let notes = reader.take_notes();
+                document["notes"] = json!(notes);
+                warnings.extend(notes);
                 for rank in reader
                     .manifest()
                     .ranks

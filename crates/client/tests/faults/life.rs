@@ -353,9 +353,7 @@ impl Workload {
         let views: Vec<RankView> = (0..self.ranks)
             .map(|rank| {
                 let place = &places[self.node_of(rank) as usize];
-                let mut view = RankView::open(place, candidate, rank, self.ranks)?;
-                view.unlock(&self.trust())?;
-                Ok(view)
+                RankView::open(place, candidate, rank, self.ranks)
             })
             .collect::<orcheck_format::Result<_>>()
             .map_err(Trouble::Refused)?;

@@ -39,6 +39,7 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
         0
     };
     Places {
+        job: JobName::new("job").unwrap(),
         node: node_level.then(|| dir(format!("local/job/n{node}"))),
         losses: workload.losses,
         others: Vec::new(),

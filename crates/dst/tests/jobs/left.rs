@@ -126,6 +126,7 @@ impl<'a> Left<'a> {
     fn places(&self, home: u32) -> Places {
         let others = self.dirs.iter().filter(|(node, _)| **node != home);
         Places {
+            job: JobName::new("job").unwrap(),
             node: self.dirs.get(&home).cloned(),
             losses: self.material.replicas as u8,
             others: others.map(|(_, dir)| Arc::clone(dir)).collect(),

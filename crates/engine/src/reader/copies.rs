@@ -5,35 +5,55 @@
 //!
 //! Invariants: those of `reader.rs`; what the sink gets it gets once.
 //!
-//! Not here: restarting from another copy (`restore.rs`).
+//! Not here: the copies of another level (`restore.rs`).
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use orcheck_format::error::without_next;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind, Extent, RegionRecord, Result};
-use orcheck_io::Dir;
+use orcheck_format::{CommitRecord, ContainerRef, Error, RegionRecord, Result};
+use orcheck_io::{Dir, File, Span};
 
 use super::source::{Buffers, Source, Stored};
-use super::{Reader, listed};
+use super::{Belief, Reader, listed};
+use crate::encoding::Decoder;
+use crate::trust::{Proof, Trust, WHO_CAN_WRITE};
 
 impl Reader {
     /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
     /// where there is none.
     ///
     /// # Errors
-    /// As [`Reader::open`].
-    pub(crate) fn open_in(
+    /// As [`Reader::open_trusting`]; without a key, as [`Reader::open`].
+    pub(crate) fn open_copy(
         dir: &dyn Dir,
         places: &[Arc<dyn Dir>],
-        commit: &CommitRecord,
-        container: &ContainerRef,
+        (commit, container): (&CommitRecord, &ContainerRef),
+        (trust, proof): (&Arc<Trust>, Proof),
     ) -> Result<Option<Reader>> {
-        match dir.open(&container.file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-            Ok(file) => Self::prove(places, commit, container, file),
-        }
+        let trust = Arc::clone(trust);
+        let belief = trust.has_key().then_some(Belief { trust, proof });
+        Self::open_in(dir, places, (commit, container), belief.as_ref())
+    }
+
+    /// As [`Reader::read_region`], but what is damaged here is read from any other copy in the places; `damage` hears
+    /// what was bad where another copy was good.
+    ///
+    /// # Errors
+    /// As [`Reader::read_region`], when no copy is good.
+    pub fn read_region_of_any_copy(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        into: Span,
+        damage: &mut dyn FnMut(&Error),
+    ) -> Result<()> {
+        let mut decoder = Decoder::default();
+        self.each_target(rank, region, into, &mut |reader, source, target| {
+            reader.of_any_copy(source, damage, &mut |source| {
+                (source.read(target, &mut decoder), true)
+            })
+        })
     }
 
     /// As [`Reader::stream_region`], but what is damaged here is read from any other copy in the places; `damage` hears
@@ -48,59 +68,66 @@ impl Reader {
         damage: &mut dyn FnMut(&Error),
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.with_owner(rank, region, |reader, rank, region| {
-            let mut buffers = Buffers::default();
-            let mut at = 0;
-            for extent in &region.extents {
-                let source = reader.source(rank, region, at, extent)?;
-                reader.stream_extent(source, extent, &mut buffers, damage, sink)?;
-                at += extent.len_bytes;
-            }
-            Ok(())
+        let mut buffers = Buffers::default();
+        self.each_source(rank, region, &mut |reader, source| {
+            let (mut done, mut refused) = (0, false);
+            reader.of_any_copy(source, damage, &mut |source| {
+                let read = source.stream(&mut buffers, &mut |at, bytes| {
+                    let end = at + bytes.len() as u64;
+                    let new = done.max(at).min(end);
+                    done = done.max(end);
+                    let taken = sink(new, &bytes[(new - at) as usize..]);
+                    refused |= taken.is_err();
+                    taken
+                });
+                // What the sink refuses no other copy mends.
+                (read, !refused)
+            })
         })
     }
 
-    fn stream_extent(
+    /// Does `work` with one copy of the extent after the other until one is good. It also tells whether another copy may
+    /// help.
+    fn of_any_copy(
         &self,
         mut source: Source<'_>,
-        extent: &Extent,
-        buffers: &mut Buffers,
         damage: &mut dyn FnMut(&Error),
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+        work: &mut dyn FnMut(&Source<'_>) -> (Result<()>, bool),
     ) -> Result<()> {
-        let (mut done, refused) = (0, std::cell::Cell::new(false));
-        let mut once = |at: u64, bytes: &[u8]| {
-            let end = at + bytes.len() as u64;
-            let new = done.max(at).min(end);
-            done = done.max(end);
-            let taken = sink(new, &bytes[(new - at) as usize..]);
-            refused.set(refused.get() || taken.is_err());
-            taken
+        let first = match work(&source) {
+            (Err(error), true) if !off(Switch::OtherPlace) => error,
+            (done, _) => return done,
         };
-        let Err(first) = source.stream(buffers, &mut once) else {
-            return Ok(());
-        };
-        let name = match &extent.container {
+        let name = match &source.extent.container {
             Some(name) => name,
-            None => &self.manifest.stores[usize::from(extent.store)],
+            None => &self.manifest.stores[usize::from(source.extent.store)],
         };
         let read = source.file().name();
-        for dir in &self.places {
-            // What the sink refuses no other copy mends.
-            if refused.get() {
-                break;
-            }
-            if dir.path().join(name).display().to_string() == read || off(Switch::OtherPlace) {
+        for file in self.other_copies(name) {
+            if file.name() == read {
                 continue;
             }
-            let Ok(file) = dir.open(name) else { continue };
-            source.file = Stored::Other(Arc::from(file));
-            if source.stream(buffers, &mut once).is_ok() {
-                damage(&first);
-                return Ok(());
+            source.file = Stored::Other(file);
+            match work(&source) {
+                (Ok(()), _) => {
+                    damage(&first);
+                    return Ok(());
+                }
+                (Err(error), false) => return Err(error),
+                (Err(_), true) => {}
             }
         }
         Err(first)
+    }
+
+    /// The files of this name in all places, opened once.
+    fn other_copies(&self, name: &str) -> Vec<Arc<dyn File>> {
+        let mut known = (self.other_copies.lock()).unwrap_or_else(PoisonError::into_inner);
+        let open = || -> Vec<Arc<dyn File>> {
+            let there = self.places.iter().filter_map(|dir| dir.open(name).ok());
+            there.map(Arc::from).collect()
+        };
+        known.entry(name.to_owned()).or_insert_with(open).clone()
     }
 }
 
@@ -108,7 +135,11 @@ impl Reader {
 #[must_use]
 pub fn beside_a_good_copy(damage: &str) -> String {
     let what = without_next(damage);
-    format!("{what}; another copy is good. Next: have the storage checked")
+    let next = match damage.contains(WHO_CAN_WRITE) {
+        true => WHO_CAN_WRITE,
+        false => "have the storage checked",
+    };
+    format!("{what}; another copy is good. Next: {next}")
 }
 
 /// What to say of a container that is in none of these places.

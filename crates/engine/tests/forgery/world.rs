@@ -1,14 +1,16 @@
 //! A job with encrypted checkpoints, in memory: genuine files, and what each of them holds.
 //!
 //! ```text
-//! epoch 1: step 10 (full) ─ step 20 (full) ─ step 30 (region "b" lies in step 20)
+//! epoch 1: step 10 (full) ─ step 20 (full) ─ step 30 (region "b" lies in step 20) ─ step 35 (superseded)
 //! epoch 2: resumed from 30 ─ step 40 (full) ─ step 50 (region "b" lies in step 40)
 //! ```
-//! Two nodes with two ranks each; every rank has the regions "a" and "b", alike but for their names.
+//! Two nodes with two ranks each; every rank has the regions "a" and "b", alike but for their names; "a" is compressed.
+//! Each checkpoint is there at level `peers`, where each node holds a replica of the other one's container, and at level
+//! `global` on two servers. A second job under the same key lies elsewhere.
 //!
 //! Not here: attacks (`attack.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orcheck_engine::commit::name_of;
@@ -18,8 +20,9 @@ use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN,
     TRAILER_BYTES, Trailer, encode_rank_record, header_crc,
 };
-use orcheck_format::encoding::{Encoding, SEAL_BYTES};
+use orcheck_format::encoding::{Compression, Encoding, SEAL_BYTES};
 use orcheck_format::manifest::RegionKind;
+use orcheck_format::members::{Member, Members};
 use orcheck_format::{
     Claim, CommitRecord, ContainerRef, Dtype, Epoch, Extent, FileName, JobName, Level, Manifest,
     RankRecord, RegionRecord, Resumed, RunId, crc64,
@@ -30,8 +33,12 @@ use ring::hkdf;
 
 pub const SECRET: [u8; 32] = [7; 32];
 pub const RANKS: u32 = 4;
-const REGION_BYTES: usize = 256;
-pub const LEVEL: Level = Level::Global;
+pub const NODES: u32 = 2;
+pub const SERVERS: u32 = 2;
+pub const REGION_BYTES: usize = 256;
+pub const LEVELS: [Level; 2] = [Level::Peers(1), Level::Global];
+/// The newest step.
+pub const NEWEST: u64 = 50;
 
 /// In which form the job's files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +48,53 @@ pub enum Form {
     Plain,
 }
 
+/// A directory of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Node(u32),
+    Server(u32),
+}
+
+pub const PLACES: [Place; 4] = [
+    Place::Node(0),
+    Place::Node(1),
+    Place::Server(0),
+    Place::Server(1),
+];
+
+impl Place {
+    /// Where it is beneath the root of a job on disk.
+    pub fn path(self) -> String {
+        match self {
+            Place::Node(node) => format!("local/job/n{node}"),
+            Place::Server(server) => format!("ost{server}/job"),
+        }
+    }
+}
+
+/// Where the commit records of a level are.
+pub fn record_places(level: Level) -> Vec<Place> {
+    match level {
+        Level::Global => (0..SERVERS).map(Place::Server).collect(),
+        _ => (0..NODES).map(Place::Node).collect(),
+    }
+}
+
+/// Where a node's container is, at each level.
+pub fn container_places(level: Level, node: u32) -> Vec<Place> {
+    match level {
+        Level::Global => vec![Place::Server(node % SERVERS)],
+        _ => vec![Place::Node(node), Place::Node((node + 1) % NODES)],
+    }
+}
+
 pub fn job() -> JobName {
-    JobName::new("cavity").unwrap()
+    JobName::new("job").unwrap()
+}
+
+/// Another job of the same user, under the same key.
+pub fn other_job() -> JobName {
+    JobName::new("jab").unwrap()
 }
 
 pub fn epoch(counter: u64) -> Epoch {
@@ -57,8 +109,8 @@ pub fn key(secret: [u8; 32], accept: Accept) -> Arc<Trust> {
 }
 
 /// What a rank's region held at a step.
-pub fn payload(step: u64, rank: u32, region: &str) -> Vec<u8> {
-    let line = format!("step {step} rank {rank} region {region} ");
+pub fn payload(job: &JobName, step: u64, rank: u32, region: &str) -> Vec<u8> {
+    let line = format!("{} {step} {rank} {region} ", job.as_str());
     line.bytes().cycle().take(REGION_BYTES).collect()
 }
 
@@ -69,6 +121,8 @@ pub struct Taken {
     pub ranks: Vec<(RankRecord, Vec<u8>)>,
     /// The name that the file and its manifest give themselves.
     pub file: String,
+    /// Files of stripes that the manifest names.
+    pub stripes: Vec<String>,
 }
 
 impl Taken {
@@ -109,7 +163,7 @@ impl Taken {
             node_name: format!("n{}", self.header.node),
             writer: 0,
             world_size: RANKS,
-            stores: vec![self.file.clone()],
+            stores: [std::slice::from_ref(&self.file), &self.stripes[..]].concat(),
             ranks,
         }
         .encode();
@@ -159,100 +213,167 @@ pub fn container_name(step: u64, epoch: Epoch, node: u32) -> String {
     .to_string()
 }
 
-/// One checkpoint of the job.
+/// One checkpoint of the job at one level.
 #[derive(Clone)]
 pub struct Step {
     pub step: u64,
+    pub level: Level,
     pub record: CommitRecord,
     pub containers: Vec<Taken>,
 }
 
-/// The job's directory, and what an attacker learns by reading it.
+impl Step {
+    pub fn record_name(&self) -> String {
+        name_of(self.record.step, self.record.epoch, self.record.level)
+    }
+}
+
+/// The job's directories, and what an attacker learns by reading them.
 #[derive(Clone)]
 pub struct World {
-    pub files: BTreeMap<String, Vec<u8>>,
+    pub job: JobName,
+    pub files: BTreeMap<(Place, String), Arc<Content>>,
+    /// By step; the weaker level first.
     pub steps: Vec<Step>,
+    /// The other job, beside which nobody looks for anything.
+    pub other: Option<Arc<World>>,
 }
 
 impl World {
     pub fn new(form: Form) -> World {
+        let mut world = World::of(job(), form);
+        world.other = Some(Arc::new(World::of(other_job(), form)));
+        world
+    }
+
+    fn of(job: JobName, form: Form) -> World {
         let trust = match form {
             Form::Sealed => key(SECRET, Accept::default()),
             _ => Trust::nobody(),
         };
         let mut world = World {
+            job,
             files: BTreeMap::new(),
             steps: Vec::new(),
+            other: None,
         };
         for (step, counter, older) in [
             (10, 1, None),
             (20, 1, None),
             (30, 1, Some(20)),
+            (35, 1, None),
             (40, 2, None),
-            (50, 2, Some(40)),
+            (NEWEST, 2, Some(40)),
         ] {
-            world.take(form, &trust, (step, epoch(counter)), older);
+            for level in LEVELS {
+                world.take(form, &trust, (step, epoch(counter), level), older);
+            }
         }
         for (counter, from) in [(1, None), (2, Some((30, epoch(1))))] {
             let claim = Claim {
-                job: job(),
+                job: world.job.clone(),
                 epoch: epoch(counter),
                 host: "h".into(),
                 pid: 1,
                 uid: 0,
                 since_unix_ms: 1,
                 world_size: RANKS,
-                nodes: vec!["n0".into(), "n1".into()],
+                nodes: node_names(),
             };
-            let resumed = resumed(counter, from);
+            let resumed = resumed(&world.job, counter, from);
             let name = FileName::Claim { epoch: counter }.to_string();
-            world
-                .files
-                .insert(name, trust.seal(claim.encode()).unwrap());
+            world.note(&name, trust.seal(claim.encode()).unwrap());
             let name = FileName::Resumed { epoch: counter }.to_string();
-            world
-                .files
-                .insert(name, trust.seal(resumed.encode()).unwrap());
+            world.note(&name, trust.seal(resumed.encode()).unwrap());
+            let name = FileName::Members { epoch: counter }.to_string();
+            let members = members(&world.job, counter).encode();
+            for node in 0..NODES {
+                let sealed = trust.seal(members.clone()).unwrap();
+                world.put(Place::Node(node), &name, sealed);
+            }
         }
         world
     }
 
-    fn take(&mut self, form: Form, trust: &Trust, (step, epoch): (u64, Epoch), older: Option<u64>) {
+    pub fn put(&mut self, place: Place, name: &str, bytes: Vec<u8>) {
+        let content = Content::new(bytes);
+        self.files.insert((place, name.to_owned()), content);
+    }
+
+    pub fn put_in(&mut self, places: &[Place], name: &str, bytes: &[u8]) {
+        for &place in places {
+            self.put(place, name, bytes.to_vec());
+        }
+    }
+
+    /// A small record that is in every directory.
+    pub fn note(&mut self, name: &str, bytes: Vec<u8>) {
+        self.put_in(&PLACES, name, &bytes);
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.files.retain(|(_, known), _| known != name);
+    }
+
+    /// The first copy of a file.
+    pub fn read(&self, name: &str) -> Option<Vec<u8>> {
+        let mut places = PLACES.iter();
+        places.find_map(|&place| self.read_in(place, name))
+    }
+
+    pub fn read_in(&self, place: Place, name: &str) -> Option<Vec<u8>> {
+        let content = self.files.get(&(place, name.to_owned()))?;
+        Some(content.bytes().into_owned())
+    }
+
+    fn take(
+        &mut self,
+        form: Form,
+        trust: &Trust,
+        (step, epoch, level): (u64, Epoch, Level),
+        older: Option<u64>,
+    ) {
         let mut containers = Vec::new();
         let mut named = Vec::new();
-        for node in 0..2 {
-            let taken = self.container(form, (step, epoch), node, older);
+        for node in 0..NODES {
+            let taken = self.container(form, (step, epoch, level), node, older);
             let (bytes, manifest_digest) = taken.build();
+            let holders = match level {
+                Level::Global => vec![],
+                _ => vec![(node + 1) % NODES],
+            };
             named.push(ContainerRef {
                 file: taken.file.clone(),
-                server: 0,
+                server: node % SERVERS,
                 node,
                 writer: 0,
                 len_bytes: bytes.len() as u64,
                 manifest_digest,
                 ranks: vec![(2 * node, 2)],
                 refers_to: older.into_iter().collect(),
-                holders: vec![],
+                holders,
             });
-            self.files.insert(taken.file.clone(), bytes);
+            self.put_in(&container_places(level, node), &taken.file, &bytes);
             containers.push(taken);
         }
         let record = CommitRecord {
-            job: job(),
+            job: self.job.clone(),
             step,
             epoch,
-            level: LEVEL,
+            level,
             world_size: RANKS,
-            nodes: vec!["n0".into(), "n1".into()],
+            nodes: node_names(),
             placement_generation: 1,
-            servers: vec!["/ost".into()],
+            servers: (0..SERVERS).map(|server| format!("/ost{server}")).collect(),
             containers: named,
             created_unix_ms: step,
         };
         let sealed = trust.seal(record.encode()).unwrap();
-        self.files.insert(name_of(step, epoch, LEVEL), sealed);
+        let name = name_of(step, epoch, level);
+        self.put_in(&record_places(level), &name, &sealed);
         self.steps.push(Step {
             step,
+            level,
             record,
             containers,
         });
@@ -261,7 +382,7 @@ impl World {
     fn container(
         &self,
         form: Form,
-        (step, epoch): (u64, Epoch),
+        (step, epoch, level): (u64, Epoch, Level),
         node: u32,
         older: Option<u64>,
     ) -> Taken {
@@ -270,10 +391,10 @@ impl World {
                 incompat: Features::REFERENCES,
                 ..Features::default()
             },
-            job: job(),
+            job: self.job.clone(),
             step,
             epoch,
-            level: LEVEL,
+            level,
             node,
             writer: 0,
             world_size: RANKS,
@@ -290,11 +411,16 @@ impl World {
             for name in ["a", "b"] {
                 let mut region = region(name);
                 let extent = match older.filter(|_| name == "b") {
-                    Some(older) => self.referred(older, node, rank),
+                    Some(older) => self.referred((older, level), node, rank),
                     None => {
-                        let plain = payload(step, rank, name);
+                        let plain = payload(&self.job, step, rank, name);
                         let place = (rank, &region, at + stream.len() as u64);
-                        store(key.as_ref(), place, &plain, &mut stream)
+                        let how = match (name, node) {
+                            ("b", _) => Compression::None,
+                            (_, 0) => Compression::Zstd,
+                            _ => Compression::Lz4,
+                        };
+                        store(key.as_ref(), place, (how, &plain), &mut stream)
                     }
                 };
                 region.extents.push(extent);
@@ -313,13 +439,20 @@ impl World {
             header,
             ranks,
             file: container_name(step, epoch, node),
+            stripes: vec![],
         }
     }
 
+    pub fn step(&self, step: u64, level: Level) -> &Step {
+        let mut steps = self.steps.iter();
+        steps
+            .find(|known| (known.step, known.level) == (step, level))
+            .unwrap()
+    }
+
     /// The extent of region "b" of a rank in an older checkpoint, as a later one refers to it.
-    pub fn referred(&self, older: u64, node: u32, rank: u32) -> Extent {
-        let older = self.steps.iter().find(|known| known.step == older).unwrap();
-        let taken = &older.containers[node as usize];
+    fn referred(&self, (older, level): (u64, Level), node: u32, rank: u32) -> Extent {
+        let taken = &self.step(older, level).containers[node as usize];
         let (record, _) = &taken.ranks[(rank - 2 * node) as usize];
         let extent = &record.regions[1].extents[0];
         Extent {
@@ -328,31 +461,69 @@ impl World {
         }
     }
 
+    /// The whole job as it lies beneath a root.
     pub fn image(&self) -> Image {
         let empty = Image::default();
-        self.files.iter().fold(empty, |image, (name, bytes)| {
-            image.with(name, Some(Content::new(bytes.clone())))
-        })
+        let mut image = self
+            .files
+            .iter()
+            .fold(empty, |image, ((place, name), content)| {
+                image.with(
+                    &format!("{}/{name}", place.path()),
+                    Some(Arc::clone(content)),
+                )
+            });
+        // A directory whose files are all gone is there all the same.
+        let gone: BTreeSet<Place> = PLACES.into_iter().collect();
+        for place in gone {
+            if image.dir(&place.path()).is_none() {
+                let name = format!("{}/x.tmp", place.path());
+                image = image
+                    .with(&name, Some(Content::new(vec![])))
+                    .with(&name, None);
+            }
+        }
+        image
     }
 
-    /// Which steps a restart may return: every byte of a checkpoint that the job took.
+    /// Which steps a restart may return: every byte of a checkpoint that the job took and that was not superseded.
     pub fn truth(&self, step: u64, rank: u32, region: &str) -> Option<Vec<u8>> {
         let from = match (step, region) {
             (30, "b") => 20,
-            (50, "b") => 40,
-            (10 | 20 | 30 | 40 | 50, _) => step,
+            (NEWEST, "b") => 40,
+            (10 | 20 | 30 | 35 | 40 | NEWEST, _) => step,
             _ => return None,
         };
-        Some(payload(from, rank, region))
+        Some(payload(&self.job, from, rank, region))
     }
 }
 
-pub fn resumed(counter: u64, from: Option<(u64, Epoch)>) -> Resumed {
+fn node_names() -> Vec<String> {
+    (0..NODES).map(|node| format!("n{node}")).collect()
+}
+
+pub fn resumed(job: &JobName, counter: u64, from: Option<(u64, Epoch)>) -> Resumed {
     Resumed {
-        job: job(),
+        job: job.clone(),
         epoch: epoch(counter),
         step: from.map(|(step, _)| step),
         from: from.map(|(_, epoch)| epoch),
+    }
+}
+
+/// The nodes of an epoch; nobody listens there.
+pub fn members(job: &JobName, counter: u64) -> Members {
+    let member = |name: String| Member {
+        addresses: vec![format!("unix:@{}-{name}-{counter}", job.as_str())],
+        name,
+        key: [counter as u8; 32],
+        encrypt: false,
+        epoch: counter,
+    };
+    Members {
+        job: job.clone(),
+        epoch: epoch(counter),
+        nodes: node_names().into_iter().map(member).collect(),
     }
 }
 
@@ -375,16 +546,21 @@ pub fn region(name: &str) -> RegionRecord {
 pub fn store(
     key: Option<&ContainerKey>,
     (rank, region, physical): (u32, &RegionRecord, u64),
-    plain: &[u8],
+    (compression, plain): (Compression, &[u8]),
     stream: &mut Vec<u8>,
 ) -> Extent {
     let encoding = Encoding {
+        compression,
         encrypted: key.is_some(),
         ..Encoding::default()
     };
-    let mut stored = plain.to_vec();
+    let mut stored = match compression {
+        Compression::None => plain.to_vec(),
+        Compression::Zstd => zstd::bulk::compress(plain, 1).unwrap(),
+        Compression::Lz4 => lz4_flex::block::compress(plain),
+    };
     if let Some(key) = key {
-        stored.resize(plain.len() + SEAL_BYTES as usize, 0);
+        stored.resize(stored.len() + SEAL_BYTES as usize, 0);
         let binding = Binding {
             rank,
             region: region.identity(),
@@ -412,10 +588,7 @@ pub fn store(
 /// Makes a header say how its container is encrypted, in the words of that form.
 fn header_key(form: Form, header: &mut ContainerHeader) -> Option<ContainerKey> {
     let secret = Secret::new(SECRET);
-    header.features.incompat |= match form {
-        Form::Plain => 0,
-        _ => Features::ENCODED,
-    };
+    header.features.incompat |= Features::ENCODED;
     match form {
         Form::Plain => None,
         Form::Sealed => Some(ContainerKey::create(&secret, header).unwrap()),

@@ -184,15 +184,9 @@ fn manifest_and_trailer_are_rebuilt() {
             2,
         );
         assert_eq!(case.readable(), 6, "{name}");
-        let reader = case.open().unwrap();
-        assert!(
-            reader
-                .notes()
-                .iter()
-                .any(|note| note.contains(name) && note.contains("rebuilt")),
-            "{:?}",
-            reader.notes()
-        );
+        let notes = case.open().unwrap().take_notes();
+        let rebuilt = |note: &String| note.contains(name) && note.contains("rebuilt");
+        assert!(notes.iter().any(rebuilt), "{notes:?}");
         let verdict = case.verify();
         assert!(!verdict.is_good() && verdict.is_restorable());
     }
@@ -363,7 +357,8 @@ fn another_well_formed_manifest_is_not_believed() {
     let reader = case.open().unwrap();
     assert_eq!(reader.manifest().node_name, right);
     let told = |note: &String| note.contains("BLAKE3") && note.contains("rebuilt");
-    assert!(reader.notes().iter().any(told), "{:?}", reader.notes());
+    let notes = reader.take_notes();
+    assert!(notes.iter().any(told), "{notes:?}");
 }
 
 // Breaks if: the trailer's copy of the header's CRC is not compared: parts of two files pass as one.
@@ -375,7 +370,8 @@ fn a_header_of_another_file_is_noticed() {
     replace(&case, "header", &header.encode());
     let reader = case.open().unwrap();
     let told = |note: &String| note.contains("not of one file");
-    assert!(reader.notes().iter().any(told), "{:?}", reader.notes());
+    let notes = reader.take_notes();
+    assert!(notes.iter().any(told), "{notes:?}");
 }
 
 // Breaks if: `check_manifest` does not ask whether the commit record names the older checkpoint: prune, which reads only
@@ -417,5 +413,5 @@ fn a_reference_that_is_named_by_no_record_is_refused() {
         "{error}"
     );
     case.written.record.containers[0].refers_to = vec![39];
-    assert_eq!(case.open().unwrap().notes(), [] as [String; 0]);
+    assert_eq!(case.open().unwrap().take_notes(), [] as [String; 0]);
 }

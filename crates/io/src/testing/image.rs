@@ -120,7 +120,7 @@ impl Image {
         found
     }
 
-    /// The same with another content of one file; `None` removes it. Directories on the way must be there.
+    /// The same with another content of one file; `None` removes it. Directories on the way are made.
     #[must_use]
     pub fn with(&self, path: &str, content: Option<Arc<Content>>) -> Image {
         let parts: Vec<&str> = path.split('/').collect();
@@ -218,10 +218,12 @@ fn replace(tree: &Tree, parts: &[&str], content: Option<Arc<Content>>) -> Tree {
             tree.remove(*name);
         }
         ([name, rest @ ..], content) => {
-            if let Some(Node::Dir(child)) = tree.get(*name) {
-                let child = Node::Dir(Arc::new(replace(child, rest, content)));
-                tree.insert((*name).to_owned(), child);
-            }
+            let child = match tree.get(*name) {
+                Some(Node::Dir(child)) => replace(child, rest, content),
+                None if content.is_some() => replace(&Tree::new(), rest, content),
+                _ => return tree,
+            };
+            tree.insert((*name).to_owned(), Node::Dir(Arc::new(child)));
         }
         ([], _) => {}
     }
