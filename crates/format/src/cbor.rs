@@ -278,6 +278,11 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
+    /// Passes over items that are not known here.
+    pub(crate) fn pass_over(&mut self, items: usize) -> Result<()> {
+        (0..items).try_for_each(|_| self.skip(0))
+    }
+
     /// Every item of an array of at most `max` items. The vector grows as items are read, so a
     /// count alone allocates nothing.
     pub(crate) fn items<T>(

@@ -48,5 +48,5 @@ pub use manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
 pub use members::{Member, Members};
 pub use names::FileName;
 pub use record::{Claim, CommitRecord, ContainerRef, Resumed, ranks_to_ranges};
-pub use store::{Ask, Reply, StoreDir, StoreMessage};
+pub use store::{Ask, Reply, StoreDir, StoreMessage, Versions};
 pub use wire::{FrameHeader, Message};

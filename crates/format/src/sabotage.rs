@@ -281,6 +281,7 @@ switches! {
     NamesCounted = "names-counted", "that a directory is synced after a name in it changed", "orcheck-server lib something_changed";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
+    StoreVersion = "store-version", "that a server and a caller without a version in common do not go on", "orcheck-server versions too_new";
     MungeFresh = "munge-fresh", "that a MUNGE credential which is too old or was used before is refused", "orcheck-io munge used_before";
     MungeSealed = "munge-sealed", "that a MUNGE credential which others could open is refused", "orcheck-io munge for_the_listener_alone";
     MungeUser = "munge-user", "that a MUNGE credential opens the directory of its user", "orcheck-io munge who_is_known";

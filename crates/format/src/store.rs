@@ -5,6 +5,12 @@
 //! has at most one file open: `Create` and `Open` begin with it, `Close` or the next of them ends it. Bytes to be written
 //! travel raw too; beyond the first [`FIRST_BYTES`] of a file they wait until the server wants them.
 //!
+//! Versions: a connection begins with [`Ask::Greet`], in which the process says which versions it speaks; the server says
+//! the same in [`Reply::Greeted`], and both speak the newest that both know. Version 1, of Orcheck 0.1.0, does not greet:
+//! to its servers a greeting looks like a question about the directory of the caller, to its processes nothing is said that
+//! they do not know. Everything after the first keys of a map, the first numbers of an answer and the first items of
+//! an entry is passed over by who does not know it.
+//!
 //! Invariants:
 //! 1. A directory is at most [`MAX_DEPTH`] plain names below what belongs to the caller; none of them leads upwards.
 //! 2. What is decoded encodes to the same bytes.
@@ -27,7 +33,87 @@ pub const PIECE_BYTES: u64 = 4 << 20;
 /// Most directories below one another.
 pub const MAX_DEPTH: usize = 4;
 /// Most numbers in one answer.
-const MAX_NUMBERS: usize = 8;
+const MAX_NUMBERS: usize = 64;
+/// Most items of an entry of a listing, of which the first three are known here.
+const MAX_ITEMS: usize = 16;
+/// Longest name of a release.
+const MAX_RELEASE_BYTES: usize = 64;
+/// Versions of what is said here that are understood. Whoever raises the first ends the support of a minor release.
+const VERSIONS: (u32, u32) = (1, 2);
+
+/// Which versions of this somebody speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// The oldest.
+    pub oldest: u32,
+    /// The newest.
+    pub newest: u32,
+    /// The release of Orcheck that says so, for messages.
+    pub release: String,
+}
+
+impl Versions {
+    /// Those that are spoken here.
+    #[must_use]
+    pub fn own() -> Self {
+        Self {
+            oldest: VERSIONS.0,
+            newest: VERSIONS.1,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// Of whoever does not say it.
+    #[must_use]
+    pub fn unsaid() -> Self {
+        Self {
+            oldest: 1,
+            newest: 1,
+            release: "0.1.0".to_owned(),
+        }
+    }
+
+    /// The newest version that both speak.
+    ///
+    /// # Errors
+    /// Unsupported, with both sides' versions, when there is none; `ours` and `theirs` say who they are.
+    pub fn agree(&self, other: &Self, ours: &str, theirs: &str) -> Result<u32> {
+        let newest = self.newest.min(other.newest);
+        if newest >= self.oldest.max(other.oldest) {
+            return Ok(newest);
+        }
+        let older = if self.newest < other.newest {
+            ours
+        } else {
+            theirs
+        };
+        Err(Error::unsupported(format!(
+            "{ours} speaks {self}, {theirs} speaks {other}: there is no version that both know"
+        ))
+        .next(format!(
+            "install a newer release of Orcheck where {older} runs"
+        )))
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "versions {} to {} of the protocol (Orcheck {})",
+            self.oldest, self.newest, self.release
+        )
+    }
+}
+
+/// Which disk a server stands before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Its number; see [`identity_file`].
+    pub identity: u64,
+    /// When a server first stood before what belongs to the caller there, in seconds since 1970, where that is known.
+    pub since_unix_s: Option<u64>,
+}
 
 /// The file that says which disk a server stands before, in what belongs to each caller.
 #[must_use]
@@ -42,6 +128,8 @@ pub fn identity_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(digits, 16).ok()?;
     (identity_file(number) == name).then_some(number)
 }
+
+static TOP: StoreDir = StoreDir(String::new());
 
 /// A directory on a server: names, joined by `/`; none is what belongs to the caller as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -101,6 +189,9 @@ fn is_plain(name: &str) -> bool {
 /// What a caller wants. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
+    /// Says which versions the process speaks, before anything else. Answered by `Greeted`; by version 1, as a
+    /// question about the caller's directory, by `Told`.
+    Greet(Versions),
     /// Is there something of this name? Told: 0 or 1.
     Holds(StoreDir, String),
     /// Opens a file for reading. Told: its length.
@@ -148,6 +239,8 @@ pub enum Ask {
 /// What a server says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
+    /// Which versions the server speaks, and which disk it has.
+    Greeted(Versions, Option<Disk>),
     /// It is done.
     Told(Vec<u64>),
     /// What a directory holds: name, length, whether it is a directory.
@@ -206,7 +299,13 @@ struct Parts<'m> {
     other: Option<&'m str>,
     first: Option<u64>,
     second: Option<u64>,
+    versions: Option<&'m Versions>,
 }
+
+/// The kind of the question about a directory, which a greeting looks like to who does not know it.
+const CHILD: u8 = 8;
+/// The key by which a greeting is told from that.
+const GREETING: u64 = 9;
 
 impl Ask {
     fn parts(&self) -> (u8, Parts<'_>) {
@@ -223,6 +322,11 @@ impl Ask {
             ..Parts::default()
         };
         match self {
+            Ask::Greet(versions) => {
+                let mut parts = in_dir(&TOP);
+                (parts.first, parts.versions) = (Some(0), Some(versions));
+                (CHILD, parts)
+            }
             Ask::Holds(dir, name) => (0, named(dir, name)),
             Ask::Open(dir, name) => (1, named(dir, name)),
             Ask::Create(dir, name, direct) => {
@@ -241,7 +345,7 @@ impl Ask {
             Ask::Child(dir, create) => {
                 let mut parts = in_dir(dir);
                 parts.first = Some(u64::from(*create));
-                (8, parts)
+                (CHILD, parts)
             }
             Ask::RemoveChild(dir, name) => (9, named(dir, name)),
             Ask::Facts(dir) => (10, in_dir(dir)),
@@ -262,8 +366,10 @@ impl Ask {
 
     fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
         let (mut dir, mut name, mut other, mut first, mut second) = (None, None, None, None, None);
+        let mut versions = None;
         r.map(|r, key| {
             match (kind, key) {
+                (CHILD, GREETING) => versions = Some(read_versions(r)?),
                 (0..=10, 1) => dir = Some(read_dir(r)?),
                 (0..=5 | 9, 2) => name = Some(read_name(r)?),
                 (3 | 4, 3) => other = Some(read_name(r)?),
@@ -274,6 +380,9 @@ impl Ask {
             }
             Ok(true)
         })?;
+        if let Some(versions) = versions {
+            return Ok(Ask::Greet(versions));
+        }
         let dir = || r.need(dir, "directory (key 1)");
         let name = || r.need(name, "name (key 2)");
         let other = || r.need(other, "second name (key 3)");
@@ -288,7 +397,7 @@ impl Ask {
             5 => Ask::Remove(dir()?, name()?),
             6 => Ask::List(dir()?),
             7 => Ask::SyncNames(dir()?),
-            8 => Ask::Child(dir()?, first()? == 1),
+            CHILD => Ask::Child(dir()?, first()? == 1),
             9 => Ask::RemoveChild(dir()?, name()?),
             10 => Ask::Facts(dir()?),
             11 => Ask::Read(first()?, second()?),
@@ -318,7 +427,7 @@ impl StoreMessage {
         FIRST_KIND
             + match self {
                 StoreMessage::Ask(ask) => ask.parts().0,
-                StoreMessage::Reply(Reply::Told(_)) => 20,
+                StoreMessage::Reply(Reply::Told(_) | Reply::Greeted(..)) => 20,
                 StoreMessage::Reply(Reply::Names(_)) => 21,
                 StoreMessage::Reply(Reply::Failed(..)) => 22,
                 StoreMessage::Reply(Reply::Want(_)) => 23,
@@ -333,7 +442,7 @@ impl StoreMessage {
                 let texts = [parts.dir.map(|dir| dir.0.as_str()), parts.name, parts.other];
                 let numbers = [parts.first, parts.second];
                 let pairs = texts.iter().flatten().count() + numbers.iter().flatten().count();
-                w.map(pairs as u64);
+                w.map((pairs + usize::from(parts.versions.is_some())) as u64);
                 for (key, text) in (1u8..).zip(texts) {
                     if let Some(text) = text {
                         w.uint(key).text(text);
@@ -343,6 +452,22 @@ impl StoreMessage {
                     if let Some(number) = number {
                         w.uint(key).uint(number);
                     }
+                }
+                if let Some(versions) = parts.versions {
+                    w.uint(GREETING);
+                    write_versions(w, versions);
+                }
+            }
+            StoreMessage::Reply(Reply::Greeted(versions, disk)) => {
+                let since = disk.and_then(|disk| disk.since_unix_s);
+                w.map(2 + u64::from(disk.is_some()) + u64::from(since.is_some()));
+                w.uint(1u8).uints(&[]).uint(2u8);
+                write_versions(w, versions);
+                if let Some(disk) = disk {
+                    w.uint(3u8).uint(disk.identity);
+                }
+                if let Some(since) = since {
+                    w.uint(4u8).uint(since);
                 }
             }
             StoreMessage::Reply(Reply::Told(numbers)) => {
@@ -375,8 +500,12 @@ impl StoreMessage {
         }
         let (mut numbers, mut names, mut error, mut text, mut pieces) =
             (None, None, None, None, None);
+        let (mut versions, mut identity, mut since_unix_s) = (None, None, None);
         r.map(|r, key| {
             match (kind, key) {
+                (20, 2) => versions = Some(read_versions(r)?),
+                (20, 3) => identity = Some(r.u64()?),
+                (20, 4) => since_unix_s = Some(r.u64()?),
                 (20, 1) => numbers = Some(r.items(MAX_NUMBERS, Reader::u64)?),
                 (21, 1) => names = Some(r.items(MAX_CONTAINERS, read_entry)?),
                 (22, 1) => error = Some(read_kind(r)?),
@@ -386,6 +515,13 @@ impl StoreMessage {
             }
             Ok(true)
         })?;
+        if let Some(versions) = versions {
+            let disk = identity.map(|identity| Disk {
+                identity,
+                since_unix_s,
+            });
+            return Ok(StoreMessage::Reply(Reply::Greeted(versions, disk)));
+        }
         Ok(StoreMessage::Reply(match kind {
             20 => Reply::Told(r.need(numbers, "numbers (key 1)")?),
             21 => Reply::Names(r.need(names, "names (key 1)")?),
@@ -397,6 +533,36 @@ impl StoreMessage {
             _ => Reply::Busy,
         }))
     }
+}
+
+fn write_versions(w: &mut Writer, versions: &Versions) {
+    w.map(3).uint(1u8).uint(versions.oldest);
+    w.uint(2u8).uint(versions.newest);
+    w.uint(3u8).text(cut(&versions.release, MAX_RELEASE_BYTES));
+}
+
+fn read_versions(r: &mut Reader<'_>) -> Result<Versions> {
+    let (mut oldest, mut newest, mut release) = (None, None, None);
+    r.map(|r, key| {
+        match key {
+            1 => oldest = Some(r.uint()?),
+            2 => newest = Some(r.uint()?),
+            3 => release = Some(r.text(MAX_RELEASE_BYTES)?.to_owned()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let versions = Versions {
+        oldest: r.need(oldest, "oldest version (key 1)")?,
+        newest: r.need(newest, "newest version (key 2)")?,
+        release: r.need(release, "release (key 3)")?,
+    };
+    // It is shown to people.
+    let plain = |one: char| one.is_ascii_alphanumeric() || "+-.".contains(one);
+    if versions.oldest > versions.newest || !versions.release.chars().all(plain) {
+        return Err(r.corrupt(format_args!("{versions:?} are no versions")));
+    }
+    Ok(versions)
 }
 
 fn read_dir(r: &mut Reader<'_>) -> Result<StoreDir> {
@@ -417,8 +583,13 @@ fn read_name(r: &mut Reader<'_>) -> Result<String> {
 
 /// Names in a listing may be others' than ours, but never lead elsewhere.
 fn read_entry(r: &mut Reader<'_>) -> Result<(String, u64, bool)> {
-    r.tuple(3)?;
-    Ok((read_name(r)?, r.u64()?, flag(r)?))
+    let items = r.array(MAX_ITEMS)?;
+    let Some(more) = items.checked_sub(3) else {
+        return Err(r.corrupt(format_args!("expected 3 items or more, found {items}")));
+    };
+    let known = (read_name(r)?, r.u64()?, flag(r)?);
+    r.pass_over(more)?;
+    Ok(known)
 }
 
 #[cfg(test)]

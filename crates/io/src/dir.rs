@@ -59,7 +59,7 @@ pub struct Taken {
     pub id: (u64, u64),
     /// Whether it is a directory.
     pub is_dir: bool,
-    /// How many names a file has; 1 for a directory. A file without a name is gone when the last one closes it.
+    /// How many names it has, at most 1 for a directory. What has none is gone when the last one closes it.
     pub names: u64,
     /// Length in bytes; 0 for a directory.
     pub len_bytes: u64,
@@ -76,7 +76,8 @@ impl Taken {
         Taken {
             id: (stat.st_dev, stat.st_ino),
             is_dir,
-            names: if is_dir { 1 } else { links },
+            // Breaks if: a removed directory that somebody has open counts as one that has a name.
+            names: if is_dir { links.min(1) } else { links },
             len_bytes: if is_dir { 0 } else { size },
             // In units of 512 bytes, whatever the block of the file system.
             disk_bytes: u64::try_from(stat.st_blocks)
@@ -133,6 +134,10 @@ pub trait Dir: Send + Sync {
     /// As [`Dir::taken`].
     fn taken_itself(&self) -> Result<Taken> {
         Err(no_account(self.path()))
+    }
+    /// Since when the disk behind it has been in use, in seconds since 1970, where it says so: a server's does.
+    fn since_unix_s(&self) -> Option<u64> {
+        None
     }
     /// Ok while the path that was configured leads to this directory, so that whoever opens the path finds what is
     /// written here. Unavailable once the directory was moved away, replaced or unmounted.

@@ -14,7 +14,9 @@
 //!    no sign of life for 30 s.
 //! 4. A lock is a connection: it opens when that ends, at either side.
 //! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
-//! 6. A server that stands before another disk than when it was opened is noticed before anything there counts
+//! 6. A connection begins with the versions that this library speaks; an answer to anything else is believed when both
+//!    have one in common. A server that does not answer with its own speaks version 1.
+//! 7. A server that stands before another disk than when it was opened is noticed before anything there counts
 //!    (`check_path`); one of a version that does not say which disk it has cannot be.
 //!
 //! Faults survived: a server that vanishes, is started anew, stalls or answers strangely (an error names it). Not here:
@@ -33,8 +35,8 @@ use crate::net::Address;
 use crate::steps::Steps;
 use file::ServedFile;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::{identity_file, identity_of};
-use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
+use orcheck_format::store::{Disk, identity_file, identity_of};
+use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage, Versions};
 use place::Place;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,11 +65,18 @@ pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
         steps: steps.clone(),
         idle: Mutex::default(),
         unsynced: Mutex::default(),
+        disk: OnceLock::new(),
         identity: OnceLock::new(),
     });
     let [] = server.told(Ask::Child(StoreDir::default(), false))?;
-    let names = server.names(&StoreDir::default())?;
-    let identity = names.iter().find_map(|(name, ..)| identity_of(name));
+    let identity = match server.disk.get().copied().flatten() {
+        Some(disk) => Some(disk.identity),
+        // Version 1 has it in the name of a file.
+        None => {
+            let names = server.names(&StoreDir::default())?;
+            names.iter().find_map(|(name, ..)| identity_of(name))
+        }
+    };
     if let Some(expected) = server.place.identity
         && identity != Some(expected)
         && !off(Switch::ServerIdentity)
@@ -97,6 +106,8 @@ struct Server {
     /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
     unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
     /// Which disk it stood before when it was opened, where it says so.
+    disk: OnceLock<Option<Disk>>,
+    /// Its number, also where only a file says it.
     identity: OnceLock<Option<u64>>,
 }
 
@@ -107,6 +118,8 @@ struct Line {
     /// Bytes that may be sent without being wanted, and pieces that are wanted.
     first_bytes: u64,
     wanted: u32,
+    /// Which disk the server has, when it has answered the greeting; nothing where it does not say so.
+    greeted: Option<Option<Disk>>,
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,6 +137,12 @@ impl Line {
         loop {
             match self.conn.receive_any(ANSWER_TIMEOUT)? {
                 Received::Bytes(len) => return Ok(Err(len)),
+                // The first answer is to the greeting, which was sent before the first question.
+                Received::Message(Message::Store(StoreMessage::Reply(reply)))
+                    if self.greeted.is_none() && reply != Reply::Busy =>
+                {
+                    self.greeted(reply)?;
+                }
                 Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
                     Reply::Busy => {}
                     Reply::Want(pieces) => {
@@ -138,6 +157,25 @@ impl Line {
                 Received::Message(other) => return Err(self.strange(&other)),
             }
         }
+    }
+
+    /// Takes the answer to the greeting.
+    fn greeted(&mut self, reply: Reply) -> Result<()> {
+        let (theirs, disk) = match reply {
+            Reply::Greeted(versions, disk) => (versions, disk),
+            // It took it for a question about the caller's directory.
+            Reply::Told(_) => (Versions::unsaid(), None),
+            Reply::Failed(kind, text) => return Err(self.conn.give_up(Error::new(kind, text))),
+            other => return Err(self.strange(&other)),
+        };
+        let agreed = Versions::own().agree(&theirs, "this library", "the server");
+        if let Err(error) = agreed
+            && !off(Switch::StoreVersion)
+        {
+            return Err(self.conn.give_up(error));
+        }
+        self.greeted = Some(disk);
+        Ok(())
     }
 
     /// Waits until the server wants something.
@@ -187,12 +225,16 @@ impl Server {
             let at = Address::Tcp(address);
             match self.place.connect(&at, &self.steps, CONNECT_TIMEOUT) {
                 Ok(conn) => {
-                    return Ok(Line {
+                    let mut line = Line {
                         conn,
                         used: Deadline::after(IDLE_TIME),
                         first_bytes: 0,
                         wanted: 0,
-                    });
+                        greeted: None,
+                    };
+                    // A connection that fails here fails again at the first question, which is what is told.
+                    let _ = line.send(Ask::Greet(Versions::own()));
+                    return Ok(line);
                 }
                 Err(error) => errors.push(error),
             }
@@ -239,6 +281,9 @@ impl Server {
             sent = line.send(ask.clone());
         }
         let reply = sent.and_then(|()| line.reply());
+        if let Some(disk) = line.greeted {
+            let _ = self.disk.set(disk);
+        }
         Ok((line, reply.map_err(|error| self.named(error))?))
     }
 
@@ -268,9 +313,12 @@ impl Server {
         }
     }
 
+    /// The first numbers of an answer; what a newer server adds is passed over.
     fn numbers<const N: usize>(&self, numbers: Vec<u64>) -> Result<[u64; N]> {
-        let exactly = <[u64; N]>::try_from(numbers);
-        exactly.map_err(|numbers| self.unexpected(&Reply::Told(numbers)))
+        let first = numbers.first_chunk();
+        first
+            .copied()
+            .ok_or_else(|| self.unexpected(&Reply::Told(numbers.clone())))
     }
 
     fn unexpected(&self, reply: &Reply) -> Error {
@@ -445,6 +493,10 @@ impl Dir for ServedDir {
     fn read_only(&self) -> Result<bool> {
         let [_, read_only] = self.server.told(Ask::Facts(self.dir.clone()))?;
         Ok(read_only != 0)
+    }
+
+    fn since_unix_s(&self) -> Option<u64> {
+        self.server.disk.get().copied().flatten()?.since_unix_s
     }
 
     fn check_path(&self) -> Result<()> {

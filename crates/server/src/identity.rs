@@ -1,43 +1,79 @@
-//! Which disk a server stands before: a number that a directory gets when a server first does.
+//! Which disk a server stands before: a number that a directory gets when a server first does, and since when it has it.
 //!
-//! How: an empty file whose name holds the number, in the server's directory and in that of each tenant, where callers
-//! look for it. A disk that was replaced, emptied or not mounted does not have it.
+//! How: a small file whose name holds the number, in the server's directory and in that of each tenant, where callers
+//! look for it; in it stands the time. A disk that was replaced, emptied or not mounted does not have it.
 //!
 //! Invariants:
 //! 1. A directory keeps its number as long as any of these files is left.
-//! 2. Nothing is written into a directory that is expected to have another number.
+//! 2. The time is that of the tenant's own file: of a directory that was emptied alone it is new.
+//! 3. Nothing is written into a directory that is expected to have another number.
 //!
-//! Survives: a server that dies while it writes them (the next one goes on). Not here: what callers make of it
-//! (`orcheck_io::served`).
+//! Survives: a server that dies while it writes them (the next one goes on); files without a time, as 0.1.0 made them. Not
+//! here: what callers make of it (`orcheck_io::served`, `orcheck_client`).
 
-use orcheck_format::store::{identity_file, identity_of};
+use orcheck_format::store::{Disk, identity_file, identity_of};
 use orcheck_format::{Error, Result};
-use orcheck_io::{Create, Dir, Steps, open_dir, random_bytes};
+use orcheck_io::{Create, Dir, Steps, open_dir, random_bytes, read_small};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The number of a directory and of its tenants', which is given now if there is none.
-pub(crate) fn settle(dir: &dyn Dir, tenants: &[Arc<dyn Dir>]) -> Result<u64> {
+/// What stands before the time, in seconds since 1970.
+const SINCE: &str = "since ";
+/// Longest file.
+const MAX_BYTES: u64 = 64;
+
+/// The disk as each tenant sees it; the number is given now if there is none.
+pub(crate) fn settle(
+    dir: &dyn Dir,
+    tenants: &[Arc<dyn Dir>],
+    now_unix_s: u64,
+) -> Result<Vec<Disk>> {
     let all = || std::iter::once(dir).chain(tenants.iter().map(AsRef::as_ref));
     let mut known = None;
     for dir in all() {
         known = known.or(find(dir)?);
     }
-    let number = known.unwrap_or_else(|| u64::from_le_bytes(random_bytes()));
-    let name = identity_file(number);
+    let identity = known.unwrap_or_else(|| u64::from_le_bytes(random_bytes()));
+    let name = identity_file(identity);
+    let mut disks = Vec::new();
     for dir in all() {
-        for other in numbers(dir)?.into_iter().filter(|&other| other != number) {
+        for other in numbers(dir)?.into_iter().filter(|&other| other != identity) {
             dir.remove(&identity_file(other))?;
         }
         if find(dir)?.is_none() {
-            dir.create(&name, Create::Buffered)?.close()?;
+            mark(dir, &name, now_unix_s)?;
         }
+        disks.push(Disk {
+            identity,
+            since_unix_s: since(dir, &name),
+        });
     }
     // Those of the tenants are made again from this one.
     if known.is_none() {
         dir.sync()?;
     }
-    Ok(number)
+    // Without the server's own.
+    Ok(disks.split_off(1))
+}
+
+/// Makes the file: under its name it is whole.
+fn mark(dir: &dyn Dir, name: &str, now_unix_s: u64) -> Result<()> {
+    let temporary = format!("{name}.tmp");
+    if dir.holds(&temporary)? {
+        dir.remove(&temporary)?;
+    }
+    let file = dir.create(&temporary, Create::Buffered)?;
+    file.write_at(format!("{SINCE}{now_unix_s}\n").as_bytes(), 0)?;
+    file.sync()?;
+    file.close()?;
+    dir.rename(&temporary, name)
+}
+
+/// The time in a file; none where it has none.
+fn since(dir: &dyn Dir, name: &str) -> Option<u64> {
+    let bytes = read_small(dir, name, MAX_BYTES).ok()?;
+    let text = std::str::from_utf8(&bytes).ok()?;
+    text.trim().strip_prefix(SINCE)?.parse().ok()
 }
 
 /// Refuses a directory that does not have this number.

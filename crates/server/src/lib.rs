@@ -34,7 +34,7 @@ use intake::{Intake, Memory, guard};
 use log::Log;
 use names::Names;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::PIECE_BYTES;
+use orcheck_format::store::{Disk, PIECE_BYTES};
 use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
 use orcheck_io::net::{Address, Key, Listener, Users};
 use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
@@ -155,6 +155,15 @@ impl Shared {
             self.pull(Pull::tick);
         }
         begins
+    }
+
+    /// Counts callers that were refused, and tells the operator of the last one.
+    pub(crate) fn refused(&self, count: u64, last: &str) {
+        if count > 0 {
+            self.refused_callers.fetch_add(count, Ordering::Relaxed);
+            let line = format!("a caller was refused: {last}");
+            self.log.say_rarely("refused", count, &line);
+        }
     }
 
     /// What this start of the server calls itself.
@@ -335,24 +344,27 @@ impl Server {
                 name
             };
             let root = dir.child(name, true)?;
-            let account = Account::unlimited();
-            Ok((
-                Owned {
-                    name: name.to_owned(),
-                    root,
-                    account,
-                },
-                quota_bytes,
-            ))
+            let one = Owned {
+                name: name.to_owned(),
+                root,
+                account: Account::unlimited(),
+                disk: Disk::default(),
+            };
+            Ok((one, quota_bytes))
         };
         let owned = known.iter().map(root).collect::<Result<Vec<_>>>()?;
         let dirs: Vec<Arc<dyn Dir>> = owned.iter().map(|(one, _)| Arc::clone(&one.root)).collect();
-        let identity = identity::settle(&*dir, &dirs)?;
+        let now_unix_s = clock.unix_ms() / 1000;
+        let disks = identity::settle(&*dir, &dirs, now_unix_s)?;
+        let identity = disks.first().map_or(0, |disk| disk.identity);
         for (one, quota_bytes) in owned.iter().filter(|(_, quota)| quota.is_some()) {
             one.account.count(&one.root, &mut || true)?;
             one.account.limit(*quota_bytes);
         }
-        let owned: Vec<Owned> = owned.into_iter().map(|(one, _)| one).collect();
+        let owned = owned.into_iter().zip(disks);
+        let owned: Vec<Owned> = owned
+            .map(|((one, _), disk)| Owned { disk, ..one })
+            .collect();
         let numbered = users.iter().map(|user| user.uid);
         let numbered = numbered.zip(config.tenants.len()..).collect();
         let users = match users {
@@ -469,12 +481,7 @@ impl Server {
                 Err(_) => self.shared.clock.sleep(LOOK),
             }
             let refused = self.listener.take_refusals();
-            if refused.count > 0 {
-                let all = &self.shared.refused_callers;
-                all.fetch_add(refused.count, Ordering::Relaxed);
-                let line = format!("a caller was refused: {}", refused.last);
-                (self.shared.log).say_rarely("refused", refused.count, &line);
-            }
+            self.shared.refused(refused.count, &refused.last);
             self.shared.pull(Pull::tick);
         }
         self.stopper().stop();
@@ -508,10 +515,11 @@ impl Server {
         }
         self.next += 1;
         let id = self.next;
-        let Owned { root, account, .. } = self.shared.owned[which].clone();
+        let own = self.shared.owned[which].clone();
         let whose = Whose {
-            root,
-            account,
+            root: own.root,
+            account: own.account,
+            disk: own.disk,
             tenant: which as u64,
         };
         // Where there is no descriptor or thread for it, the caller sees its connection end.

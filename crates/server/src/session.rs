@@ -19,8 +19,11 @@ use crate::intake::{Incoming, Piece, small_piece};
 use crate::pull::{Begins, Pull};
 use crate::{Order, Shared};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::Disk;
 use orcheck_format::store::{FIRST_BYTES, PIECE_BYTES};
-use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage};
+use orcheck_format::{
+    Ask, Error, ErrorKind, Message, Reply, Result, StoreDir, StoreMessage, Versions,
+};
 use orcheck_io::conn::Received;
 use orcheck_io::memory::Buffer;
 use orcheck_io::{Conn, Create, Dir, Poller, Waker, thread};
@@ -79,6 +82,8 @@ pub(crate) struct Whose {
     pub(crate) account: Arc<Account>,
     /// Which of those it is that have a key.
     pub(crate) tenant: u64,
+    /// The disk that all this lies on.
+    pub(crate) disk: Disk,
 }
 
 pub(crate) struct Session {
@@ -93,6 +98,8 @@ pub(crate) struct Session {
     own: Option<Buffer>,
     /// When it was last asked for something.
     asked: Duration,
+    /// The version that both sides speak, or why there is none; unknown before the first question.
+    spoken: Option<Result<u32>>,
     poller: Poller,
     port: Arc<Port>,
 }
@@ -118,6 +125,7 @@ impl Session {
             opened: Opened::None,
             own: None,
             asked: shared.clock.now(),
+            spoken: None,
             poller,
             port: Arc::clone(&port),
         };
@@ -137,12 +145,26 @@ impl Session {
         if wanted > 0 {
             self.reply(Reply::Want(wanted))?;
         }
-        match self.conn.try_receive_any()? {
+        let received = match self.conn.try_receive_any() {
+            // Breaks if: it ends the connection; a newer caller could not find out what this server does not know.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                let error = Error::unsupported(format!(
+                    "{} (this server is of Orcheck {})",
+                    error.what(),
+                    Versions::own().release
+                ));
+                return self.refuse(&error);
+            }
+            received => received?,
+        };
+        match received {
             Some(Received::Bytes(len)) => self.take_in(len),
             Some(Received::Message(Message::Store(StoreMessage::Ask(ask)))) => self.answer(ask),
             Some(Received::Message(other)) => {
-                let error = Error::corrupt(format!("expected a request, found {other:?}"));
-                Err(self.conn.give_up(error))
+                let name = Message::name_of(other.kind());
+                self.refuse(&Error::unsupported(format!(
+                    "expected a question to a server, found '{name}'"
+                )))
             }
             None => self.wait(),
         }
@@ -169,6 +191,10 @@ impl Session {
     fn reply(&mut self, reply: Reply) -> Result<()> {
         let message = Message::Store(StoreMessage::Reply(reply));
         self.conn.send(&message, FRAME_TIMEOUT)
+    }
+
+    fn refuse(&mut self, error: &Error) -> Result<()> {
+        self.reply(Reply::Failed(error.kind(), error.message().to_owned()))
     }
 
     // ---- bytes that come -----------------------------------------------------------------------
@@ -296,16 +322,50 @@ impl Session {
 
     fn answer(&mut self, ask: Ask) -> Result<()> {
         self.asked = self.shared.clock.now();
+        let greeting = match &ask {
+            Ask::Greet(versions) => Some(versions.clone()),
+            _ => None,
+        };
+        if self.spoken.is_none() || greeting.is_some() {
+            self.speak(greeting.as_ref().unwrap_or(&Versions::unsaid()));
+        }
+        let reply = match (ask, self.spoken.clone()) {
+            // What is not answered need not be refused either.
+            (Ask::Offer(_) | Ask::Need(..), Some(Err(_))) => return Ok(()),
+            // Breaks if: it is served all the same; each side would read the other's words as its own.
+            (_, Some(Err(error))) if !off(Switch::StoreVersion) => return self.refuse(&error),
+            (ask, _) => self.answer_to(ask)?,
+        };
+        match reply {
+            Some(Ok(reply)) => self.reply(reply),
+            Some(Err(error)) => self.refuse(&error),
+            None => Ok(()),
+        }
+    }
+
+    /// Agrees on a version with a caller that speaks these.
+    fn speak(&mut self, theirs: &Versions) {
+        let spoken = Versions::own().agree(theirs, "this server", "the caller");
+        if let Err(error) = &spoken {
+            let line = format!("{}: {}", self.conn.peer(), error.what());
+            self.shared.refused(1, &line);
+        }
+        self.spoken = Some(spoken);
+    }
+
+    /// What is asked, done; nothing for what is not answered, or answered by itself.
+    fn answer_to(&mut self, ask: Ask) -> Result<Option<Result<Reply>>> {
         let reply = match ask {
-            Ask::Offer(bytes) => return self.offered(bytes),
+            Ask::Greet(_) => Ok(Reply::Greeted(Versions::own(), Some(self.whose.disk))),
+            Ask::Offer(bytes) => return self.offered(bytes).map(|()| None),
             Ask::Need(at, len) => {
                 if let Opened::Read(reading) = &self.opened {
                     reading.will_need(at, len);
                 }
-                return Ok(());
+                return Ok(None);
             }
             Ask::Read(at, len) => match self.read(at, len) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(None),
                 Err(error) => Err(error),
             },
             Ask::List(dir) => self.dir(&dir).and_then(|dir| {
@@ -322,10 +382,7 @@ impl Session {
             }
             about_file => self.about_file(about_file).map(Reply::Told),
         };
-        match reply {
-            Ok(reply) => self.reply(reply),
-            Err(error) => self.reply(Reply::Failed(error.kind(), error.message().to_owned())),
-        }
+        Ok(Some(reply))
     }
 
     fn offered(&mut self, bytes: u64) -> Result<()> {

@@ -8,6 +8,7 @@
 use crate::LOCK_FILE;
 use crate::account::Account;
 use orcheck_format::names::MAX_FILE_NAME_BYTES;
+use orcheck_format::store::Disk;
 use orcheck_format::{Error, Result};
 use orcheck_io::{Dir, Key};
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(crate) struct Owned {
     pub(crate) name: String,
     pub(crate) root: Arc<dyn Dir>,
     pub(crate) account: Arc<Account>,
+    /// Which disk it lies on, and since when.
+    pub(crate) disk: Disk,
 }
 
 pub(crate) fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {

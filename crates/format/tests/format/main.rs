@@ -6,3 +6,4 @@ mod golden;
 mod round_trip;
 mod samples;
 mod validation;
+mod versions;

@@ -2,6 +2,7 @@
 //! their encodings, so these values never change.
 
 use orcheck_format::agent::{Link, NodePart, RecipePart, ReplicaPart};
+use orcheck_format::store::Disk;
 use orcheck_format::*;
 
 pub fn epoch() -> Epoch {
@@ -417,11 +418,17 @@ pub fn messages() -> Vec<Message> {
     .collect()
 }
 
-fn store_messages() -> Vec<StoreMessage> {
+pub fn store_messages() -> Vec<StoreMessage> {
     let job = StoreDir::default().child("lbm").unwrap();
     let node = job.child("n0").unwrap();
     let file = || "epoch-000007.claim".to_owned();
+    let versions = |oldest, newest| Versions {
+        oldest,
+        newest,
+        release: "0.3.0-rc.1".into(),
+    };
     let asks = [
+        Ask::Greet(versions(2, 3)),
         Ask::Holds(job.clone(), file()),
         Ask::Open(node.clone(), file()),
         Ask::Create(node.clone(), file(), true),
@@ -443,7 +450,14 @@ fn store_messages() -> Vec<StoreMessage> {
         Ask::Lock,
         Ask::Close,
     ];
+    let disk = |since_unix_s| Disk {
+        identity: 0x0123_4567_89ab_cdef,
+        since_unix_s,
+    };
     let replies = [
+        Reply::Greeted(versions(1, 2), None),
+        Reply::Greeted(versions(1, 2), Some(disk(None))),
+        Reply::Greeted(versions(1, 2), Some(disk(Some(1_795_509_431)))),
         Reply::Told(vec![1, 4096]),
         Reply::Names(vec![("n0".into(), 4096, true), (file(), 120, false)]),
         Reply::Failed(ErrorKind::NoSpace, "the disk is full".into()),

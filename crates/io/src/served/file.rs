@@ -273,7 +273,7 @@ impl File for ServedFile {
     }
 
     fn try_lock(&self) -> Result<bool> {
-        let locked = self.ask("lock", Ask::Lock)? == [1];
+        let locked = self.ask("lock", Ask::Lock)?.first() == Some(&1);
         self.locked.fetch_or(locked, Ordering::AcqRel);
         Ok(locked)
     }

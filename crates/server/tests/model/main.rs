@@ -520,8 +520,9 @@ impl World {
     }
 
     fn judge(&mut self, op: Op, expect: Expect, done: &Result<()>, fails: bool) {
-        let really = really_taken(&self.disk);
+        // In this order: what is still being closed gives back meanwhile, and takes nothing.
         let used = self.used();
+        let really = really_taken(&self.disk);
         if used < really {
             self.fail(&format!(
                 "{op:?}: {really} bytes are taken, {used} are charged"

@@ -76,9 +76,9 @@ impl Reference {
         whole((body.bytes.len() as u64).max(body.reserved))
     }
 
-    /// What is charged: the directory itself, the file that says which disk it is, and all that was made.
+    /// What is charged: the directory itself, the file that says which disk it is, with a line in it, and all that was made.
     pub fn used(&self) -> u64 {
-        let names = (self.names.len() + 2) as u64 * ENTRY;
+        let names = (self.names.len() + 3) as u64 * ENTRY;
         names + self.files.keys().map(|id| self.content(*id)).sum::<u64>()
     }
 

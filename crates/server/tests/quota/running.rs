@@ -66,13 +66,16 @@ impl Running {
 
     /// What belongs to the tenant, over connections of its own.
     pub fn open(&self, scratch: &Scratch) -> Arc<dyn Dir> {
+        open_dir(self.url(scratch).as_ref(), Steps::none()).unwrap()
+    }
+
+    pub fn url(&self, scratch: &Scratch) -> String {
         let key = scratch.path().join("key");
         std::fs::write(&key, [1; 32]).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&key, mode).unwrap();
         let at = self.at.to_string().replace("tcp:", "orcheck://");
-        let path = format!("{at}?key=file:{}", key.display());
-        open_dir(path.as_ref(), Steps::none()).unwrap()
+        format!("{at}?key=file:{}", key.display())
     }
 }
 
