@@ -16,11 +16,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-/// Two ranks that share a pool; waits for what a flip took away are short.
+/// Two ranks that share a pool; waits for what a flip took away are short. One writer: the bits flip on its thread, so that
+/// nothing is on its way to the disk meanwhile. What flips between check and write is not found, as the documents say.
 const SHARED: Workload = Workload {
     name: "2 ranks, 1 node, node + global, check_pool",
     nodes: 1,
-    options: "check_pool = true\ntimeout_s = 2.0",
+    options: "check_pool = true\nlanes_per_node = 1\ntimeout_s = 2.0",
     ..PAIR
 };
 const CHECKPOINTS: u64 = 4;
