@@ -722,16 +722,19 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
 /**
  * [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
  * returns; flushing and committing go on in the background and never need another call. Blocks for
- * about the time of one memory copy; longer when the checkpoint before is still being flushed or the
- * pool is smaller than the snapshots.
+ * about the time of one memory copy; longer when the checkpoint before is not yet safe enough (option
+ * uncommitted_steps), is still being flushed, or the pool is smaller than the snapshots.
+ *
+ * The status is the same on all ranks. With an error this step was staged on none of them, the text says
+ * so, and the same step may be taken again. What only one rank meets while it stages (a codec that fails,
+ * say) is no error: that rank has a warning at once, the checkpoint is lost, and all ranks are told why.
  *
  * @param step  must be larger than that of every earlier checkpoint, also the one restarted from
  * @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
- *         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what a
- *         callback returned; ::ORC_UNAVAILABLE when a flush or directory stalls, or the overrun policy
- *         is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, on all ranks and from every later call: a newer run
- *         has taken over. With on_loss = "error" the status of a checkpoint that was lost, on all ranks,
- *         once. After ::ORC_FENCED and after a loss this step was not staged
+ *         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what
+ *         size() of a codec returned; ::ORC_UNAVAILABLE when a flush or directory stalls, the engine of a
+ *         node ended, or the overrun policy is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, from every later call: a
+ *         newer run has taken over. With on_loss = "error" the status of a checkpoint that was lost, once
  */
 orc_status orc_checkpoint(orc_session *session,
                           uint64_t step);

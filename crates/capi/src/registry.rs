@@ -104,11 +104,14 @@ impl Slot {
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Puts a session into the table; gives it back when there is no room.
-pub(crate) fn insert(
-    session: Membership,
-    release: Option<Release>,
-) -> std::result::Result<*mut orc_session, Box<Membership>> {
+/// A slot kept for a session that is being opened; free again when it is dropped.
+pub(crate) struct Place {
+    index: usize,
+    filled: bool,
+}
+
+/// Keeps a slot, before any other rank is asked: a full table on one rank must be known to all of them.
+pub(crate) fn reserve() -> Result<Place> {
     for (index, slot) in TABLE.iter().enumerate() {
         // Not waited for: in a forked child nobody lets go of it.
         let mut live = match slot.live.try_lock() {
@@ -119,21 +122,50 @@ pub(crate) fn insert(
         if live.is_some() {
             continue;
         }
+        *live = Some(Arc::new(Mutex::new(Live {
+            session: None,
+            release: None,
+        })));
+        let filled = false;
+        return Ok(Place { index, filled });
+    }
+    Err(Error::unavailable(format!(
+        "{SLOTS} sessions are open in this process already, the most there can be"
+    ))
+    .next("close one first"))
+}
+
+impl Place {
+    /// Puts the session into its slot.
+    pub(crate) fn fill(
+        mut self,
+        session: Membership,
+        release: Option<Release>,
+    ) -> *mut orc_session {
+        self.filled = true;
+        let slot = &TABLE[self.index];
         slot.owner.set(Owner::this_process());
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
-        let handle = TAG | generation << GENERATION_SHIFT | (index as u64) << SLOT_SHIFT;
+        let handle = TAG | generation << GENERATION_SHIFT | (self.index as u64) << SLOT_SHIFT;
         slot.request.store(
             std::ptr::from_ref(session.requester()).cast_mut(),
             Ordering::SeqCst,
         );
-        *live = Some(Arc::new(Mutex::new(Live {
+        *lock(&slot.live) = Some(Arc::new(Mutex::new(Live {
             session: Some(session),
             release,
         })));
         slot.handle.store(handle, Ordering::SeqCst);
-        return Ok(std::ptr::without_provenance_mut(handle as usize));
+        std::ptr::without_provenance_mut(handle as usize)
     }
-    Err(Box::new(session))
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.filled {
+            lock(&TABLE[self.index].live).take();
+        }
+    }
 }
 
 /// Runs `body` on the session of a handle, alone.

@@ -15,7 +15,7 @@ use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, time
 use crate::fault::boundary;
 use crate::registry::{self, Release, orc_session};
 use crate::types::{ORC_API, orc_collective, orc_status};
-use orcheck_client::{Collective, Membership, Solo};
+use orcheck_client::{Collective, Environment, Membership, Options, Solo};
 use orcheck_format::Error;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -54,18 +54,6 @@ pub unsafe extern "C" fn orc_open_v(
             ))
             .next("rebuild the program with the orcheck.h that belongs to this library"));
         }
-        let job = if job.is_null() {
-            ""
-        } else {
-            // SAFETY: the caller promises zero-terminated texts that stay during the call.
-            unsafe { text(job, "job", NAME_LIMIT_BYTES) }?
-        };
-        let options = if options.is_null() {
-            None
-        } else {
-            // SAFETY: as above.
-            Some(unsafe { text(options, "options", OPTIONS_LIMIT_BYTES) }?)
-        };
         // SAFETY: NULL or a structure that the caller keeps during the call.
         let given = unsafe { collective.as_ref() };
         let (ranks, release): (Box<dyn Collective>, _) = match given {
@@ -76,23 +64,40 @@ pub unsafe extern "C" fn orc_open_v(
                 (Box::new(ranks), release)
             }
         };
-        let mut opened = Membership::open(job, ranks, options)?;
-        let warning = registry::warnings(&mut opened);
-        match registry::insert(opened, release) {
-            Ok(handle) => {
+        // What is wrong on one rank only is an error on all: the others would wait for it in the next call.
+        let place = registry::reserve();
+        let told = || {
+            let job = if job.is_null() {
+                ""
+            } else {
+                // SAFETY: the caller promises zero-terminated texts that stay during the call.
+                unsafe { text(job, "job", NAME_LIMIT_BYTES) }?
+            };
+            let options = if options.is_null() {
+                None
+            } else {
                 // SAFETY: as above.
-                unsafe { session.write(handle) };
-                Ok(warning)
-            }
-            Err(refused) => {
-                refused.abandon();
-                let open = registry::SLOTS;
-                Err(Error::unavailable(format!(
-                    "{open} sessions are open in this process already, the most there can be"
-                ))
-                .next("close one first"))
-            }
-        }
+                Some(unsafe { text(options, "options", OPTIONS_LIMIT_BYTES) }?)
+            };
+            Ok((job, Options::load(options)?))
+        };
+        let (place, told) = match (place, told()) {
+            (Ok(place), told) => (Some(place), told),
+            (Err(full), _) => (None, Err(full)),
+        };
+        let (job, options) = match told {
+            Ok((job, options)) => (job, Ok(options)),
+            Err(error) => ("", Err(error)),
+        };
+        let mut opened = Membership::open_with(job, ranks, options, Environment::default())?;
+        let warning = registry::warnings(&mut opened);
+        let Some(place) = place else {
+            return Err(Error::internal("a session without a place was opened"));
+        };
+        let handle = place.fill(opened, release);
+        // SAFETY: as above.
+        unsafe { session.write(handle) };
+        Ok(warning)
     })
 }
 

@@ -5,14 +5,15 @@
 //!    every rank and the wish to stop travel in one message.
 //! 2. The decision whether the pool holds all snapshots is taken from the same numbers on all
 //!    ranks of a node.
-//! 3. After the agreement a rank that fails says so to its CP-thread: the step is lost, nobody
-//!    waits.
+//! 3. All ranks return the same status. What is known before the agreement is everybody's error, and nothing is staged;
+//!    what only one rank meets after it (a codec, the pool) costs the step: that rank is warned at once, its CP-thread
+//!    tells the others why, and nobody waits.
 //!
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
 use crate::agree::agree_min;
 use crate::lend::Lent;
-use crate::options::{AgentKind, Marshal, Overrun};
+use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
 use crate::session::Session;
 use crate::stager::{RETURN_WAIT, Stager};
@@ -88,10 +89,16 @@ impl Session {
     /// Stages a checkpoint of `step` and returns; the rest happens in the background. Collective.
     ///
     /// # Errors
-    /// Invalid order or step; what a codec or the pool says. The state of the program is untouched.
+    /// The same on all ranks, and then `step` was not staged on any: Invalid order or step, a loss that is to be
+    /// returned, a flush that takes too long, an engine that ended. The state of the program is untouched. What only one
+    /// rank meets later, a codec that fails say, loses the step and is told like any loss.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
         self.successions = 0;
-        self.take(step)
+        let taken = self.take(step);
+        taken.map_err(|error| {
+            self.trigger.not_taken();
+            not_staged(step, error)
+        })
     }
 
     fn take(&mut self, step: u64) -> Result<()> {
@@ -102,7 +109,9 @@ impl Session {
             self.make_sure_of_the_past()?;
         }
         let turn = self.turn;
-        let prepared = self.prepare(step);
+        // Before the agreement: who waits in vain tells all others, and nothing is staged.
+        let room = self.wait_for_room_here();
+        let prepared = room.and_then(|()| self.prepare(step));
         if let Ok(prepared) = &prepared {
             self.index()
                 .declare_chunks(self.local, turn, self.chunks_of(prepared));
@@ -110,9 +119,14 @@ impl Session {
         let same = self.regions.same_crc();
         self.hear_halt();
         // An engine that was killed says nothing: whoever looks for it tells the others, and the next line.
-        let _ = self.patience.check();
+        let alive = self.patience.check();
         self.look_for_losses();
-        let busy = self.flushing() >= self.options.held_steps as usize;
+        let prepared = match alive {
+            // Breaks if: it is left to the staging; ranks of this node alone would return an error.
+            Err(_) if self.options.agent == AgentKind::Off => Err(engine_gone(&self.shared)),
+            _ => prepared,
+        };
+        let busy = self.in_the_way().is_some();
         let mut values = vec![
             step as i64,
             !(step as i64),
@@ -141,7 +155,7 @@ impl Session {
             return Err(Error::invalid("regions flagged SAME differ between ranks")
                 .next("drop the flag, or make them equal before the checkpoint"));
         }
-        if let Err(error) = self.return_loss(step, values[6]) {
+        if let Err(error) = self.return_loss(values[6]) {
             self.trigger.left_out();
             return Err(error);
         }
@@ -162,7 +176,10 @@ impl Session {
         if self.history.len() > HISTORY {
             self.history.pop_first();
         }
-        let staged = self.stage(step, turn, prepared, begun);
+        if let Err(error) = self.stage(step, turn, prepared, begun) {
+            self.warnings
+                .push(gave_up(step, error).message().to_owned());
+        }
         // Breaks if: a rank that failed is not counted; every later lent region then waits in vain.
         self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
@@ -170,34 +187,7 @@ impl Session {
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
         self.trigger.taken(step, blocked_s, flush_cpu_ns);
         self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
-        staged
-    }
-
-    /// Snapshots of this rank that have not left the pool.
-    fn flushing(&mut self) -> usize {
-        let index = Index::new(&self.pool, self.shape);
-        let local = self.local;
-        self.taken.retain(|&step| !index.is_done(local, step));
-        self.taken.len()
-    }
-
-    /// What to do although the last checkpoint is still being flushed; false: leave this one out.
-    fn overrun(&mut self, step: u64) -> Result<bool> {
-        let last = self.last_step.unwrap_or(0);
-        match self.options.overrun {
-            Overrun::Wait => Ok(true),
-            Overrun::Skip => {
-                self.stats.skipped += 1;
-                self.warnings.push(format!(
-                    "checkpoint {step} was left out: {last} is still being flushed"
-                ));
-                Ok(false)
-            }
-            Overrun::Error => Err(Error::unavailable(format!(
-                "checkpoint {step} comes while {last} is still being flushed"
-            ))
-            .next("checkpoint less often, or set overrun = \"wait\"")),
-        }
+        Ok(())
     }
 
     fn prepare(&mut self, step: u64) -> Result<Prepared> {
@@ -367,11 +357,8 @@ impl Session {
         let wait_from = clock.now();
         // A rank that fails here must still begin and give up its snapshot: its CP-thread and the
         // other ranks are at this step already.
-        let room = if self.options.held_steps as usize <= self.flushing_before(step) {
-            self.wait_for_room(step, timeout)
-        } else {
-            Ok(())
-        };
+        // Where checkpoints are left out instead, only the last one waits, and here.
+        let room = self.wait_for_room(Some(step));
         self.give_snapshots_back(self.options.held_steps as usize - 1);
         let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
         let pipelined = !fits || self.options.marshal == Marshal::Paper;
@@ -436,13 +423,14 @@ impl Session {
         // With everything lent, the rank's own CP-thread begins: the program waits for nothing.
         if refused.is_some() || staging.has_foreground() || stager.is_none() {
             if let Err((earlier, error)) = self.wait_for_stager(step, timeout) {
-                earlier.give_up(step, staging)?;
+                earlier.give_up(step, staging, error.clone())?;
+                return Err(error);
+            }
+            if let Some(error) = refused {
+                staging.give_up(&error)?;
                 return Err(error);
             }
             staging.begin()?;
-        }
-        if let Some(error) = refused {
-            return Err(error);
         }
         staging.foreground(self.options.copy_threads)?;
         for (name, borrowed) in prepared.lent {
@@ -466,8 +454,10 @@ impl Session {
             };
             stager.hand_over(step, staging, Box::new(holdup))?;
             self.handed_over = Some(step);
-        } else {
-            staging.finish()?;
+        } else if let Some(late) = staging.finish()? {
+            self.warnings.push(format!(
+                "checkpoint {step} is staged, and its flush is late: {late}"
+            ));
         }
         let now = clock.now();
         let shape = self.pool.shape();
@@ -508,7 +498,7 @@ impl Session {
         // An error of that snapshot is for `lent_done`; it was given up, and nothing more of it comes.
         if matches!(stager.wait(earlier, timeout), Ok(false)) {
             let error = Error::unavailable(format!(
-                "checkpoint {step} waited {:.1} s for memory lent to checkpoint {earlier} to be read",
+                "it waited {:.1} s for memory lent to checkpoint {earlier} to be read",
                 timeout.as_secs_f64()
             ));
             let error =
@@ -519,50 +509,21 @@ impl Session {
         self.handed_over = None;
         Ok(())
     }
+}
 
-    /// Earlier snapshots of this rank that are still in the pool.
-    fn flushing_before(&self, step: u64) -> usize {
-        let index = self.index();
-        self.taken
-            .iter()
-            .filter(|&&other| other < step && !index.is_done(self.local, other))
-            .count()
+/// What a rank is told at once that gave its snapshot up.
+fn gave_up(step: u64, error: Error) -> Error {
+    let told = error.what() != error.message();
+    let error = error.at(format!(
+        "checkpoint {step} will be lost at every level, because this rank gave its snapshot up"
+    ));
+    if told {
+        return error;
     }
+    error.next("mend that; the next checkpoint tries again")
+}
 
-    fn wait_for_room(&self, step: u64, timeout: Duration) -> Result<()> {
-        let held = self.options.held_steps as usize;
-        let earlier: Vec<u64> = self
-            .taken
-            .iter()
-            .copied()
-            .filter(|&other| other < step)
-            .collect();
-        let Some(&oldest) = earlier
-            .len()
-            .checked_sub(held)
-            .and_then(|at| earlier.get(at))
-        else {
-            return Ok(());
-        };
-        // Breaks if: only the deadline ends this wait; a killed engine would be waited for in full.
-        let waited = self.patience.wait(timeout, |slice| {
-            if self.index().wait_done(self.local, oldest, slice) {
-                Ok(())
-            } else {
-                Err(Error::unavailable("not yet"))
-            }
-        });
-        if waited.is_ok() {
-            return Ok(());
-        }
-        Err(if self.index().is_gone() {
-            engine_gone(&self.shared)
-        } else {
-            Error::unavailable(format!(
-                "checkpoint {step} waited {:.1} s for the flush of {oldest}",
-                timeout.as_secs_f64()
-            ))
-            .next("look for a stalled directory; raise timeout_s if it is only slow")
-        })
-    }
+/// An error of `checkpoint`: whatever it is, the program has to know that nothing was staged.
+pub(crate) fn not_staged(step: u64, error: Error) -> Error {
+    error.at(format!("checkpoint {step} was not staged"))
 }

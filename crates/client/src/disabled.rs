@@ -17,7 +17,7 @@
 //! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two (`membership.rs`).
 
 use crate::array::ArrayLayout;
-use crate::checkpoint::{HISTORY, check_call};
+use crate::checkpoint::{HISTORY, check_call, not_staged};
 use crate::options::Without;
 use crate::regions::{Codec, Region, Regions, Stored, check_routed};
 use crate::resume::{Restarted, Which, found_too_late, nothing_found};
@@ -171,7 +171,7 @@ impl Disabled {
     }
 
     pub(crate) fn checkpoint(&mut self, step: u64) -> Result<()> {
-        check_call(step, self.last_step, &self.regions)?;
+        check_call(step, self.last_step, &self.regions).map_err(|error| not_staged(step, error))?;
         self.last_step = Some(step);
         self.history.insert(step);
         if self.history.len() > HISTORY {

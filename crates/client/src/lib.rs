@@ -8,7 +8,7 @@
 //! Invariants:
 //! 1. The [`Collective`] is used only on the caller's thread, inside calls marked collective.
 //! 2. An error on one rank before a collective call has agreed is returned by all ranks, with the
-//!    cause. After that a failing rank loses the checkpoint, returns its own error, and nobody waits.
+//!    cause. What a rank meets after that loses the checkpoint; it is warned, all ranks are told, and nobody waits.
 //! 3. `checkpoint` returns when the rank's snapshot is staged; everything after that happens
 //!    without the program calling in again.
 //! 4. Nothing is printed, no signal handler is installed unless configured, nothing is left behind.
@@ -19,6 +19,7 @@ mod agent;
 mod agree;
 pub mod array;
 mod auto;
+mod backlog;
 mod beside;
 mod checkpoint;
 mod choose;

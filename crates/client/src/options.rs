@@ -7,12 +7,16 @@
 //! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
 
 mod enabled;
+mod kinds;
 mod raw;
 mod together;
 mod variables;
 mod wrong;
 
 pub use enabled::Without;
+pub use kinds::{
+    AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss, Overrun,
+};
 pub(crate) use raw::distance;
 
 use orcheck_engine::baseline::MAX_CHAIN;
@@ -29,109 +33,12 @@ use raw::{
     EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
     nearest,
 };
-use serde::Deserialize;
 use std::path::PathBuf;
 use together::{SIGTERM, encoding, mtbf, replica_store, replicas, start, watched_signal};
 use wrong::blame;
 
 /// Largest configuration file.
 const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
-
-/// Whether the stage slot is used although the pool would hold all snapshots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Marshal {
-    /// Only when the pool does not hold all snapshots.
-    Auto,
-    /// Always: at most two snapshots in memory, as in the checkpointing-orchestration paper.
-    Paper,
-}
-
-/// What happens when a checkpoint arrives while as many as allowed are being flushed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Overrun {
-    /// The program waits.
-    Wait,
-    /// The checkpoint is left out, and counted.
-    Skip,
-    /// The call fails.
-    Error,
-}
-
-/// What follows from a checkpoint that is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnLoss {
-    /// The program is told.
-    Warn,
-    /// The next checkpoint fails, on all ranks.
-    Error,
-    /// The program is told, and asked to end.
-    Stop,
-}
-
-/// How nodes are mapped to directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Balance {
-    /// As many nodes on each.
-    Balanced,
-    /// By the sizes of the newest checkpoint.
-    Weighted,
-}
-
-/// Whether memory nodes are taken into account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Numa {
-    /// Where the machine has more than one.
-    Auto,
-    /// Nothing is asked for and nothing is pinned.
-    Off,
-}
-
-/// How nodes talk to the lead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NetKind {
-    /// Unix sockets within a host, TCP between hosts.
-    Auto,
-    /// TCP even within a host.
-    Tcp,
-}
-
-/// Whether a checkpoint may refer to older ones for what did not change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IncrementalKind {
-    /// Every checkpoint is whole by itself.
-    Off,
-    /// Full or incremental, by how much changed.
-    Auto,
-}
-
-/// Whether the interval between checkpoints follows from what they cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IntervalKind {
-    /// It does not.
-    Off,
-    /// It does, and from how often something fails.
-    Auto,
-}
-
-/// Whether the node's engine runs in a process of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AgentKind {
-    /// It runs in the ranks, and ends with them.
-    Off,
-    /// In the agent that is there, else in one that is started.
-    Start,
-    /// In the agent that is there; without one the session does not open.
-    Join,
-}
 
 /// The options of one rank, merged and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,6 +67,8 @@ pub struct Options {
     pub on_loss: OnLoss,
     /// Checkpoints of a rank that may be in the pool at once.
     pub held_steps: u32,
+    /// Checkpoints that may be neither safe nor lost at the level that counts when a checkpoint returns.
+    pub uncommitted_steps: u32,
     /// Default mapping of nodes to directories.
     pub placement: Balance,
     /// A user's mapping file.
@@ -373,6 +282,8 @@ impl Options {
             )));
         }
         range("held_steps", f64::from(raw.held_steps), 1.0, 16.0)?;
+        let uncommitted_steps = raw.uncommitted_steps.unwrap_or(raw.held_steps);
+        range("uncommitted_steps", f64::from(uncommitted_steps), 1.0, 32.0)?;
         range("keep", f64::from(raw.keep), 1.0, 1e6)?;
         range("copy_threads", f64::from(raw.copy_threads), 1.0, 256.0)?;
         let most = f64::from(MAX_CHAIN);
@@ -422,6 +333,7 @@ impl Options {
             overrun: raw.overrun,
             on_loss: raw.on_loss,
             held_steps: raw.held_steps,
+            uncommitted_steps,
             placement: raw.placement,
             mapping: raw.mapping,
             lanes_per_node: (raw.lanes_per_node > 0).then_some(raw.lanes_per_node),

@@ -39,8 +39,14 @@ pub struct Stager {
 struct Work {
     step: u64,
     staging: Staging,
-    /// `None`: the snapshot is announced and given up.
-    holdup: Option<Holdup>,
+    what: What,
+}
+
+enum What {
+    /// Read once this returns.
+    Read(Holdup),
+    /// Announced and given up, for this reason.
+    GiveUp(Error),
 }
 
 #[derive(Default)]
@@ -64,15 +70,15 @@ impl Stager {
             while let Ok(work) = receiver.recv() {
                 let (step, staging) = (work.step, work.staging);
                 let mut late = None;
-                let error = match work.holdup {
-                    Some(holdup) => {
+                let error = match work.what {
+                    What::Read(holdup) => {
                         holdup();
-                        staging.finish().err()
+                        staging.finish().unwrap_or_else(Some)
                     }
                     // Breaks if: `staging` is still to say its `Fail` when the step counts as finished; the next
                     // one would begin inside it.
-                    None if off(Switch::ToldWhole) => late.insert(staging).begin().err(),
-                    None => staging.give_up().err(),
+                    What::GiveUp(_) if off(Switch::ToldWhole) => late.insert(staging).begin().err(),
+                    What::GiveUp(why) => staging.give_up(&why).err(),
                 };
                 let mut finished = lock(&shared.finished);
                 finished.insert(step, error);
@@ -98,26 +104,26 @@ impl Stager {
         self.send(Work {
             step,
             staging,
-            holdup: Some(holdup),
+            what: What::Read(holdup),
         })
     }
 
-    /// Has a snapshot announced and given up once the earlier ones are sent.
+    /// Has a snapshot announced and given up, for this reason, once the earlier ones are sent.
     ///
     /// # Errors
     /// Internal when the thread is gone.
-    pub fn give_up(&self, step: u64, staging: Staging) -> Result<()> {
+    pub fn give_up(&self, step: u64, staging: Staging, why: Error) -> Result<()> {
         self.send(Work {
             step,
             staging,
-            holdup: None,
+            what: What::GiveUp(why),
         })
     }
 
     fn send(&self, work: Work) -> Result<()> {
         match &self.sender {
             Some(sender) => sender.send(work).map_err(|refused| {
-                let _ = refused.0.staging.give_up();
+                let _ = refused.0.staging.give_up(&gone());
                 gone()
             }),
             None => Err(gone()),

@@ -109,6 +109,12 @@ impl Told {
         self.seen = None;
     }
 
+    /// Steps whose outcome at this level was not seen yet, oldest first.
+    pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = u64> + Clone {
+        let open = self.open.iter().filter(move |(_, at)| *at == level);
+        open.map(|&(step, _)| step)
+    }
+
     /// For the checkpoint's own message, by minimum: 0, or the loss that this rank wants returned.
     pub(crate) fn owes(&self) -> i64 {
         // Steps fit 63 bits: `prepare` refuses others.
@@ -216,7 +222,7 @@ impl Session {
     }
 
     /// Returns, on all ranks, the loss that one of them owes: `owed` is the minimum of [`Told::owes`]. Collective.
-    pub(crate) fn return_loss(&mut self, step: u64, owed: i64) -> Result<()> {
+    pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
         if owed == 0 {
             return Ok(());
         }
@@ -229,7 +235,7 @@ impl Session {
         self.told.returned = self.told.returned.max(Some(newest));
         self.told.owed = (self.told.owed.take())
             .filter(|(lost, error)| error.kind() == ErrorKind::Fenced || *lost > newest);
-        agreed.map_err(|error| error.at(format!("checkpoint {step} was not staged")))
+        agreed
     }
 }
 

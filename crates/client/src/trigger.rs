@@ -388,6 +388,11 @@ impl Trigger {
     pub fn left_out(&mut self) {
         // The next multiple counts, as if this one had been taken.
         self.counted_from = Some(self.asked_at);
+        self.not_taken();
+    }
+
+    /// A checkpoint that was due failed, and was not staged: whoever wished for it still does.
+    pub fn not_taken(&mut self) {
         if self.answered {
             self.request.checkpoint.store(true, Ordering::Release);
         }

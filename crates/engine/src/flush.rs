@@ -332,7 +332,7 @@ impl Flusher {
     fn missing_snapshot(&mut self, step: u64, which: usize, sinks: &mut [Sink]) -> Result<Held> {
         let (local, rank) = self.context.ranks[which];
         for sink in sinks.iter_mut() {
-            self.lose(step, sink, given_up(rank, step))?;
+            self.lose(step, sink, self.given_up(local, rank, step))?;
         }
         Ok(Held {
             local,
@@ -644,7 +644,7 @@ impl Flusher {
                 Some(Descriptor::Fail) | None => {
                     self.tell_damaged(step, rank, None)?;
                     for sink in sinks.iter_mut() {
-                        self.lose(step, sink, given_up(rank, step))?;
+                        self.lose(step, sink, self.given_up(local, rank, step))?;
                     }
                     drop(gates);
                     return Ok(held);
@@ -696,7 +696,10 @@ impl Flusher {
                 Some(framed) => self.on_sink(step, sink, |container, _, ledger| {
                     container.end_rank(framed, &snapshot.refers_to, ledger)
                 })?,
-                None => self.lose(step, sink, given_up(rank, step))?,
+                None => {
+                    let error = self.given_up(snapshot.local, rank, step);
+                    self.lose(step, sink, error)?;
+                }
             }
         }
         drop(gates);
@@ -704,6 +707,20 @@ impl Flusher {
             self.finish_rank(snapshot.local, step);
         }
         Ok(())
+    }
+
+    /// Why there is no snapshot of a rank, as the others are told.
+    fn given_up(&self, local: u32, rank: u32, step: u64) -> Error {
+        let what = format!("rank {rank} gave its snapshot of step {step} up");
+        match self.index().reason(local, step) {
+            Some(reason) if reason.what() == reason.message() => reason.at(what).next(format!(
+                "mend what rank {rank} met; the next checkpoint tries again"
+            )),
+            Some(reason) => reason.at(what),
+            None => Error::unavailable(what).next(format!(
+                "find out how rank {rank} ended; the next checkpoint tries again"
+            )),
+        }
     }
 
     fn give(&self, chunks: Option<(u32, u32)>) -> Result<()> {
@@ -750,11 +767,6 @@ impl Flusher {
         }
         Ok(())
     }
-}
-
-fn given_up(rank: u32, step: u64) -> Error {
-    Error::unavailable(format!("rank {rank} gave its snapshot of step {step} up"))
-        .next("look at what checkpoint (or lent_done) returned on that rank")
 }
 
 /// What a `Begin` said.

@@ -18,7 +18,7 @@
 //!       34, 35, 36   the interval that triggers keep by what they measured, what a checkpoint costs, and how long it takes
 //!                    until it is safe, microseconds; 0: none
 //!       37 …         per writer: news (bumped when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …
+//!       …            per rank:   done, taken, popped, declared[2], …, why it gave a snapshot up
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
 //!
@@ -31,6 +31,7 @@
 //!
 //! Survives: a rank that dies (its entries simply stop). Not here: the memory itself (`io::pool`).
 
+mod reasons;
 mod returns;
 
 pub use crate::descriptor::Descriptor;
@@ -60,7 +61,7 @@ const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
 const INTERVAL: u32 = HALT + 1;
 const WRITERS: u32 = INTERVAL + 3;
-const RANK_WORDS: u32 = 10;
+const RANK_WORDS: u32 = REASON + reasons::WORDS;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
@@ -129,6 +130,7 @@ const WANTED: u32 = 6;
 const RANK_GONE: u32 = 7;
 const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
+const REASON: u32 = 10;
 
 /// Lock byte that the control thread of a node holds while it lives.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -549,14 +551,8 @@ impl<'p> Index<'p> {
             Outcome::Committed => self.set(at, 1),
             // The first loss stays: it is the cause, later ones are its consequences.
             Outcome::Lost(error) if self.get(at) == 0 => {
-                let bytes = error.message().as_bytes();
-                let text = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
-                for (word, part) in (text_base(base, slot)..).zip(text.chunks(8)) {
-                    let mut packed = [0u8; 8];
-                    packed[..part.len()].copy_from_slice(part);
-                    self.set(word, u64::from_le_bytes(packed));
-                }
-                self.set(base + 1 + LEVELS + slot, text.len() as u64);
+                let len_bytes = self.set_text(text_base(base, slot), error.message());
+                self.set(base + 1 + LEVELS + slot, len_bytes);
                 self.set(at, 2 + ((error.kind().code() as u64) << 8));
             }
             Outcome::Lost(_) => {}
@@ -575,16 +571,9 @@ impl<'p> Index<'p> {
             1 => Outcome::Committed,
             2 => {
                 let kind = ErrorKind::from_code((state >> 8) as i32).unwrap_or(ErrorKind::Internal);
-                let len = (self.get(base + 1 + LEVELS + slot) as usize).min(MAX_TEXT_BYTES);
-                let text = text_base(base, slot);
-                let bytes: Vec<u8> = (text..text + TEXT_WORDS)
-                    .flat_map(|word| self.get(word).to_le_bytes())
-                    .take(len)
-                    .collect();
-                Outcome::Lost(Error::new(
-                    kind,
-                    String::from_utf8_lossy(&bytes).into_owned(),
-                ))
+                let len_bytes = self.get(base + 1 + LEVELS + slot);
+                let text = self.text(text_base(base, slot), len_bytes);
+                Outcome::Lost(Error::new(kind, text))
             }
             _ => Outcome::Pending,
         };

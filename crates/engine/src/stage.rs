@@ -165,6 +165,11 @@ impl Staging {
     /// # Errors
     /// Unavailable when the CP-thread takes nothing.
     pub fn begin(&mut self) -> Result<()> {
+        let begun = self.announce();
+        begun.inspect_err(|error| self.tell_why(error))
+    }
+
+    fn announce(&mut self) -> Result<()> {
         // Announced even if the step fails: the CP-thread then learns at once that nothing comes.
         let allowed = self.context.steps.at("stage.begin", "");
         self.push(Descriptor::Begin {
@@ -179,12 +184,19 @@ impl Staging {
         allowed.map(|_| ())
     }
 
-    /// Announces the snapshot, unless it is, and says that nothing of it comes.
+    /// Announces the snapshot, unless it is, and says that nothing of it comes, and why.
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn give_up(mut self) -> Result<()> {
+    pub fn give_up(mut self, why: &Error) -> Result<()> {
+        self.tell_why(why);
         if self.open { Ok(()) } else { self.begin() }
+    }
+
+    /// Before the `Fail` that follows: the others are told the cause, and not only that there is one.
+    fn tell_why(&self, error: &Error) {
+        let StageContext { local, .. } = self.context;
+        self.context.index().set_reason(local, self.step, error);
     }
 
     /// Stages the segments that the program waits for, with `threads` threads.
@@ -192,6 +204,11 @@ impl Staging {
     /// # Errors
     /// What a source or the pool says; the snapshot is then given up (`Fail`).
     pub fn foreground(&mut self, threads: usize) -> Result<()> {
+        let staged = self.stage_foreground(threads);
+        staged.inspect_err(|error| self.tell_why(error))
+    }
+
+    fn stage_foreground(&mut self, threads: usize) -> Result<()> {
         let segments = self.done..self.plan.foreground;
         self.done = self.plan.foreground;
         let mut jobs: Vec<Job> = segments.map(Job::Segment).collect();
@@ -261,11 +278,18 @@ impl Staging {
     }
 
     /// Stages what is left, writes the rank record and seals the snapshot; begins it first if nobody
-    /// has.
+    /// has. With a stage slot: then waits for its turn at the lane; why that did not come is given back, and loses
+    /// nothing.
     ///
     /// # Errors
     /// As [`Self::foreground`].
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Result<Option<Error>> {
+        let staged = self.stage_rest();
+        staged.inspect_err(|error| self.tell_why(error))?;
+        Ok(self.wait_for_turn().err())
+    }
+
+    fn stage_rest(&mut self) -> Result<()> {
         if !self.open {
             self.begin()?;
         }
@@ -304,26 +328,31 @@ impl Staging {
         self.push(Descriptor::Seal)?;
         self.open = false;
         self.context.sealed.iter().for_each(|tell| tell(self.step));
-        if self.slot.is_some() {
-            let StageContext {
-                ref patience,
-                local,
-                rank,
-                timeout,
-                ..
-            } = self.context;
-            let (index, step) = (self.context.index(), self.step);
-            patience.wait(timeout, |slice| {
-                if index.wait_taken(local, step, slice) {
-                    return Ok(());
-                }
-                Err(Error::unavailable(format!(
-                    "rank {rank}: the flush of step {step} did not get its turn within {:.0} s",
-                    timeout.as_secs_f64()
-                )))
-            })?;
-        }
         Ok(())
+    }
+
+    /// Keeps the stage slot until the flush of this snapshot has its turn.
+    fn wait_for_turn(&self) -> Result<()> {
+        if self.slot.is_none() {
+            return Ok(());
+        }
+        let StageContext {
+            ref patience,
+            local,
+            rank,
+            timeout,
+            ..
+        } = self.context;
+        let (index, step) = (self.context.index(), self.step);
+        patience.wait(timeout, |slice| {
+            if index.wait_taken(local, step, slice) {
+                return Ok(());
+            }
+            Err(Error::unavailable(format!(
+                "rank {rank}: the flush of step {step} did not get its turn within {:.0} s",
+                timeout.as_secs_f64()
+            )))
+        })
     }
 
     fn push(&self, descriptor: Descriptor) -> Result<()> {

@@ -111,7 +111,9 @@ void save(int rank) {
     s.checkpoint(step);
   }
   s.protect_codec("throwing", std::make_unique<Throwing>());
-  CHECK(status_of([&] { s.checkpoint(4); }) == ORC_INVALID);
+  s.checkpoint(4);
+  CHECK(strstr(orc_message(), "checkpoint 4 will be lost"));
+  CHECK(status_of([&] { s.wait(4, ORC_GLOBAL, 30); }) == ORC_INVALID);
   s.unprotect("throwing");
   state.fill(rank, 3);
   s.checkpoint(5);

@@ -96,6 +96,7 @@ pub(super) struct Raw {
     pub(super) overrun: Overrun,
     pub(super) on_loss: OnLoss,
     pub(super) held_steps: u32,
+    pub(super) uncommitted_steps: Option<u32>,
     pub(super) placement: Balance,
     pub(super) mapping: Option<PathBuf>,
     pub(super) lanes_per_node: u32,
@@ -157,6 +158,7 @@ impl Default for Raw {
             overrun: Overrun::Wait,
             on_loss: OnLoss::Warn,
             held_steps: 1,
+            uncommitted_steps: None,
             placement: Balance::Balanced,
             mapping: None,
             lanes_per_node: 0,
@@ -205,7 +207,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 56] = [
+pub(super) const NAMES: [&str; 57] = [
     "enabled",
     "global",
     "node_dir",
@@ -218,6 +220,7 @@ pub(super) const NAMES: [&str; 56] = [
     "overrun",
     "on_loss",
     "held_steps",
+    "uncommitted_steps",
     "placement",
     "mapping",
     "lanes_per_node",

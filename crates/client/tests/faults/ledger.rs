@@ -75,6 +75,11 @@ impl Ledger {
         self.line(&format!("begun {step}"));
     }
 
+    /// `checkpoint` returned success.
+    pub fn staged(&self, step: u64) {
+        self.line(&format!("staged {step}"));
+    }
+
     /// `wait` returned success.
     pub fn acked(&self, step: u64, level: Level) {
         self.line(&format!("acked {step} {level}"));
@@ -108,6 +113,7 @@ pub struct Told {
     /// Outer `None`: it did not get that far.
     pub resumed: Option<Option<Origin>>,
     pub begun: BTreeSet<u64>,
+    pub staged: BTreeSet<u64>,
     pub acked: BTreeSet<(u64, Level)>,
     pub wrong: Vec<String>,
     pub errors: Vec<String>,
@@ -151,6 +157,9 @@ impl Story {
                 "fresh" => told.resumed = Some(None),
                 "begun" => {
                     told.begun.insert(numbers[0]);
+                }
+                "staged" => {
+                    told.staged.insert(numbers[0]);
                 }
                 "acked" => {
                     let level = rest.split(' ').nth(1).unwrap().parse().unwrap();

@@ -1,7 +1,10 @@
 //! One run of a job from open to close, and what must be true of the directories afterwards.
 
+#[path = "workloads.rs"]
+mod workloads;
+
 use crate::ledger::{Ledger, Story};
-use crate::payload::{Origin, Payload, RARELY};
+use crate::payload::{Origin, Payload};
 use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
 use orcheck_client::{Collective, Environment, Options, Session};
@@ -22,6 +25,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+pub use workloads::*;
 
 /// Longest wait inside a run; a run that needs it hangs.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -51,126 +55,8 @@ pub struct Workload {
     pub overlapped: bool,
 }
 
-/// One rank, one directory, a routed file.
-pub const SOLO: Workload = Workload {
-    name: "1 rank, global",
-    ranks: 1,
-    nodes: 1,
-    dirs: 1,
-    node_level: false,
-    losses: 0,
-    keep: 2,
-    scale: 100,
-    options: "",
-    routed: true,
-    lent: false,
-    overlapped: false,
-};
-
-/// Both levels, two nodes, a pool that holds one chunk a rank.
-pub const NODES: Workload = Workload {
-    name: "4 ranks, 2 nodes, node + global, 4 chunks",
-    ranks: 4,
-    nodes: 2,
-    dirs: 2,
-    node_level: true,
-    losses: 0,
-    keep: 2,
-    scale: 150,
-    options: "pool = '256 KiB'",
-    routed: false,
-    lent: true,
-    overlapped: true,
-};
-
-/// Striped over two directories, only the newest is kept.
-pub const STRIPED: Workload = Workload {
-    name: "2 ranks, traditional, keep 1",
-    ranks: 2,
-    nodes: 1,
-    dirs: 2,
-    node_level: false,
-    losses: 0,
-    keep: 1,
-    scale: 200,
-    options: "mode = 'traditional'",
-    routed: false,
-    lent: false,
-    overlapped: true,
-};
-
-/// Two ranks on two nodes, each with its own directory, and both levels.
-pub const PAIR: Workload = Workload {
-    name: "2 ranks, 2 nodes, node + global",
-    ranks: 2,
-    nodes: 2,
-    dirs: 2,
-    node_level: true,
-    losses: 0,
-    keep: 2,
-    scale: 100,
-    options: "",
-    routed: false,
-    lent: false,
-    overlapped: false,
-};
-
 /// The key of the encrypted workload.
 const KEY: [u8; 32] = [0x5a; 32];
-
-/// Compressed and encrypted at both levels, with a pool that holds a part; the key lies beside the directories.
-pub const ENCODED: Workload = Workload {
-    name: "2 ranks, node + global, zstd + aes-256-gcm, 4 chunks",
-    ranks: 2,
-    nodes: 1,
-    dirs: 1,
-    node_level: true,
-    losses: 0,
-    keep: 2,
-    scale: 120,
-    options: "pool = '256 KiB'\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
-    routed: false,
-    lent: true,
-    overlapped: false,
-};
-
-/// Two nodes, each of which may be lost. With more of them other nodes would hold the replicas in each run, and a step
-/// of one run would have no like in the next.
-pub const PEERS: Workload = Workload {
-    name: "2 ranks, 2 nodes, peers(1) + global",
-    losses: 1,
-    ..PAIR
-};
-
-/// As [`PAIR`] without level node: every container is in one place only.
-pub const SPREAD: Workload = Workload {
-    name: "2 ranks, 2 nodes, global",
-    node_level: false,
-    ..PAIR
-};
-
-/// Both levels, and checkpoints that refer to older ones; every third one is full.
-pub const INCREMENTAL: Workload = Workload {
-    name: "1 rank, node + global, incremental",
-    ranks: 1,
-    nodes: 1,
-    dirs: 1,
-    scale: 200 | RARELY,
-    options: "incremental = 'auto'\nincremental_chain = 2",
-    ..PAIR
-};
-
-/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older ones.
-///
-/// Each run has salts of its own, so that another one with the same seed stores other bytes. What is tried on one
-/// recording is not touched by that: its images are parts of what one run wrote.
-#[allow(dead_code)]
-pub const SEALED: Workload = Workload {
-    name: "2 ranks, 2 nodes, incremental, zstd + aes-256-gcm",
-    options: "incremental = 'auto'\nincremental_chain = 2\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",
-    scale: 120 | RARELY,
-    ..PAIR
-};
 
 /// Which levels a look at the directories may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -551,6 +437,8 @@ pub struct Life {
     names: Option<String>,
     /// Every snapshot is waited for until it survives the ranks.
     sealed: bool,
+    /// No checkpoint is waited for.
+    hurried: bool,
     /// Where it tells what happens, if that must be open before it begins.
     ledger: Option<Ledger>,
 }
@@ -567,6 +455,7 @@ impl Life {
             clock: Arc::new(SystemClock),
             names: None,
             sealed: false,
+            hurried: false,
             ledger: None,
         }
     }
@@ -585,6 +474,12 @@ impl Life {
     /// Waits for each snapshot until it survives the ranks.
     pub fn sealed(mut self) -> Self {
         self.sealed = true;
+        self
+    }
+
+    /// Takes one checkpoint after the other without waiting for any.
+    pub fn hurried(mut self) -> Self {
+        self.hurried = true;
         self
     }
 
@@ -752,14 +647,17 @@ impl Life {
             if lead {
                 ledger.begun(step);
             }
-            if let Err(error) = session.checkpoint(step) {
-                ledger.error("checkpoint", &error);
+            match session.checkpoint(step) {
+                Ok(()) if lead => ledger.staged(step),
+                Ok(()) => {}
+                Err(error) => ledger.error("checkpoint", &error),
             }
             state.scribble(self.workload.lent);
             if self.sealed {
                 self.wait_for(&session, &ledger, lead, step, Level::Process);
             }
-            if self.workload.overlapped {
+            if self.hurried {
+            } else if self.workload.overlapped {
                 previous
                     .into_iter()
                     .for_each(|step| self.wait(&session, &ledger, lead, step));
@@ -767,7 +665,7 @@ impl Life {
                 self.wait(&session, &ledger, lead, step);
             }
         }
-        if self.workload.overlapped && self.checkpoints > 0 {
+        if self.workload.overlapped && self.checkpoints > 0 && !self.hurried {
             self.wait(&session, &ledger, lead, last + self.checkpoints);
         }
         // Of every rank: what one node sees of a directory, the others may not see.

@@ -13,6 +13,7 @@
 mod agents;
 mod alone;
 mod anatomy;
+mod bound;
 mod damage;
 mod directory;
 mod errors;
@@ -58,6 +59,7 @@ const TESTS: &[harness::Test] = tests![
     alone::a_rank_that_fails_in_the_middle_of_staging,
     alone::nothing_is_left_behind,
     alone::a_failed_start_leaves_no_claim,
+    bound::no_more_than_the_last_two_intervals_are_lost,
     damage::damaged_structures,
     damage::an_old_timeline_stays_fenced_without_its_resumed_record,
     directory::gone_at_every_step,

@@ -72,7 +72,8 @@ fn solve(workload: &Workload, root: &Path, run: u64, started: &UnixStream) {
                 }
                 last = step;
             }
-            if due {
+            // The wish to stop may also have been heard by a checkpoint that was not due.
+            if due || session.should_stop() {
                 break;
             }
         }

@@ -261,6 +261,8 @@ fn a_wrong_call_is_refused_as_in_a_session_with_checkpoints() {
         assert_eq!(error.kind(), expected.kind(), "{name}: {error}, {expected}");
         let first = |error: &Error| {
             let what = error.message().split(". Next").next().unwrap();
+            let staged = what.split_once(" was not staged: ");
+            let what = staged.map_or(what, |(_, what)| what);
             what.split([';', ':']).next().unwrap().to_owned()
         };
         assert_eq!(first(&error), first(&expected), "{name}");

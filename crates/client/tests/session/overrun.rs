@@ -7,7 +7,8 @@ use crate::support::{Job, State};
 use orcheck_client::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::testing::Scratch;
+use orcheck_io::steps::Verdict as Do;
+use orcheck_io::testing::{FaultPlan, Scratch};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ fn error_refuses_the_checkpoint_on_all_ranks_and_changes_nothing() {
             &error,
             ErrorKind::Unavailable,
             &[
-                "checkpoint 2 comes while 1 is still being flushed",
+                "checkpoint 2 was not staged: it comes while 1 is still being flushed",
                 "checkpoint less often, or set overrun = \"wait\"",
             ],
         );
@@ -148,7 +149,7 @@ fn who_waits_for_a_session_that_ended_is_told() {
     });
 }
 
-// Breaks if: `stage` does not call `wait_for_room`.
+// Breaks if: `take` does not call `wait_for_room_here`.
 #[test]
 fn wait_begins_the_next_snapshot_when_the_last_has_left_the_pool() {
     let scratch = Scratch::new("wait");
@@ -175,10 +176,9 @@ fn wait_begins_the_next_snapshot_when_the_last_has_left_the_pool() {
     restores(&scratch, 2);
 }
 
-// Breaks if: a rank that waited in vain leaves without `Begin` and `Fail`: its CP-thread then waits
-// for it for ever.
+// Breaks if: ranks wait after they agreed: one that waited in vain would be alone with its error.
 #[test]
-fn a_flush_that_hangs_costs_the_waiting_checkpoint_and_not_the_session() {
+fn a_flush_that_hangs_refuses_the_waiting_checkpoint_on_all_ranks_and_costs_nothing_else() {
     let scratch = Scratch::new("hangs");
     let (job, hold) = held(&scratch, "");
     let job = Job {
@@ -195,7 +195,8 @@ fn a_flush_that_hangs_costs_the_waiting_checkpoint_and_not_the_session() {
             &error,
             ErrorKind::Unavailable,
             &[
-                "checkpoint 2 waited 0.3 s for the flush of 1",
+                "checkpoint 2 was not staged",
+                "it waited 0.3 s for the flush of 1",
                 "look for a stalled directory; raise timeout_s",
             ],
         );
@@ -206,16 +207,16 @@ fn a_flush_that_hangs_costs_the_waiting_checkpoint_and_not_the_session() {
         let error = refused(session.wait(2, Level::Global, LONG));
         says(
             &error,
-            ErrorKind::Unavailable,
-            &["gave its snapshot of step 2 up"],
+            ErrorKind::NotFound,
+            &["took no checkpoint of step 2"],
         );
-        checkpoint(&mut session, rank, 3).unwrap();
+        checkpoint(&mut session, rank, 2).unwrap();
         session.close(LONG).unwrap();
     });
-    restores(&scratch, 3);
+    restores(&scratch, 2);
 }
 
-// Breaks if: `flushing` counts any snapshot in the pool as too many.
+// Breaks if: `blocker` counts any snapshot in the pool as too many.
 #[test]
 fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
     let scratch = Scratch::new("overlap");
@@ -229,7 +230,7 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
         says(
             &error,
             ErrorKind::Unavailable,
-            &["checkpoint 3 comes while 2 is still being flushed"],
+            &["checkpoint 3 was not staged: it comes while 1 is still being flushed"],
         );
         hold.release();
         session.close(LONG).unwrap();
@@ -240,6 +241,126 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
         "both ranks sealed both steps meanwhile"
     );
     restores(&scratch, 2);
+}
+
+// ---- checkpoints that are not safe yet ---------------------------------------------------------
+
+/// A job on two nodes whose lead, or nodes, cannot write commit records of this level.
+fn unrecorded(scratch: &Scratch, levels: Levels, record: &str, more: &str) -> (Job, Arc<Hold>) {
+    let hold = Hold::at("dir.rename", record);
+    let (dirs, node, peers) = levels;
+    let job = Job::new(scratch.path(), 2, dirs, node)
+        .nodes(2)
+        .with(&format!("peers = {peers}\n{more}"))
+        .steps(hold.steps());
+    (job, hold)
+}
+
+/// Directories of level `global`, whether there is a node's, and the losses that it survives.
+type Levels = (u32, bool, u32);
+
+/// Levels, the one of them that counts, and its commit records.
+const COUNTED: [(Levels, &str, &str); 4] = [
+    ((1, false, 0), "global", "-global.commit"),
+    ((1, true, 0), "global", "-global.commit"),
+    ((0, true, 0), "node", "-node.commit"),
+    ((1, true, 1), "peers(1)", "-peers1.commit"),
+];
+
+// Breaks if: a snapshot that left the pool counts as safe; a lost node then costs as many intervals as there are
+// checkpoints on their way.
+#[test]
+fn one_checkpoint_at_most_is_not_safe_at_the_level_that_counts() {
+    for (levels, level, record) in COUNTED {
+        let scratch = Scratch::new("bound");
+        let (job, hold) = unrecorded(&scratch, levels, record, "overrun = 'error'");
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            checkpoint(&mut session, rank, 1).unwrap();
+            hold.wait_until_held();
+            let error = refused(checkpoint(&mut session, rank, 2));
+            let text = format!("it comes while 1 is not yet safe at level {level}");
+            let texts = ["checkpoint 2 was not staged", &text];
+            // The other rank may still have its snapshot in the pool.
+            let flushed = "it comes while 1 is still being flushed";
+            if !error.message().contains(flushed) {
+                says(&error, ErrorKind::Unavailable, &texts);
+            }
+            hold.release();
+            let level = level.parse().unwrap();
+            session.wait(1, level, LONG).unwrap();
+            session.close(LONG).unwrap();
+        });
+        assert_eq!(hold.seen_before_release("stage.begin"), 2, "{level}");
+    }
+}
+
+// Breaks if: the strongest level counts although a weaker one survives a node.
+#[test]
+fn a_slow_file_system_holds_no_checkpoint_up_that_is_safe_on_other_nodes() {
+    let scratch = Scratch::new("uncounted");
+    let (job, hold) = unrecorded(&scratch, (1, true, 1), "-global.commit", "");
+    let both = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        checkpoint(&mut session, rank, 1).unwrap();
+        hold.wait_until_held();
+        session.wait(1, Level::Peers(1), LONG).unwrap();
+        checkpoint(&mut session, rank, 2).unwrap();
+        both.wait();
+        hold.release();
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(hold.seen_before_release("stage.begin"), 4);
+}
+
+// Breaks if: `take` does not wait, or the wait ends at anything but the decision.
+#[test]
+fn wait_begins_the_next_snapshot_when_enough_are_safe() {
+    for (more, begun) in [
+        ("", 2),
+        ("held_steps = 2", 4),
+        ("held_steps = 4\nuncommitted_steps = 3", 6),
+    ] {
+        let scratch = Scratch::new("enough");
+        let (job, hold) = unrecorded(&scratch, (1, false, 0), "-global.commit", more);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                hold.wait_until_held();
+                assert!(!hold.sees("stage.begin", begun + 1), "{more}");
+                hold.release();
+            });
+            job.run(|session, rank| {
+                let mut session = session.unwrap();
+                for step in 1..=5 {
+                    checkpoint(&mut session, rank, step).unwrap();
+                }
+                session.close(LONG).unwrap();
+            });
+        });
+        assert!(hold.seen_before_release("stage.begin") <= begun, "{more}");
+        restores(&scratch, 5);
+    }
+}
+
+// Breaks if: a step that is lost counts as one that may still become safe.
+#[test]
+fn a_lost_checkpoint_holds_none_up() {
+    let scratch = Scratch::new("lost-bound");
+    let job = Job::new(scratch.path(), 2, 1, false).nodes(2);
+    let fails = FaultPlan::new()
+        .at_site("file.sync", 1, Do::Fail(5))
+        .only_where(".orc");
+    let (_, steps) = fails.steps();
+    job.steps(steps).run(|session, rank| {
+        let mut session = session.unwrap();
+        for step in [1, 2, 3] {
+            checkpoint(&mut session, rank, step).unwrap();
+        }
+        refused(session.wait(1, Level::Global, LONG));
+        session.wait(3, Level::Global, LONG).unwrap();
+        session.close(LONG).unwrap();
+    });
 }
 
 // ---- snapshots and streams at once -----------------------------------------------------------

@@ -1,0 +1,55 @@
+//! Why a rank gave its snapshot up, for the CP-thread, which tells all others; and texts in words of the pool.
+//!
+//! Invariants:
+//! 1. A reason is written before the descriptor that gives the snapshot up, and belongs to one step.
+//! 2. A text is at most `MAX_TEXT_BYTES` long, whatever the words say.
+//!
+//! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who tells (`flush.rs`).
+
+use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
+use orcheck_format::error::{Error, ErrorKind};
+
+/// Step plus one, kind, length of the text, the text.
+pub(super) const WORDS: u32 = 3 + TEXT_WORDS;
+
+impl Index<'_> {
+    /// Says why this rank gives its snapshot of `step` up.
+    pub fn set_reason(&self, local: u32, step: u64, error: &Error) {
+        let base = self.rank_word(local, REASON);
+        self.set(base, 0);
+        let len_bytes = self.set_text(base + 3, error.message());
+        self.set(base + 1, error.kind().code() as u64);
+        self.set(base + 2, len_bytes);
+        self.set(base, step + 1);
+    }
+
+    /// Why a rank gave its snapshot of `step` up, if it said so.
+    #[must_use]
+    pub fn reason(&self, local: u32, step: u64) -> Option<Error> {
+        let base = self.rank_word(local, REASON);
+        if self.get(base) != step + 1 {
+            return None;
+        }
+        let kind = ErrorKind::from_code(self.get(base + 1) as i32).unwrap_or(ErrorKind::Internal);
+        Some(Error::new(kind, self.text(base + 3, self.get(base + 2))))
+    }
+
+    /// Writes a text into the words from `base` on, cut to what they hold; its length in bytes.
+    pub(super) fn set_text(&self, base: u32, text: &str) -> u64 {
+        let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
+        for (word, part) in (base..).zip(bytes.chunks(8)) {
+            let mut packed = [0u8; 8];
+            packed[..part.len()].copy_from_slice(part);
+            self.set(word, u64::from_le_bytes(packed));
+        }
+        bytes.len() as u64
+    }
+
+    pub(super) fn text(&self, base: u32, len_bytes: u64) -> String {
+        let bytes: Vec<u8> = (base..base + TEXT_WORDS)
+            .flat_map(|word| self.get(word).to_le_bytes())
+            .take((len_bytes as usize).min(MAX_TEXT_BYTES))
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
