@@ -14,6 +14,27 @@
 static orc_session *s;
 static double *lent, x[1000];
 static char routed[4096];
+static int events;
+static pid_t parent;
+
+static void on_event(void *ctx, const orc_event *event) {
+  (void)ctx;
+  /* The parent hears what becomes of its checkpoints; the child hears nothing. */
+  if (getpid() != parent) FAIL("a child heard of step %llu", (unsigned long long)event->step);
+  events += event->level == ORC_GLOBAL;
+}
+static int size(void *ctx, size_t *len_bytes) {
+  (void)ctx, (void)len_bytes;
+  FAIL("a codec that no session has was asked");
+}
+static int pack(void *ctx, size_t at, void *dst, size_t len_bytes) {
+  (void)ctx, (void)at, (void)dst, (void)len_bytes;
+  return 1;
+}
+static int unpack(void *ctx, size_t at, const void *src, size_t len_bytes) {
+  (void)ctx, (void)at, (void)src, (void)len_bytes;
+  return 1;
+}
 
 /* Each function on the session, in the child. */
 static int calls(void) {
@@ -25,11 +46,16 @@ static int calls(void) {
   char path[64] = "y";
   orc_array a = {0};
   orc_stats stats = {0};
+  orc_codec codec = {0};
+  orc_region region = {"y", &y, ORC_F64, 0, 1};
+  codec.struct_size = sizeof codec, codec.size = size, codec.pack = pack, codec.unpack = unpack;
   a.struct_size = sizeof a, a.dtype = ORC_F64, a.ndim = 1, a.global[0] = a.local[0] = 1;
   stats.struct_size = sizeof stats;
   REFUSED(orc_protect(s, "y", &y, ORC_F64, 1, 0), ORC_INVALID, "forked");
   REFUSED(orc_protect_array(s, "y", &y, &a, 0), ORC_INVALID, "forked");
   REFUSED(ORC_PROTECT(s, {"y", &y, ORC_F64, 0, 1}), ORC_INVALID, "forked");
+  REFUSED(orc_protect_all(s, &region, 1), ORC_INVALID, "forked");
+  REFUSED(orc_protect_codec(s, "y", &codec, 0), ORC_INVALID, "forked");
   REFUSED(orc_unprotect(s, "x"), ORC_INVALID, "forked");
   REFUSED(orc_alloc(s, 4096, &p), ORC_INVALID, "forked");
   REFUSED(orc_free(s, lent), ORC_INVALID, "forked");
@@ -42,6 +68,13 @@ static int calls(void) {
   REFUSED(orc_checkpoint(s, 3), ORC_INVALID, "forked");
   REFUSED(orc_wait(s, 1, ORC_GLOBAL, 1), ORC_INVALID, "forked");
   REFUSED(orc_find(s, &step), ORC_INVALID, "forked");
+  REFUSED(orc_find_step(s, ORC_EXACTLY, 1, &step), ORC_INVALID, "forked");
+  CHECK(step == 0);
+  REFUSED(orc_reject(s, 1), ORC_INVALID, "forked");
+  REFUSED(orc_watch(s, on_event, NULL), ORC_INVALID, "forked");
+  REFUSED(orc_watch(s, NULL, NULL), ORC_INVALID, "forked");
+  REFUSED(orc_safe_step(s, ORC_GLOBAL, &step), ORC_INVALID, "forked");
+  REFUSED(orc_restart_region(s, "x"), ORC_INVALID, "forked");
   REFUSED(orc_stored(s, "x", &a, &len), ORC_INVALID, "forked");
   REFUSED(orc_restart(s, &step), ORC_INVALID, "forked");
   REFUSED(orc_route(s, "y", path, sizeof path), ORC_INVALID, "forked");
@@ -103,6 +136,7 @@ int main(void) {
   void *memory;
   FILE *file;
   uint64_t step = 1;
+  parent = getpid();
   atexit(abandon_at_exit);
   OKAY(orc_open(&s, "forked", NULL, test_options()));
   OKAY(orc_alloc(s, 1 << 20, &memory));
@@ -113,6 +147,7 @@ int main(void) {
   OKAY(orc_route(s, "notes", routed, sizeof routed));
   file = fopen(routed, "w");
   CHECK(file && fputs("notes\n", file) >= 0 && !fclose(file));
+  OKAY(orc_watch(s, on_event, NULL));
   CHECK(!pthread_create(&thread, NULL, busy, NULL));
   for (size_t kind = 0; kind < sizeof KINDS / sizeof *KINDS; kind++)
     for (int turn = 0; turn < 8; turn++) {
@@ -132,6 +167,7 @@ int main(void) {
       OKAY(orc_wait(s, step, ORC_GLOBAL, 60));
       CHECK(orc_should_stop(s) == 0);
       CHECK(access(routed, R_OK) == 0);
+      CHECK(events == (int)step);
       step++;
     }
   done = 1;
