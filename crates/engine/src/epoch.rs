@@ -285,7 +285,10 @@ fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
 pub fn is_locked(dir: &dyn Dir, counter: u64) -> Result<bool> {
     let file = match dir.open(&FileName::Claim { epoch: counter }.to_string()) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        // Breaks if: what is no file in place of a claim is an error; a job could not start any more.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+            return Ok(false);
+        }
         Err(error) => return Err(error),
     };
     match file.try_lock() {

@@ -14,8 +14,8 @@
 //! 5. A handle outlives its path: [`Dir::check_path`] says whether the path that was configured still leads to what the
 //!    handle writes to. It is asked before anything is called durable.
 //!
-//! Faults survived: a FIFO, device or link in place of a file (refused, never opened blocking); entries that
-//! vanish while the directory is listed.
+//! Faults survived: a socket, FIFO, device, directory or link in place of a file (Corrupt, never opened blocking); entries
+//! that vanish while the directory is listed.
 //!
 //! Not here: reading and writing (see [`crate::file`]).
 
@@ -354,17 +354,18 @@ impl Dir for OsDir {
             OFlags::NOFOLLOW
         };
         let flags = OFlags::RDONLY | no_link | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::empty()))
-            .map_err(|errno| rustix_error(errno, format_args!("open {full}")))?;
+        let handle = match retry(|| fs::openat(&self.handle, name, flags, Mode::empty())) {
+            Ok(handle) => handle,
+            // A socket cannot be opened, a link is not followed, and a device may have nobody behind it.
+            Err(errno) => {
+                let there = fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW);
+                there.map_or(Ok(()), |stat| check_regular(&stat, &full))?;
+                return Err(rustix_error(errno, format_args!("open {full}")));
+            }
+        };
         let stat = fs::fstat(&handle)
             .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::RegularFile && !off(Switch::RegularFile) {
-            return Err(Error::invalid(format!(
-                "{full} refused: expected a regular file, found {}",
-                kind_name(kind)
-            )));
-        }
+        check_regular(&stat, &full)?;
         Ok(Box::new(OsFile::new(
             handle,
             full,
@@ -566,7 +567,21 @@ impl Dir for OsDir {
     }
 }
 
-fn kind_name(kind: FileType) -> &'static str {
+/// Corrupt for what is no regular file: the file that belongs there is lost.
+// Breaks if: it is Invalid, as for a wrong call; a restart would end with it instead of using another copy or an older step.
+fn check_regular(stat: &fs::Stat, full: &str) -> Result<()> {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::RegularFile || off(Switch::RegularFile) {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{full} refused: expected a regular file, found {}",
+        kind_name(kind)
+    ))
+    .next("remove it, and find out who put it there"))
+}
+
+pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Directory => "a directory",
         FileType::Symlink => "a symbolic link",

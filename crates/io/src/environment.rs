@@ -5,9 +5,9 @@
 //! 2. What is written is there whole or not at all, and readable for whom the user's umask says.
 //! 3. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8 text.
 //!
-//! Faults survived: a FIFO or device where a file was named, a file of any size. Not here: what the text means.
+//! Faults survived: a socket, FIFO or device where a file was named, a file of any size. Not here: what the text means.
 
-use crate::dir::retry;
+use crate::dir::{kind_name, retry};
 use crate::error::rustix_error;
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
@@ -48,11 +48,23 @@ pub(crate) fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     let shown = path.display();
     let what = |errno| rustix_error(errno, format_args!("read {shown}"));
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let handle = retry(|| fs::open(path, flags, Mode::empty())).map_err(what)?;
+    let is_regular = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        other => Err(Error::invalid(format!(
+            "{shown}: expected a regular file, found {}",
+            kind_name(other)
+        ))),
+    };
+    let handle = match retry(|| fs::open(path, flags, Mode::empty())) {
+        Ok(handle) => handle,
+        // A socket cannot be opened, and a device may have nobody behind it.
+        Err(errno) => {
+            fs::stat(path).map_or(Ok(()), |stat| is_regular(&stat))?;
+            return Err(what(errno));
+        }
+    };
     let stat = fs::fstat(&handle).map_err(what)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::invalid(format!("{shown}: expected a regular file")));
-    }
+    is_regular(&stat)?;
     Ok((handle, stat))
 }
 

@@ -10,7 +10,8 @@
 //!
 //! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
 //! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
-//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]).
+//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]),
+//! what is no file in place of one ([`impostor`]).
 //!
 //! Not here: simulated networks.
 #![allow(unsafe_code)]
@@ -19,6 +20,7 @@ mod counting;
 pub mod hardship;
 pub mod hosts;
 pub mod image;
+pub mod impostor;
 pub mod journal;
 pub mod kernel;
 pub mod misread;

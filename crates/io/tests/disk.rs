@@ -5,6 +5,7 @@ use orcheck_format::ErrorKind;
 use orcheck_io::testing::{Child, Ended, FaultPlan, Scratch};
 use orcheck_io::{Create, Dir, File, Steps, Verdict, open_dir, read_small, write_small};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,12 +199,19 @@ fn only_regular_files_are_opened_and_no_link_is_followed() {
         let made = unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) };
         assert_eq!(made, 0);
         // Breaks if: NOFOLLOW, NONBLOCK (then this hangs) or the check for a regular file is left out.
-        for name in ["link", "fifo", "realdir", "dangling"] {
-            assert_eq!(
-                dir.open(name).err().unwrap().kind(),
-                ErrorKind::Invalid,
-                "{name}"
-            );
+        let socket = UnixListener::bind(path.join("socket"));
+        let kinds = [
+            ("link", "a symbolic link"),
+            ("fifo", "a FIFO"),
+            ("realdir", "a directory"),
+            ("dangling", "a symbolic link"),
+            ("socket", "a socket"),
+        ];
+        for (name, found) in &kinds[..if socket.is_ok() { 5 } else { 4 }] {
+            let error = dir.open(name).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}");
+            let text = format!("expected a regular file, found {found}");
+            assert!(error.message().contains(&text), "{error}");
         }
         assert!(dir.child("linkdir", false).is_err());
         assert!(dir.child("linkdir", true).is_err());

@@ -7,7 +7,8 @@
 use orcheck_format::{Error, ErrorKind};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::secret::SecretSource;
-use orcheck_io::testing::{Child, Ended};
+use orcheck_io::testing::impostor::Impostor;
+use orcheck_io::testing::{Child, Ended, Scratch};
 use std::ffi::{CString, c_long};
 use std::io::Write as _;
 use std::time::Duration;
@@ -132,4 +133,24 @@ fn what_is_no_key() {
         assert_eq!(keyctl(libc::KEYCTL_REVOKE, id, 0), 0);
         refused(&name, "keyctl padd user");
     });
+}
+
+// Breaks if: what cannot be opened is an error of the machine; the user would look for it there.
+#[test]
+fn what_is_no_file_is_no_key() {
+    let scratch = Scratch::new("keys");
+    for by in Impostor::ALL.into_iter().filter(|by| *by != Impostor::Link) {
+        let path = scratch.path().join(format!("{by:?}"));
+        std::fs::write(&path, KEY).unwrap();
+        by.put(&path).unwrap();
+        let source = SecretSource::parse(&format!("file:{}", path.display())).unwrap();
+        let error = source.read().err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let what = format!(
+            "{}: expected a regular file, found {}",
+            path.display(),
+            by.name()
+        );
+        assert!(error.message().contains(&what), "{error}");
+    }
 }

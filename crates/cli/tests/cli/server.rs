@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use orcheck_io::testing::impostor::Impostor;
+
 use crate::fixture::Scratch;
 use crate::program::{self, Running};
 use crate::{Answer, answer, orcheck};
@@ -161,6 +163,59 @@ fn a_program_checkpoints_to_a_server_and_commands_look_at_it() {
     let gone = answer(&["ls", "--dir", &place]);
     assert_ne!(gone.code, 0);
     assert!(gone.stderr.contains(&server.at), "{}", gone.stderr);
+}
+
+/// A run of a job on a server: from which step it resumed. It takes two more checkpoints.
+fn run_of(job: &str, place: &str) -> String {
+    let line = program::command_line();
+    let mut command = Command::new(&line[0]);
+    command.args(&line[1..]);
+    let options = format!("global = '{place}'\npool = '8 MiB'\nchunk = '64 KiB'");
+    program::tell(&mut command, "holds", job, &options);
+    let mut running = Running::of(command);
+    let resumed = running.wait_for("ready");
+    running.wait_for("taken");
+    running.go_on();
+    assert_eq!(running.wait_for("sealed"), "sealed true");
+    resumed
+}
+
+// Breaks if: what is no file on the server's disk is an error of the server, and not damage, for its callers.
+#[test]
+fn what_is_no_file_on_a_servers_disk_counts_as_damage() {
+    let server = Server::start(&[]);
+    let place = server.place("key");
+    let files = [
+        ("s000000000002-", ".orc", "ready 1"),
+        ("s000000000002-", ".commit", "ready 1"),
+        ("epoch-000001", ".claim", "ready 2"),
+        ("epoch-000001", ".resumed", "ready 2"),
+    ];
+    for (number, (begin, end, resumes)) in files.into_iter().enumerate() {
+        for by in Impostor::ALL {
+            let job = format!("{number}-{by:?}");
+            assert_eq!(run_of(&job, &place), "ready 0");
+            let on_disk = server.scratch.path().join("disk/default").join(&job);
+            let mut names = std::fs::read_dir(&on_disk).unwrap().flatten();
+            let name = names.find_map(|entry| {
+                let name = entry.file_name().into_string().unwrap();
+                (name.starts_with(begin) && name.ends_with(end)).then_some(name)
+            });
+            let name = name.unwrap();
+            by.put(&on_disk.join(&name)).unwrap();
+            let found = answer(&["verify", "--all", "--job", &job, "--dir", &place]);
+            let said = format!("{}{}", found.stdout, found.stderr);
+            let what = format!("expected a regular file, found {}", by.name());
+            assert!(
+                said.contains(&name) && said.contains(&what),
+                "{job}: {said}"
+            );
+            if resumes == "ready 1" {
+                assert_ne!(found.code, 0, "{job}: {said}");
+            }
+            assert_eq!(run_of(&job, &place), resumes, "{job}");
+        }
+    }
 }
 
 #[test]

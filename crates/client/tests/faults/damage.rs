@@ -3,11 +3,17 @@
 
 use crate::anatomy::anatomy;
 use crate::ledger::Story;
-use crate::life::{ENCODED, Life, PAIR, SPREAD, STRIPED, Workload, copy_tree, names};
+use crate::life::{ENCODED, Life, PAIR, PEERS, SPREAD, STRIPED, Workload, copy_tree, names};
 use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Random, Table, Verdict, apart, seed, share, told, trials};
+use orcheck_engine::catalog::Catalog;
+use orcheck_engine::verify::verify_commit_with;
 use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
+use orcheck_io::dir::open_dir;
+use orcheck_io::steps::Steps;
+use orcheck_io::testing::impostor::Impostor;
 use orcheck_io::testing::{Ended, Scratch};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -397,6 +403,163 @@ fn loosened(workload: &Workload, spot: &Spot, how: Harm) -> Spot {
             ..spot.clone()
         },
     }
+}
+
+/// Every file of the newest checkpoint and of its run as a whole, with what must come back without it.
+fn whole_files(workload: &Workload, root: &Path) -> Vec<Spot> {
+    let lost = match workload.node_level {
+        true => Expect::Newest,
+        false => Expect::Older,
+    };
+    let spot = |structure: &str, paths: &[PathBuf], expect| {
+        let named = paths.iter().take(1).map(|path| path.file_name());
+        Spot {
+            structure: structure.to_owned(),
+            files: paths.iter().map(|path| (path.clone(), 0..0)).collect(),
+            expect,
+            named: named
+                .map(|name| name.unwrap().to_string_lossy().into_owned())
+                .collect(),
+        }
+    };
+    let mut spots = Vec::new();
+    for path in files(workload, root, &|name| {
+        matches!(name, FileName::Container { step: NEWEST, .. })
+    }) {
+        spots.push(spot("container", &[path], lost));
+    }
+    for path in files(workload, root, &|name| {
+        matches!(name, FileName::Stripe { step: NEWEST, .. })
+    }) {
+        spots.push(spot("stripe", &[path], lost));
+    }
+    let records = files(workload, root, &|name| {
+        matches!(name, FileName::Commit { step: NEWEST, .. })
+    });
+    for path in &records {
+        spots.push(spot(
+            "commit record, one copy",
+            std::slice::from_ref(path),
+            Expect::Newest,
+        ));
+    }
+    spots.push(spot("commit record, all copies", &records, Expect::Older));
+    for (structure, end) in [
+        ("claim", ".claim"),
+        ("resumed", ".resumed"),
+        ("members", ".members"),
+    ] {
+        let found = files(workload, root, &|name| name.to_string().ends_with(end));
+        if found.is_empty() {
+            continue;
+        }
+        spots.push(spot(
+            &format!("{structure}, one copy"),
+            &found[..1],
+            Expect::Newest,
+        ));
+        spots.push(spot(
+            &format!("{structure}, all copies"),
+            &found,
+            Expect::Newest,
+        ));
+    }
+    spots
+}
+
+/// What `verify` says of the newest step: whether anything is wrong, in words.
+fn verified(workload: &Workload, root: &Path) -> String {
+    let places: Vec<_> = workload
+        .job_dirs(root)
+        .iter()
+        .map(|dir| open_dir(dir, Steps::none()).unwrap())
+        .collect();
+    let trust = workload.trust();
+    let job = JobName::new("job").unwrap();
+    let catalog = Catalog::scan_trusting(&job, &places, &trust).unwrap();
+    let mut said: Vec<String> = catalog.notes().to_vec();
+    for commit in catalog.commits() {
+        let proven = (&trust, commit.proof);
+        let verdict = verify_commit_with(&places, &commit.record, proven, &mut |_, _| {}).unwrap();
+        said.extend(verdict.findings().map(|finding| finding.message.clone()));
+    }
+    said.join(" | ")
+}
+
+/// Something else stands in place of files: they count as damaged, are named, and keep no run from what it does.
+fn replaced(
+    workload: &Workload,
+    base: &Path,
+    spot: &Spot,
+    by: Impostor,
+) -> Result<Verdict, Failure> {
+    let mut found = Verdict::Pass;
+    // With another copy strict changes nothing, so it is the harder case.
+    let tried: &[bool] = match spot.expect {
+        Expect::Newest => &[true],
+        _ => &[true, false],
+    };
+    for &strict in tried {
+        let scratch = Scratch::in_memory("replaced");
+        let root = scratch.path();
+        copy_tree(base, root);
+        for (path, _) in &spot.files {
+            by.put(&root.join(path)).unwrap();
+        }
+        let said = verified(workload, root);
+        let what = format!("expected a regular file, found {}", by.name());
+        // Lists of members are no part of a checkpoint.
+        let is_verified = !spot.structure.starts_with("members");
+        if is_verified && !(said.contains(&spot.named[0]) && said.contains(&what)) {
+            return Err((Verdict::HardFail, format!("verify says: {said}")));
+        }
+        found = restart(workload, root, spot, strict)?;
+        // It is in nobody's way later on.
+        let life = Life::new(*workload, root, 3, 2);
+        let ended = apart(&life);
+        let story = Story::read(root);
+        let next = story.run(3);
+        if ended != Ended::Exited(0) || !next.closed || !next.errors.is_empty() {
+            return Err((Verdict::HardFail, format!("{ended:?}; {}", told(&story))));
+        }
+    }
+    Ok(found)
+}
+
+// Breaks if: what is no regular file counts as a mistake of the call (Invalid), or of ours (Internal), and not as damage.
+pub fn something_else_in_place_of_a_file() {
+    let mut table = Table::default();
+    for workload in [SPREAD, PAIR, STRIPED, ALONE, PEERS] {
+        let workload = Workload {
+            keep: 2,
+            ..workload
+        };
+        let base = Scratch::in_memory("whole");
+        assert_eq!(
+            apart(&Life::new(workload, base.path(), 1, NEWEST)),
+            Ended::Exited(0)
+        );
+        let spots = whole_files(&workload, base.path());
+        let list: Vec<(usize, Impostor)> = (0..spots.len())
+            .flat_map(|spot| Impostor::ALL.map(|by| (spot, by)))
+            .collect();
+        let outcomes = share(list.len(), &|n| {
+            let (spot, by) = list[n];
+            Outcome::of(true, replaced(&workload, base.path(), &spots[spot], by))
+        });
+        let names: Vec<String> = list
+            .iter()
+            .map(|(spot, by)| {
+                format!(
+                    "{by:?} for {}, {:?}",
+                    spots[*spot].structure, spots[*spot].files[0].0
+                )
+            })
+            .collect();
+        let allowed = [Verdict::Pass, Verdict::FellBack, Verdict::ClearFail];
+        table.add(workload.name, &names, &outcomes, &allowed);
+    }
+    table.finish("something else in place of a file, each also with strict");
 }
 
 /// Run 1 commits steps 1 to 3; step 3 is out of sight while run 2 resumes from 2 and commits its own step 3; then

@@ -61,6 +61,7 @@ const TESTS: &[harness::Test] = tests![
     alone::a_failed_start_leaves_no_claim,
     bound::no_more_than_the_last_two_intervals_are_lost,
     damage::damaged_structures,
+    damage::something_else_in_place_of_a_file,
     damage::an_old_timeline_stays_fenced_without_its_resumed_record,
     directory::gone_at_every_step,
     directory::really_gone,

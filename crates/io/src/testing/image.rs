@@ -285,7 +285,7 @@ impl Dir for ImageDir {
                 content: Arc::clone(content),
                 path: self.full(name),
             })),
-            Node::Dir(_) => Err(Error::invalid(format!(
+            Node::Dir(_) => Err(Error::corrupt(format!(
                 "{} refused: expected a regular file, found a directory",
                 self.full(name)
             ))),
