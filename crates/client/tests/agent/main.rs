@@ -14,6 +14,8 @@ mod directories;
 mod disk;
 #[path = "../session/encoding.rs"]
 mod encoding;
+#[path = "../session/forged.rs"]
+mod forged;
 #[path = "../session/halting.rs"]
 mod halting;
 #[path = "../session/hooks.rs"]

@@ -13,6 +13,8 @@ mod choosing;
 mod disk;
 #[path = "../session/encoding.rs"]
 mod encoding;
+#[path = "../session/forged.rs"]
+mod forged;
 #[path = "../session/halting.rs"]
 mod halting;
 #[path = "../session/hooks.rs"]

@@ -8,6 +8,7 @@ mod directories;
 mod disabled;
 mod disk;
 mod encoding;
+mod forged;
 mod halting;
 mod hooks;
 mod incremental;

@@ -4,11 +4,11 @@
 //! Not here: what is forged within a container (`containers.rs`) and of whole files, records and notes (`files.rs`);
 //! whether anybody believes it (`main.rs`).
 
-use crate::world::{
+use super::world::{
     Form, LEVELS, NEWEST, PLACES, Place, REGION_BYTES, Step, World, container_name,
     container_places, own_extents, record_places,
 };
-use crate::{containers, files};
+use super::{containers, files};
 use orcheck_engine::commit::name_of;
 use orcheck_format::seal::{seal, seal_of};
 use orcheck_format::{CommitRecord, Epoch, FileName, Level, Manifest};

@@ -1,7 +1,7 @@
 //! Forgeries within containers: their header, and what their manifests say of regions and extents.
 
-use crate::attack::{Dice, at_levels, begin_of, evil, one, put, rename, some_step};
-use crate::world::{NEWEST, Step, World, container_name, epoch, record_places, region, store};
+use super::attack::{Dice, at_levels, begin_of, evil, one, put, rename, some_step};
+use super::world::{NEWEST, Step, World, container_name, epoch, record_places, region, store};
 use orcheck_format::container::Features;
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::{Dtype, Extent, FileName, RegionRecord, crc64};

@@ -1,9 +1,9 @@
 //! Forgeries of whole files: containers, records and notes of other steps, levels and jobs, and changed ones.
 
-use crate::attack::{
+use super::attack::{
     Dice, any_step, at_other_level, one, put, put_record, rename, some_step, under_some_seal,
 };
-use crate::world::{
+use super::world::{
     LEVELS, NEWEST, NODES, Place, RANKS, Taken, World, container_places, epoch, members,
     own_extents, record_places, resumed,
 };
