@@ -2,7 +2,7 @@
 //!
 //! Each test is a child with a session keyring of its own, which goes with it. What is put into the user's keyring goes
 //! at the end of the test, or by itself after a minute.
-#![allow(clippy::unwrap_used, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // keys are written by the test
 
 use orcheck_format::{Error, ErrorKind};
 use orcheck_io::rng::random_bytes;
