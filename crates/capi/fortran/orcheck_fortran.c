@@ -162,6 +162,6 @@ void orc_fortran_abort(void) {
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (initialized && !finalized) orc_mpi_end();
 #endif
 }

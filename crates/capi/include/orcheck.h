@@ -909,8 +909,8 @@ orc_status orc_safe_step(orc_session *session,
 #endif
 
 /**
- * What ORC_TRY() does after it has printed the error. orcheck_mpi.h makes it MPI_Abort(). Define it
- * before the first use for something else.
+ * What ORC_TRY() does after it has printed the error. orcheck_mpi.h makes it MPI_Abort(), by orc_mpi_end(). Define
+ * it before the first use for something else.
  */
 #ifndef ORC_TRY_END
 #define ORC_TRY_END() abort()

@@ -21,11 +21,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A program of many ranks ends as a whole. */
+/**
+ * Ends a program of many ranks as a whole, after what it printed has reached the launcher: MPICH's drops what
+ * comes with the abort, in a few runs of a hundred. Takes 0.1 s.
+ */
+static inline void orc_mpi_end(void) {
+  int initialized = 0, finalized = 0;
+  double until;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  fflush(stdout);
+  if (!initialized || finalized) abort();
+  until = MPI_Wtime() + 0.1;
+  while (MPI_Wtime() < until) continue;
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  abort();
+}
+
 #ifdef ORC_TRY_END_IS_ABORT
 #undef ORC_TRY_END
 #undef ORC_TRY_END_IS_ABORT
-#define ORC_TRY_END() MPI_Abort(MPI_COMM_WORLD, 1)
+#define ORC_TRY_END() orc_mpi_end()
 #endif
 
 /** Largest piece that is given to one MPI call, in bytes: counts are ints. */
