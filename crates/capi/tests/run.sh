@@ -174,8 +174,47 @@ agent_program = \"$PREFIX/bin/orcheck\"
 agent_linger_s = 1"
     ORCHECK_NODE="life-$$-$program" check "$program, with an agent" "$WORK/$program"
   done
+
+  # A server that comes back with an empty disk; the port stays the same.
+  serve() { # PORT
+    local tries
+    for tries in $(seq 100); do
+      rm -f "$WORK/served"
+      "$PREFIX/bin/orcheck" server --dir "$WORK/disk" --listen "127.0.0.1:$1" --key "file:$WORK/key" > "$WORK/served" 2>&1 &
+      server=$!
+      while kill -0 $server 2> /dev/null && ! grep -qs identity "$WORK/served"; do read -r -t 0.02 < <(:) || :; done
+      if grep -qs identity "$WORK/served"; then return 0; fi
+      grep -q 'already in use' "$WORK/served" || break
+    done
+    cat "$WORK/served"
+    return 1
+  }
+  unserve() { kill $server && wait $server; }
+  check "compile emptied" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/emptied.c" -o "$WORK/emptied" -lorcheck
+  mkdir "$WORK/disk"
+  serve 0
+  at=$(sed -n 's/.* at \(orcheck:.*\): ready/\1/p' "$WORK/served")
+  disk=$(sed -n 's/identity of its disk: //p' "$WORK/served")
+  fresh
+  options="pool = \"8MiB\"
+chunk = \"64KiB\"
+timeout_s = 30
+global = [\"$at?key=file:$WORK/key"
+  export ORC_TEST_OPTIONS="$options\"]"
+  check "a job on a server" "$WORK/emptied" save
+  unserve
+  mv "$WORK/disk" "$WORK/disk-before" && mkdir "$WORK/disk"
+  serve "${at##*:}"
+  export ORC_TEST_OPTIONS="$options&id=$disk\"]"
+  check "an empty disk, and an address that says which" "$WORK/emptied" unopened "expected identity $disk"
+  export ORC_TEST_OPTIONS="$options\"]
+strict = true"
+  check "an empty disk, strict" "$WORK/emptied" refused "the disk of $at/emptied is new"
+  export ORC_TEST_OPTIONS="$options\"]"
+  check "an empty disk" "$WORK/emptied" told "its checkpoints there are gone"
+  unserve
 else
-  echo "skip  with an agent: there is no $PREFIX/bin/orcheck"
+  echo "skip  with an agent or a server: there is no $PREFIX/bin/orcheck"
 fi
 
 # --- pkg-config and CMake ------------------------------------------------------------------------

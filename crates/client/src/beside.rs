@@ -1,16 +1,19 @@
 //! A start from nothing, and what lies beside it: data that looks like this job's, under another name or in another place.
 //!
 //! How: a job that finds no checkpoint is looked at again before it begins. A mistyped job name, another node name,
-//! files copied one level too high, a directory that was emptied: each looks like a new job. What is found is told with
-//! names, and is an error with `strict`; with `start = 'resume'` a start from nothing is an error in any case.
+//! files copied one level too high, a directory that was emptied, a server that came back with another disk: each looks like
+//! a new job. What is found is told with names, and is an error with `strict`; with `start = 'resume'` a start from nothing is
+//! an error in any case. Where nothing else remembers the job, a disk that has not been in use for long is all that can be told.
 //!
 //! Invariants:
 //! 1. Nothing is changed on any disk, and nothing that is found here is ever used.
 //! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside the job's own. It is
-//!    made only by runs that begin from nothing.
+//!    made only by runs that begin from nothing. What each node remembers is one more listing of its own directory, and
+//!    travels with a message that is sent anyway.
 //! 3. What cannot be looked at says nothing: the job's own directories were read before.
 //!
-//! Not here: what the job's own directories hold (`engine::restore`); a server that tells its disk from another one.
+//! Not here: what the job's own directories hold (`engine::restore`); a disk that is replaced while a run is there
+//! (`Dir::check_path`).
 
 use crate::agree::agree;
 use crate::options::distance;
@@ -20,8 +23,9 @@ use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::record::{CommitRecord, MAX_NODES};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::moment;
 use orcheck_io::dir::{Dir, open_dir};
 use orcheck_io::file::read_small;
 use orcheck_io::served::shown;
@@ -31,6 +35,9 @@ use std::sync::Arc;
 
 /// Directories beside the job's own that are looked into.
 const MOST_LOOKED_AT: usize = 64;
+/// A disk that has been in use for less is new: a job may have run before it came. Long enough for a job that waits in a
+/// queue, or is taken up again after a maintenance.
+const NEW_DISK_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Largest commit record that is read here.
 const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
@@ -41,10 +48,12 @@ impl Session {
     /// Invalid with `start = 'resume'`, and with `strict` where something lies beside it.
     pub(crate) fn begin_afresh(&mut self) -> Result<()> {
         if self.options.start_resumes && !off(Switch::StartResumes) {
+            let why = [self.emptied(), self.new_disks()].concat();
             return Err(Error::invalid(format!(
-                "start = 'resume', but job '{}' has no checkpoint to restart from in {}",
+                "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
                 self.job.as_str(),
-                self.roots().join(", ")
+                self.roots().join(", "),
+                why.iter().map(|why| format!("; {why}")).collect::<String>()
             ))
             .next(
                 "correct the job's name or the directories, or set start = 'auto' for a new job",
@@ -76,11 +85,17 @@ impl Session {
             return Vec::new();
         }
         let servers = self.places.of_level(Level::Global);
-        let all = servers.iter().chain(&self.places.node);
         let remembered = |dir: &Arc<dyn Dir>| newest_epoch(dir.as_ref(), self.epoch.counter);
-        let newest = all
-            .filter_map(|dir| Some((remembered(dir)?, dir)))
-            .max_by_key(|(e, _)| *e);
+        let of_servers = servers
+            .iter()
+            .filter_map(|dir| Some((remembered(dir)?, place(dir.path()))));
+        // Breaks if: only the node of rank 0 is asked; that one may be new itself.
+        let of_nodes = self.resume.remembered.map(|(epoch, node)| {
+            let node = self.layout.nodes.get(node as usize);
+            let name = node.map_or("", |node| node.name.as_str());
+            (epoch, format!("node '{name}'"))
+        });
+        let newest = of_servers.chain(of_nodes).max_by_key(|(epoch, _)| *epoch);
         let Some((epoch, knows)) = newest else {
             return Vec::new();
         };
@@ -88,13 +103,44 @@ impl Session {
         empty
             .map(|dir| {
                 format!(
-                    "{} holds nothing of earlier runs of job '{}', but {} remembers epoch {epoch}: it is new, or was emptied or replaced",
+                    "{} holds nothing of earlier runs of job '{}', but {knows} remembers epoch {epoch}: it is new, or was emptied or replaced",
                     place(dir.path()),
                     self.job.as_str(),
-                    place(knows.path())
                 )
             })
             .collect()
+    }
+
+    /// The newest epoch before this one that this node's own directory remembers, as a number for all ranks; 0 for none,
+    /// and where another rank of the node says it.
+    pub(crate) fn remembered_here(&self) -> i64 {
+        if self.options.fresh || !self.layout.leads_node(self.rank) {
+            return 0;
+        }
+        let newest = (self.places.node.as_ref())
+            .and_then(|dir| newest_epoch(dir.as_ref(), self.epoch.counter));
+        newest.map_or(0, |epoch| word_of(epoch, self.layout.node_of(self.rank)))
+    }
+
+    /// Servers whose disks have not been in use for long. On rank 0.
+    fn new_disks(&self) -> Vec<String> {
+        if self.rank != 0 || self.options.fresh || off(Switch::NewDisk) {
+            return Vec::new();
+        }
+        let now_ms = self.environment.clock.unix_ms();
+        let servers = self.places.of_level(Level::Global);
+        let new = servers.iter().filter_map(|dir| {
+            let since_ms = dir.since_unix_s()?.saturating_mul(1000);
+            let is_new = now_ms.saturating_sub(since_ms) < NEW_DISK_MS;
+            is_new.then(|| {
+                format!(
+                    "the disk of {} is new, in use since {}: if the job ran before that, its checkpoints there are gone",
+                    place(dir.path()),
+                    moment(since_ms, now_ms)
+                )
+            })
+        });
+        new.collect()
     }
 
     fn roots(&self) -> Vec<String> {
@@ -110,6 +156,7 @@ impl Session {
             steps: &self.environment.steps,
         };
         let mut found = self.emptied();
+        found.extend(self.new_disks());
         if self.rank == 0 {
             for root in &self.options.global {
                 around.look(root, false, &mut found);
@@ -256,6 +303,18 @@ fn newest_epoch(dir: &dyn Dir, before: u64) -> Option<u64> {
     epochs.filter(|epoch| *epoch < before).max()
 }
 
+/// An epoch and a node in one number, which is larger for a newer epoch, and of one epoch for the first node.
+fn word_of(epoch: u64, node: u32) -> i64 {
+    let (epoch, nodes) = (epoch.min(1 << 42), MAX_NODES as u64);
+    (epoch * nodes + (nodes - 1).saturating_sub(u64::from(node))) as i64
+}
+
+/// What [`word_of`] made of them; nothing of 0.
+pub(crate) fn of_word(word: i64) -> Option<(u64, u32)> {
+    let (word, nodes) = (u64::try_from(word).ok()?, MAX_NODES as u64);
+    (word > 0).then(|| (word / nodes, (nodes - 1 - word % nodes) as u32))
+}
+
 /// Whether one name may be the other one mistyped. Names that differ in their numbers only are a series.
 fn is_near(name: &str, other: &str) -> bool {
     if name == other || JobName::new(other).is_err() {
@@ -285,6 +344,15 @@ fn is_near(name: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_epoch_that_any_node_remembers_is_the_largest_number() {
+        let words =
+            [(1, 7), (3, 0), (3, 2), (2, 1 << 19)].map(|(epoch, node)| word_of(epoch, node));
+        assert_eq!(of_word(words.into_iter().max().unwrap()), Some((3, 0)));
+        assert_eq!(of_word(0), None);
+        assert!(word_of(u64::MAX, u32::MAX) > 0);
+    }
 
     #[test]
     fn a_mistyped_name_is_near_and_a_series_is_not() {

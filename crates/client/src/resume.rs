@@ -14,6 +14,7 @@
 //! Not here: what is rejected, and one region alone (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
+use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
 use crate::peers::{exchange_holdings, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
@@ -103,6 +104,8 @@ pub(crate) struct Resume {
     again: Vec<String>,
     /// Checkpoints that turned out damaged while they were read.
     damaged: Vec<Candidate>,
+    /// The newest epoch before this one that a node's directory remembers, and which node; the same on all ranks.
+    pub(crate) remembered: Option<(u64, u32)>,
     /// Checkpoints that this node's own directory knows to be superseded.
     fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
@@ -253,7 +256,8 @@ impl Session {
         Ok((list, notes))
     }
 
-    /// What the program rejected is known to the node that wrote it down, not always to rank 0.
+    /// What the program rejected is known to the node that wrote it down, not always to rank 0; and so are earlier epochs,
+    /// which are learned with the same message.
     fn leave_out_rejected(
         &mut self,
         list: &mut Vec<Candidate>,
@@ -263,7 +267,9 @@ impl Session {
         let flag = |candidate| -i64::from(own.rejected.contains(candidate));
         let mut values: Vec<i64> = list.iter().map(flag).collect();
         values.push(-((known + own.rejected.len()) as i64));
+        values.push(-self.remembered_here());
         agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        self.resume.remembered = values.pop().and_then(|word| of_word(-word));
         let any = values.pop().is_some_and(|count| count != 0);
         let mut rejected = values.into_iter().map(|flag| flag != 0);
         list.retain(|_| !rejected.next().unwrap_or(false));

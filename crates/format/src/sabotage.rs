@@ -317,6 +317,7 @@ switches! {
     PassedMultiple = "passed-multiple", "that a step trigger sees a multiple which the program stepped over", "orcheck-client session stepped_over";
     StartResumes = "start-resumes", "that a job which must resume does not begin from nothing", "orcheck-client session must_resume";
     BesideSaid = "beside-said", "that a start from nothing beside the user's data is reported", "orcheck-client session beside";
+    NewDisk = "new-disk", "that a start from nothing on a server with a new disk is told", "orcheck-client served an_empty_disk";
     UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-client session record_was_removed";
     NodeRemembers = "node-remembers", "that a job whose node level is whole does not count as new", "orcheck-client session only_global_is_missing";
     PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-client session afresh_by_accident";

@@ -6,7 +6,10 @@
 #![allow(clippy::duplicate_mod)] // of the nodes' replicas: plain, and encrypted
 
 mod agents;
+mod emptied;
 
+#[path = "../session/beside.rs"]
+mod beside;
 #[path = "../session/choosing.rs"]
 mod choosing;
 #[path = "../session/disk.rs"]
@@ -43,6 +46,8 @@ mod save;
 mod stray;
 #[path = "../session/support.rs"]
 mod support;
+#[path = "../session/told.rs"]
+mod told;
 #[path = "../session/tracked.rs"]
 mod tracked;
 #[path = "../session/tree.rs"]

@@ -3,7 +3,7 @@
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::resume::save;
-use crate::support::{Job, State};
+use crate::support::{Job, State, needs_own_disks, shown};
 use orcheck_client::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
@@ -27,7 +27,7 @@ fn a_job_that_must_resume_does_not_begin_from_nothing() {
         says(
             &error,
             ErrorKind::Invalid,
-            &["start = 'resume'", "job 'job'", "ost0"],
+            &["start = 'resume'", "job 'job'", &shown(scratch.path(), 0)],
         );
         let mut state = State::new(rank, 1, 10);
         state.protect(&mut session).unwrap();
@@ -99,9 +99,15 @@ fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
         let job = Job::new(scratch.path(), 2, u32::from(!of_node), of_node);
         save(&job, &[(1, 10), (2, 10)]);
         misplace(scratch.path());
+        let ost0 = shown(scratch.path(), 0);
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|part| part.replace("ost0", &ost0))
+            .collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         job.clone().with("strict = true").run(|session, _| {
             let error = refused(session.unwrap().find());
-            says(&error, ErrorKind::Invalid, parts);
+            says(&error, ErrorKind::Invalid, &parts);
             assert!(error.message().contains("start = 'fresh'"), "{error}");
         });
         for (line, silent) in [("start = 'auto'", false), ("start = 'fresh'", true)] {
@@ -111,9 +117,9 @@ fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
                 told(&mut session)
             });
-            for part in parts {
+            for part in &parts {
                 assert_eq!(
-                    !said[0].contains(part),
+                    !said[0].contains(*part),
                     silent,
                     "{case}: '{part}' in {said:?}"
                 );
@@ -211,9 +217,9 @@ fn a_directory_that_was_emptied_is_reported() {
     disk::remove_tree(&dir);
     let said = restarts();
     for part in [
-        "ost0",
+        &shown(scratch.path(), 0),
         "holds nothing of earlier runs",
-        "remembers epoch 2",
+        "node 'n0' remembers epoch 2",
         "emptied",
     ] {
         assert!(said[0].contains(part), "{part}: {said:?}");
@@ -226,17 +232,58 @@ fn a_directory_that_was_emptied_is_reported() {
     disk::remove_tree(&scratch.path().join("ost1/job"));
     job.run(|session, rank| {
         let error = refused(session.unwrap().find());
+        let ost1 = shown(scratch.path(), 1);
         let parts: &[&str] = match rank {
-            0 => &["can be restored", "ost1", "holds nothing of earlier runs"],
+            0 => &["can be restored", &ost1, "holds nothing of earlier runs"],
             _ => &["can be restored"],
         };
         says(&error, ErrorKind::Corrupt, parts);
     });
 }
 
+// Breaks if: only the node of rank 0 is asked what it remembers; that one may be new.
+#[test]
+fn what_another_node_remembers_of_a_directory_that_was_emptied_counts() {
+    let scratch = Scratch::new("emptied-elsewhere");
+    let job = Job::new(scratch.path(), 3, 1, true)
+        .placed(&["a", "b", "c"])
+        .with("peers = 1");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::new(rank, 1, 10);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(1).unwrap();
+        for level in [Level::Peers(1), Level::Global] {
+            session.wait(1, level, LONG).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+    disk::remove_tree(&scratch.path().join("ost0/job"));
+    disk::remove_tree(&scratch.path().join("local/job/a"));
+    let said = job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        let mut state = State::empty(rank, 10);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        told(&mut session)
+    });
+    for part in [
+        &shown(scratch.path(), 0),
+        "holds nothing of earlier runs",
+        "node 'b' remembers epoch 1",
+    ] {
+        assert!(said[0].contains(part), "{part}: {said:?}");
+    }
+}
+
 // Breaks if: the node's memory of the job does not count, or the run continues silently.
 #[test]
 fn a_job_whose_node_level_is_whole_starts_although_only_global_is_missing() {
+    // A server that is not there: in the tests of servers.
+    if needs_own_disks() {
+        return;
+    }
     let scratch = Scratch::new("noglobal");
     let job = Job::new(scratch.path(), 4, 1, true).nodes(2);
     save(&job, &[(1, 10)]);

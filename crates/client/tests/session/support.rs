@@ -44,6 +44,7 @@ fn global_dir(root: &Path, number: u32) -> String {
     let at = servers.entry(root.to_path_buf()).or_insert_with(|| {
         let tenant = |number: u32| {
             write_key(&key(number), &[number as u8; 32]);
+            old_disk(&root.join(format!("ost{number}")));
             Tenant {
                 name: format!("ost{number}"),
                 key: Key::new([number as u8; 32]),
@@ -65,6 +66,13 @@ fn global_dir(root: &Path, number: u32) -> String {
         at
     });
     format!("{at}?key=file:{}", key(number).display())
+}
+
+/// What messages call `ost{number}` below a root.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn shown(root: &Path, number: u32) -> String {
+    let dir = global_dir(root, number);
+    dir.split('?').next().unwrap().to_owned()
 }
 
 /// Longest wait for the other ranks: a test that would hang fails instead.
@@ -355,6 +363,15 @@ pub fn make_dir(path: &Path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         made => made.unwrap(),
     }
+}
+
+/// A directory that servers have stood before since long ago.
+#[allow(clippy::disallowed_methods)]
+pub fn old_disk(dir: &Path) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    make_dir(dir);
+    std::fs::set_permissions(dir, mode).unwrap();
+    std::fs::write(dir.join("server-0123456789abcdef.id"), "since 1000000000\n").unwrap();
 }
 
 /// A key that nobody else can read.

@@ -49,7 +49,7 @@ fn settle(session: &Session, step: u64, level: Level) {
 
 /// A job of two nodes whose only directory holds small checkpoints and no large one.
 fn full(scratch: &Scratch, more: &str) -> Option<(Mounted, Job)> {
-    let mounted = Mounted::new(&scratch.path().join("ost0"), "size=2m")?;
+    let mounted = Mounted::new(&scratch.path().join("ost0"), "size=2m,mode=700")?;
     let job = Job::new(scratch.path(), 2, 1, false).nodes(2).with(more);
     Some((mounted, job))
 }
