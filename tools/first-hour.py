@@ -2,7 +2,7 @@
 """Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary user.
 
 What a new user does: build, compile a program with the lines that the README shows, run it under `orcheck run`, lose a rank,
-restart, look at the checkpoints. The program is the README's own example with the declarations that it leaves out. The
+restart, look at the checkpoints. The programs are the README's own examples (C, C of changing size, Fortran) with what they leave out. The
 root is an overlay over this machine's without homes, temporary files and this repository's directory; nothing of it stays.
 
 `cargo build` is not repeated: a stand-in takes the programs that were built in TARGET/release.
@@ -32,8 +32,6 @@ DECLARATIONS = r"""
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#define TRY(call) do { if ((call) != ORC_OK) die(orc_message()); } while (0)
-static void die(const char *text) { fprintf(stderr, "%s\n", text); exit(1); }
 static const size_t n = 1000;
 static const uint64_t T = 60;
 static const double *state;
@@ -57,6 +55,69 @@ static void advance(double *u, size_t count) {
 }
 """
 
+# A program whose arrays grow.
+GROWS = r"""
+#include <orcheck_mpi.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static const uint64_t T = 60;
+static void initialise(double *p, size_t np) {
+  for (size_t i = 0; i < np; i++) p[i] = (double)i;
+}
+static void advance(double **p, size_t *np) {
+  static int turns;
+  const char *run = getenv("ORCHECK_RUN_ATTEMPT");
+  *p = realloc(*p, (*np + 10) * sizeof **p);
+  for (size_t i = 0; i < 10; i++) (*p)[*np + i] = (double)*np;
+  *np += 10;
+  for (size_t i = 0; i < *np; i++) (*p)[i] = 0.999 * (*p)[i] + 1;
+  usleep(20000);
+  if (++turns == 45 && run && !strcmp(run, "1")) kill(getpid(), SIGKILL);
+}
+int main(int argc, char **argv) {
+  size_t np = 1000;
+  double *p = NULL;
+  MPI_Init(&argc, &argv);
+"""
+# What the Fortran program calls.
+CALLED = """
+subroutine initialise(u)
+  implicit none
+  double precision, intent(out) :: u(1000)
+  integer :: i
+  u = [(i, i=1, 1000)]
+end subroutine
+
+subroutine advance(u)
+  use, intrinsic :: iso_c_binding, only: c_int
+  implicit none
+  interface
+    function c_usleep(us) bind(c, name='usleep') result(failed)
+      import :: c_int
+      integer(c_int), value :: us
+      integer(c_int) :: failed
+    end function
+    function c_raise(number) bind(c, name='raise') result(failed)
+      import :: c_int
+      integer(c_int), value :: number
+      integer(c_int) :: failed
+    end function
+  end interface
+  double precision, intent(inout) :: u(1000)
+  integer, save :: turns = 0
+  character(len=8) :: run
+  integer(c_int) :: failed
+  u = 0.999d0 * u + 1
+  failed = c_usleep(20000)
+  turns = turns + 1
+  call get_environment_variable('ORCHECK_RUN_ATTEMPT', run)
+  if (turns == 45 .and. run == '1') failed = c_raise(9)
+end subroutine
+"""
+
 
 def blocks(language):
     with open(os.path.join(ROOT, "README.md")) as readme:
@@ -69,8 +130,32 @@ def example():
     return DECLARATIONS + "\n".join(lines) + "\n"
 
 
-def commands():
-    return "\n".join(block.strip() for block in blocks("sh"))
+def commands(fortran=False):
+    return "\n".join(block.strip() for block in blocks("sh") if fortran == ("solver.f90" in block))
+
+
+def other(name, source, build):
+    """Another program of the README, in a directory of its own: restarted after a failure, and proven."""
+    directory = f"/home/new/{name}"
+    os.mkdir(directory)
+    with open(f"{directory}/{source[0]}", "w") as program:
+        program.write(source[1])
+    exports = "\n".join(line for line in commands().splitlines() if line.startswith("export PATH"))
+    script = f"""
+. tools/mpi-env.sh
+{exports}
+cd {directory}
+set -x
+{build}
+mkdir checkpoints
+export ORCHECK_EVERY_STEPS=20
+orcheck run --dir checkpoints -- mpirun -n 2 ./solver
+orcheck prove -- mpirun -n 2 ./solver
+"""
+    code, said = shell(script)
+    must(code == 0, f"{name} to be built, and to run and be proven; the last line ended with {code}")
+    must(re.search(r"newest committed step (20|40); starting run 2", said), f"a restart of {name} from a checkpoint")
+    must("proven: " in said, f"orcheck prove to find nothing in {name}")
 
 
 def clean_root(work, release):
@@ -178,6 +263,13 @@ def inside():
     must(set(sums) == set(re.findall(r"^sum (\S+)$", alone, re.M)), "the same result as that of a run which nobody killed")
     code, said = shell(mpi + "FORGETFUL=1 build/prefix/bin/orcheck prove -- mpirun -n 2 ./solver")
     must(code == 14 and "region u of rank 1 differs in 1 element, first element 17:" in said, "orcheck prove to name what was forgotten")
+    grows = GROWS + blocks("c")[0] + "  MPI_Finalize();\n}\n"
+    line = next(line for line in commands().splitlines() if line.startswith("mpicc "))
+    other("growing", ("solver.c", grows), line)
+    if shutil.which("mpif90") and shutil.which("gfortran"):
+        other("fortran", ("solver.f90", blocks("fortran")[0] + CALLED), commands(fortran=True))
+    else:
+        print("SKIPPED: the Fortran program of the README; there is no Fortran compiler")
     # The other targets that the README names take longer than an hour together: that they are there must do.
     named = re.findall(r"(?:^|`)make ([a-z-]+)", open(f"{ROOT}/README.md").read(), re.M)
     for target in sorted(set(named)):

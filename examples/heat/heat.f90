@@ -1,5 +1,5 @@
 ! Heat spreads in a square plate: du/dt = u_xx + u_yy on the unit square, cold at its edge, in
-! Fortran 2008 under MPI, checkpointed with Orcheck.
+! Fortran 2018 under MPI, checkpointed with Orcheck. Without a directory for them it runs without checkpoints.
 !
 !     mpirun -n 2 heat n=511 steps=4000 every=500 job=plate options='global = ["/scratch/me"]'
 !
@@ -32,7 +32,7 @@ program heat
   integer, parameter :: waves(2, 2) = reshape([1, 1, 3, 2], [2, 2])
   real(real64), parameter :: heights(2) = [1.0_real64, 0.5_real64]
 
-  character(len=4096) :: job = '', options = ''
+  character(len=4096) :: job = 'heat', options = ''
   integer :: n = 255
   integer(int64) :: steps = 2000, every = 200, die = -1
 
@@ -43,11 +43,10 @@ program heat
   real(real64) :: h, began_s, loop_s, error
   integer(int64) :: step
   type(orc_session_t) :: s
-  logical :: keep, due
+  logical :: due
 
   call MPI_Init(ierr)
   call read_arguments()
-  keep = job /= ''                               ! without a job name no checkpoints are taken
   call cut_plate()
   allocate (u(nx, ny), w(0:nx+1, 0:ny+1))
   h = 1.0_real64 / (n + 1)
@@ -55,57 +54,38 @@ program heat
   ! Where to begin: at the newest checkpoint, or with the waves.
   step = 0
   call exact(0.0_real64, u)
-  if (keep) call open_and_resume()
+  call open_and_resume()
 
   began_s = MPI_Wtime()
   do while (step < steps)
     call advance()
     step = step + 1
-    if (.not. keep) cycle
-    call orc_due(s, step, due, ierr)
-    call check('orc_due')
+    call orc_due(s, step, due)
     if (due) then
-      call orc_checkpoint(s, step, ierr)         ! returns after the time of one copy of u
-      call check('orc_checkpoint')
+      call orc_checkpoint(s, step)               ! returns after the time of one copy of u
       if (step == die .and. rank == ranks - 1) ierr = c_raise(9_c_int)
     end if
     if (orc_should_stop(s)) exit                 ! the job's time is over, or someone asked
   end do
   loop_s = MPI_Wtime() - began_s
 
-  if (keep) then
-    call orc_close(s, 300.0_real64, ierr)        ! waits until the last checkpoint is safe
-    call check('orc_close')
-  end if
+  call orc_close(s, 300.0_real64)                ! waits until the last checkpoint is safe
   call report()
   call MPI_Finalize(ierr)
   if (error > 10 * h**2) error stop 'heat: the result is wrong'
 
 contains
 
-  ! Stops all ranks if the last call to Orcheck failed, saying why.
-  subroutine check(call_name)
-    character(len=*), intent(in) :: call_name
-    integer :: ignored
-    if (ierr == ORC_OK) return
-    write (error_unit, '(4a)') 'heat: ', call_name, ': ', trim(orc_message())
-    call MPI_Abort(MPI_COMM_WORLD, 1, ignored)
-  end subroutine
-
+  ! Calls to Orcheck without ierr end the program at an error, and say why.
   subroutine open_and_resume()
-    integer(int64) :: found
-    character(len=32) :: trigger
-    write (trigger, '(a, i0)') 'every_steps = ', every
-    call orc_mpi_open(s, plate, trim(job), trim(trigger) // new_line('a') // trim(options), ierr)
-    call check('orc_mpi_open')
+    character(len=64) :: defaults
+    write (defaults, '(2a, i0)') 'enabled = "auto"', new_line('a') // 'every_steps = ', every
+    call orc_mpi_open(s, plate, trim(job), trim(defaults) // new_line('a') // trim(options))
     ! u stays where it is, so one call is enough: u(1, 1) is point (i0+1, j0+1) of n * n.
-    call orc_protect_array(s, 'u', u, global=[n, n], offset=[i0, j0], ierr=ierr)
-    call check('orc_protect_array')
-    call orc_find(s, found, ierr)
-    if (ierr == ORC_NOT_FOUND) return            ! a fresh start
-    call check('orc_find')
-    call orc_restart(s, step, ierr)              ! fills u, step is the one really restored
-    call check('orc_restart')
+    call orc_protect_array(s, 'u', u, global=[n, n], offset=[i0, j0])
+    call orc_find(s, step)
+    if (step == 0) return                        ! a fresh start
+    call orc_restart(s, step)                    ! fills u, step is the one really restored
     if (rank == 0) then
       if (orc_message() /= '') write (output_unit, '(a)') trim(orc_message())
       write (output_unit, '(a, i0)') 'resumed from step ', step
@@ -250,7 +230,7 @@ contains
   subroutine usage(problem)
     character(len=*), intent(in) :: problem
     write (error_unit, '(3a)') 'heat: ', problem, &
-      new_line('a') // 'usage: heat [n=POINTS] [steps=N] [job=NAME [every=N] [options=TOML] [die=STEP]]' // &
+      new_line('a') // 'usage: heat [n=POINTS] [steps=N] [job=NAME] [every=N] [options=TOML] [die=STEP]' // &
       new_line('a') // 'die: rehearsal; the last rank kills itself while that checkpoint is flushed'
     call MPI_Abort(MPI_COMM_WORLD, 2, ierr)
   end subroutine

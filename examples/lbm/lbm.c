@@ -81,7 +81,6 @@ static _Noreturn void die(const char *format, ...) {
     MPI_Abort(MPI_COMM_WORLD, 1);
     abort();
 }
-#define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
 
 static ptrdiff_t cell(const Block *b, int x, int y, int z) { /* -1 <= x <= n: with the rim */
     return (z + 1) * b->slice + (y + 1) * b->row + x + LINE;
@@ -365,7 +364,7 @@ typedef struct {
 static double *new_grid(const Block *b, const Settings *set, Run *run) {
     void *memory = NULL;
     size_t len_bytes = b->count * sizeof(double);
-    if (run->s && strcmp(set->memory, "pool") == 0) TRY(orc_alloc(run->s, len_bytes, &memory));
+    if (run->s && strcmp(set->memory, "pool") == 0) ORC_TRY(orc_alloc(run->s, len_bytes, &memory));
     else if (posix_memalign(&memory, 4096, len_bytes)) die("no memory for a grid of %zu bytes", len_bytes);
     set_at_rest(b, memory);
     return memory;
@@ -374,7 +373,7 @@ static double *new_grid(const Block *b, const Settings *set, Run *run) {
 /* The newest state is now in another grid. Messages arrive in buffers of their own (b->in), so that only this
  * process's CPUs write to grids. */
 static void protect(const Block *b, Run *run) {
-    TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, ORC_CPU_WRITES_ONLY));
+    ORC_TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, ORC_CPU_WRITES_ONLY));
 }
 
 /* Opens the session and brings back the newest checkpoint: returns the step to continue from. */
@@ -384,15 +383,15 @@ static int64_t open_and_resume(const Block *b, const Settings *set, Run *run) {
         int len = set->every ? snprintf(text, sizeof text, "every_steps = %" PRId64 "\n", set->every) : 0;
         if (strlen(set->options) >= sizeof text - (size_t)len) die("--options: too long");
         strcat(text, set->options);
-        TRY(orc_mpi_open(&run->s, b->comm, set->job, text));
+        ORC_TRY(orc_mpi_open(&run->s, b->comm, set->job, text));
     }
     uint64_t step = 0;
     orc_status found = run->s ? orc_find(run->s, &step) : ORC_NOT_FOUND;
-    if (found != ORC_OK && found != ORC_NOT_FOUND) die("orc_find: %s", orc_message());
+    if (found != ORC_NOT_FOUND) ORC_TRY(found);
     if (found == ORC_OK) {             /* ask for sizes before memory is filled */
         orc_array array = {.struct_size = sizeof array};
         size_t len_bytes = 0;
-        TRY(orc_stored(run->s, "f", &array, &len_bytes));
+        ORC_TRY(orc_stored(run->s, "f", &array, &len_bytes));
         if (len_bytes != b->count * sizeof(double))
             die("step %" PRIu64 " of job %s holds %zu bytes for rank %d and not %zu: another box, "
                 "or another number of ranks. Next: choose another --job, or the same box",
@@ -405,10 +404,10 @@ static int64_t open_and_resume(const Block *b, const Settings *set, Run *run) {
     memcpy(run->shape, shape, sizeof shape);
     run->physics[0] = b->omega, run->physics[1] = b->lid;
     protect(b, run);
-    TRY(orc_protect(run->s, "shape", run->shape, ORC_I64, 7, ORC_SAME));
-    TRY(orc_protect(run->s, "physics", run->physics, ORC_F64, 2, ORC_SAME));
+    ORC_TRY(ORC_PROTECT(run->s, {"shape", run->shape, ORC_I64, 7, ORC_SAME},
+                        {"physics", run->physics, ORC_F64, 2, ORC_SAME}));
     if (found == ORC_NOT_FOUND) return 0;
-    TRY(orc_restart(run->s, &step));   /* an older step if the newest is damaged: says a warning */
+    ORC_TRY(orc_restart(run->s, &step));   /* an older step if the newest is damaged: says a warning */
     const char *warning = orc_message();
     if (memcmp(shape, run->shape, sizeof shape) || run->physics[0] != b->omega ||
         run->physics[1] != b->lid)
@@ -422,7 +421,7 @@ static int64_t open_and_resume(const Block *b, const Settings *set, Run *run) {
 
 static void note_what_is_safe(Run *run) { /* resolution: one step */
     orc_stats stats = {.struct_size = sizeof stats};
-    TRY(orc_stats_read(run->s, &stats));
+    ORC_TRY(orc_stats_read(run->s, &stats));
     for (int i = run->taken - 1; i >= 0 && i > run->taken - 8; i--) {
         Times *t = &run->times[i];
         double since_s = MPI_Wtime() - t->began_s;
@@ -433,19 +432,19 @@ static void note_what_is_safe(Run *run) { /* resolution: one step */
 
 static void checkpoint(const Block *b, const Settings *set, Run *run, uint64_t step) {
     Times t = {.node_s = -1, .global_s = -1, .began_s = MPI_Wtime()};
-    if (run->lent) TRY(orc_lent_done(run->s, "f", 600)); /* one grid is lent at a time */
+    if (run->lent) ORC_TRY(orc_lent_done(run->s, "f", 600)); /* one grid is lent at a time */
     run->lent = NULL;
     protect(b, run);
     if (strcmp(set->checkpoint, "lent") == 0) {
-        TRY(orc_lend(run->s, "f"));
+        ORC_TRY(orc_lend(run->s, "f"));
         run->lent = run->src;
     }
-    TRY(orc_checkpoint(run->s, step));
+    ORC_TRY(orc_checkpoint(run->s, step));
     if ((int64_t)step == set->die && b->rank == b->size - 1) kill(getpid(), SIGKILL);
-    if (strcmp(set->checkpoint, "sync") == 0) TRY(orc_wait(run->s, step, run->level, 600));
+    if (strcmp(set->checkpoint, "sync") == 0) ORC_TRY(orc_wait(run->s, step, run->level, 600));
     t.call_s = MPI_Wtime() - t.began_s;
     orc_stats stats = {.struct_size = sizeof stats};
-    TRY(orc_stats_read(run->s, &stats));
+    ORC_TRY(orc_stats_read(run->s, &stats));
     t.blocked_s = stats.blocked_s, t.stage_s = stats.stage_s, t.wait_s = stats.wait_s;
     run->times = realloc(run->times, (size_t)(run->taken + 1) * sizeof t);
     run->steps = realloc(run->steps, (size_t)(run->taken + 1) * sizeof step);
@@ -468,7 +467,7 @@ static void toggle(Run *run) {
 static void write_report(const Block *b, const Settings *set, Run *run, int64_t first, int64_t last,
                          double loop_s, double drain_s) {
     orc_stats stats = {.struct_size = sizeof stats};
-    if (run->s) TRY(orc_stats_read(run->s, &stats));
+    if (run->s) ORC_TRY(orc_stats_read(run->s, &stats));
     double mine[2] = {(double)stats.staged_bytes, stats.flush_cpu_s}, all[2] = {0, 0};
     int n = run->taken * (int)(sizeof(Times) / sizeof(double));
     MPI_Reduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, 0, b->comm);
@@ -563,14 +562,14 @@ int main(int argc, char **argv) {
         step++;
         if (!run.s) continue;
         int due = 0;
-        TRY(orc_due(run.s, (uint64_t)step, &due));
+        ORC_TRY(orc_due(run.s, (uint64_t)step, &due));
         if (due) checkpoint(&b, &set, &run, (uint64_t)step);
         note_what_is_safe(&run);
     }
     MPI_Barrier(b.comm);
     const double loop_s = MPI_Wtime() - began_s;
     if (run.taken) { /* (orc_close would wait too; here we want to know how long) */
-        TRY(orc_wait(run.s, run.steps[run.taken - 1], run.level, 600));
+        ORC_TRY(orc_wait(run.s, run.steps[run.taken - 1], run.level, 600));
         note_what_is_safe(&run);
     }
     const double drain_s = MPI_Wtime() - began_s - loop_s;
@@ -590,7 +589,7 @@ int main(int argc, char **argv) {
     free(uv);
 
     const bool pool = run.s && strcmp(set.memory, "pool") == 0;
-    if (run.s) TRY(orc_close(run.s, 600)); /* waits for what is on its way; ends orc_alloc's memory */
+    if (run.s) ORC_TRY(orc_close(run.s, 600)); /* waits for what is on its way; ends orc_alloc's memory */
     if (!pool) free(run.src), free(run.dst), free(run.third);
     free(b.out), free(run.times), free(run.steps);
     MPI_Comm_free(&b.comm);

@@ -9,24 +9,25 @@
  * @code
  * #include <orcheck_mpi.h>          // or <orcheck.h> and orc_open() for one rank without MPI
  *
- * orc_session *s; uint64_t t = 0; size_t len; int due;
+ * orc_session *s; uint64_t t = 0; int due;
  * orc_array a = { sizeof a };
- * TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity",
- *                  "global = [\"/scratch/me/ckpt\"]\nevery_s = 600"));
+ * ORC_TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity",
+ *                      "global = [\"/scratch/me/ckpt\"]\nevery_s = 600"));
  * orc_status r = orc_find(s, &t);                           // which step is there?
  * int resumes = r == ORC_OK;
  * do {
- *   if (resumes) { TRY(orc_stored(s, "p", &a, &len)); np = a.local[0]; }
+ *   if (resumes) { ORC_TRY(orc_stored(s, "p", &a, NULL)); np = a.local[0]; }
  *   p = realloc(p, np * sizeof *p);                         // now the size is known
- *   TRY(orc_protect(s, "p", p, ORC_F64, np, 0));
+ *   ORC_TRY(orc_protect(s, "p", p, ORC_F64, np, 0));
  * } while (resumes && (r = orc_restart(s, &t)) == ORC_AGAIN);  // an older step, of another size
- * if (r != ORC_OK && r != ORC_NOT_FOUND) die(orc_message());   // else p is filled; t: the step restored
+ * if (r == ORC_NOT_FOUND) initialise(p, np);                // nothing to restart from
+ * else ORC_TRY(r);                                          // p is filled; t: the step restored
  * while (++t <= T && !orc_should_stop(s)) {
  *   advance(&p, &np);
- *   TRY(orc_due(s, t, &due));
- *   if (due) { TRY(orc_protect(s, "p", p, ORC_F64, np, 0)); TRY(orc_checkpoint(s, t)); }
+ *   ORC_TRY(orc_due(s, t, &due));
+ *   if (due) { ORC_TRY(orc_protect(s, "p", p, ORC_F64, np, 0)); ORC_TRY(orc_checkpoint(s, t)); }
  * }
- * TRY(orc_close(s, 300));                                   // wait until everything is safe
+ * ORC_TRY(orc_close(s, 300));                               // wait until everything is safe
  * @endcode
  *
  * Rules that hold for every function here:
@@ -374,7 +375,7 @@ typedef struct {
 } orc_codec;
 
 /**
- * One entry of orc_protect_all(); its fields are the arguments of orc_protect().
+ * One entry of orc_protect_all(); its fields are the arguments of orc_protect(), in their order.
  */
 typedef struct {
   /**
@@ -390,13 +391,13 @@ typedef struct {
    */
   int dtype;
   /**
-   * 0, or ::orc_flag values or-ed together.
-   */
-  int flags;
-  /**
    * How many elements.
    */
   size_t count;
+  /**
+   * 0, or ::orc_flag values or-ed together.
+   */
+  int flags;
 } orc_region;
 
 /**
@@ -897,10 +898,11 @@ orc_status orc_safe_step(orc_session *session,
 
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L
 /**
- * Names several regions in one statement; see orc_protect_all(). Each is {name, address, dtype, flags, count}:
+ * Names several regions in one statement; see orc_protect_all(). Each is {name, address, dtype, count, flags}, as in
+ * orc_protect():
  *
  * @code
- * ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 0, np}, {"t", &t, ORC_U64, 0, 1}));
+ * ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, np, 0}, {"t", &t, ORC_U64, 1, 0}));
  * @endcode
  */
 #define ORC_PROTECT(session, ...) \

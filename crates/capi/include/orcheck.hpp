@@ -7,7 +7,7 @@
  * #include <orcheck_mpi.h>
  * #include <orcheck.hpp>
  *
- * orcheck::Session s(MPI_COMM_WORLD, "cavity", "global = [\"/scratch/me/ckpt\"]");
+ * orcheck::Session s(MPI_COMM_WORLD, "cavity", "global = [\"/scratch/me/ckpt\"]\nevery_s = 600");
  * std::vector<double> p(n);            // fixed size
  * std::map<int, Cell> cells;           // any size
  * std::uint64_t t = 0;

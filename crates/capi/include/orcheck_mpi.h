@@ -177,9 +177,9 @@ static inline orc_status orc_mpi_collective(MPI_Comm comm, orc_collective *colle
  * @code
  * MPI_Init(&argc, &argv);
  * orc_session *s;
- * if (orc_mpi_open(&s, MPI_COMM_WORLD, "cavity", NULL) != ORC_OK) die(orc_message());
+ * ORC_TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity", "every_s = 600"));
  * ...
- * orc_close(s, 300);
+ * ORC_TRY(orc_close(s, 300));
  * MPI_Finalize();
  * @endcode
  */

@@ -18,7 +18,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// Most regions in one list.
 const LIST_LIMIT: usize = 1 << 20;
 
-/// One entry of orc_protect_all(); its fields are the arguments of orc_protect().
+/// One entry of orc_protect_all(); its fields are the arguments of orc_protect(), in their order.
 #[repr(C)]
 pub struct orc_region {
     /// 1 to 255 bytes of UTF-8, ending in a zero byte.
@@ -27,10 +27,10 @@ pub struct orc_region {
     pub address: *mut c_void,
     /// An ::orc_dtype.
     pub dtype: c_int,
-    /// 0, or ::orc_flag values or-ed together.
-    pub flags: c_int,
     /// How many elements.
     pub count: usize,
+    /// 0, or ::orc_flag values or-ed together.
+    pub flags: c_int,
 }
 
 /// Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is

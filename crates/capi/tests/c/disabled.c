@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
   OKAY(orc_open(&s, "off", NULL, options));
   CHECK(strstr(orc_message(), "job 'off' runs without checkpoints: enabled = "));
 
-  OKAY(ORC_PROTECT(s, {"u", u, ORC_F64, ORC_SAME, 100}, {"step", &step, ORC_U64, 0, 1}));
+  OKAY(ORC_PROTECT(s, {"u", u, ORC_F64, 100, ORC_SAME}, {"step", &step, ORC_U64, 1, 0}));
   OKAY(orc_protect_array(s, "grid", grid, &a, 0));
   OKAY(orc_protect_codec(s, "codec", &codec, 0));
   REFUSED(orc_protect(s, "", u, ORC_F64, 100, 0), ORC_INVALID, "region name");

@@ -47,13 +47,13 @@ static int calls(void) {
   orc_array a = {0};
   orc_stats stats = {0};
   orc_codec codec = {0};
-  orc_region region = {"y", &y, ORC_F64, 0, 1};
+  orc_region region = {"y", &y, ORC_F64, 1, 0};
   codec.struct_size = sizeof codec, codec.size = size, codec.pack = pack, codec.unpack = unpack;
   a.struct_size = sizeof a, a.dtype = ORC_F64, a.ndim = 1, a.global[0] = a.local[0] = 1;
   stats.struct_size = sizeof stats;
   REFUSED(orc_protect(s, "y", &y, ORC_F64, 1, 0), ORC_INVALID, "forked");
   REFUSED(orc_protect_array(s, "y", &y, &a, 0), ORC_INVALID, "forked");
-  REFUSED(ORC_PROTECT(s, {"y", &y, ORC_F64, 0, 1}), ORC_INVALID, "forked");
+  REFUSED(ORC_PROTECT(s, {"y", &y, ORC_F64, 1, 0}), ORC_INVALID, "forked");
   REFUSED(orc_protect_all(s, &region, 1), ORC_INVALID, "forked");
   REFUSED(orc_protect_codec(s, "y", &codec, 0), ORC_INVALID, "forked");
   REFUSED(orc_unprotect(s, "x"), ORC_INVALID, "forked");

@@ -18,13 +18,13 @@ int main(void) {
   pid_t child;
   ORC_TRY(orc_open(&s, "list", NULL, test_options()));
   REFUSED(orc_protect_all(s, NULL, 1), ORC_INVALID, "regions is NULL");
-  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {"q", q, 99, 0, 50}), ORC_INVALID, "regions[1]: region \"q\": dtype");
-  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {NULL, q, ORC_F64, 0, 50}), ORC_INVALID, "regions[1]: ");
-  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {"q", NULL, ORC_F64, 0, 50}), ORC_INVALID, "address is NULL");
-  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {"q", q, ORC_F64, 0, SIZE_MAX}), ORC_INVALID, "larger than memory");
+  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, 99, 50, 0}), ORC_INVALID, "regions[1]: region \"q\": dtype");
+  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {NULL, q, ORC_F64, 50, 0}), ORC_INVALID, "regions[1]: ");
+  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", NULL, ORC_F64, 50, 0}), ORC_INVALID, "address is NULL");
+  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, SIZE_MAX, 0}), ORC_INVALID, "larger than memory");
   REFUSED(orc_unprotect(s, "p"), ORC_NOT_FOUND, "p");
   OKAY(orc_protect_all(s, NULL, 0));
-  ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {"q", q, ORC_F64, 0, 50}, {"t", &t, ORC_U64, ORC_SAME, 1}));
+  ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, 50, 0}, {"t", &t, ORC_U64, 1, ORC_SAME}));
   for (int i = 0; i < 100; i++) p[i] = i, q[i / 2] = -i;
   ORC_TRY(orc_checkpoint(s, 1));
   ORC_TRY(orc_close(s, 60));
@@ -34,7 +34,7 @@ int main(void) {
   ORC_TRY(orc_stored(s, "q", NULL, &len));
   CHECK(step == 1 && len == sizeof q);
   memset(p, 0, sizeof p), memset(q, 0, sizeof q), t = 0;
-  ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 0, 100}, {"q", q, ORC_F64, 0, 50}, {"t", &t, ORC_U64, ORC_SAME, 1}));
+  ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, 50, 0}, {"t", &t, ORC_U64, 1, ORC_SAME}));
   ORC_TRY(orc_restart(s, NULL));
   CHECK(p[99] == 99 && q[49] == -99 && t == 7);
   orc_abandon(s);

@@ -34,7 +34,7 @@ static void *calls(void *nothing) {
   REFUSED(orc_protect(s, "y", y, ORC_F64, 1, 0), ORC_INVALID, LEFT);
   REFUSED(orc_protect_array(s, "y", y, &a, 0), ORC_INVALID, LEFT);
   REFUSED(orc_protect_codec(s, "c", &codec, 0), ORC_INVALID, LEFT);
-  REFUSED(ORC_PROTECT(s, {"y", y, ORC_F64, 0, 1}), ORC_INVALID, LEFT);
+  REFUSED(ORC_PROTECT(s, {"y", y, ORC_F64, 1, 0}), ORC_INVALID, LEFT);
   REFUSED(orc_unprotect(s, "x"), ORC_INVALID, LEFT);
   REFUSED(orc_alloc(s, 4096, &memory), ORC_INVALID, LEFT);
   REFUSED(orc_free(s, y), ORC_INVALID, LEFT);
