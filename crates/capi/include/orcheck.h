@@ -489,7 +489,7 @@ typedef struct {
   double interval_s;
   /**
    * Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
-   * of every cause.
+   * of every cause. Those of level process are 0: see orc_watch().
    */
   uint64_t lost_steps[5][9];
   /**
@@ -566,12 +566,16 @@ orc_status orc_open_v(int api,
  * every configured level, then stops the background thread(s) and gives everything back.
  *
  * The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
+ * orc_message() has all warnings that were not read, also after ::ORC_OK: every loss of an older
+ * checkpoint that no earlier call told.
  *
- * @return ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is lost:
- *         orc_message() names what is not safe, and where. ::ORC_INVALID for a wrong timeout_s, and
- *         then the session stays open
+ * @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
+ *         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
+ *         is lost, unless a checkpoint returned that. ::ORC_INVALID for a wrong timeout_s, and then the session
+ *         stays open
  */
-orc_status orc_close(orc_session *session, double timeout_s);
+orc_status orc_close(orc_session *session,
+                     double timeout_s);
 
 /**
  * Gives a session up at once, on error paths: nothing is waited for, no other rank is needed.
@@ -582,8 +586,8 @@ void orc_abandon(orc_session *session);
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
  * what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
- * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an
- * older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
+ * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close(): warnings, one
+ * a line (an older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
  * valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
@@ -862,8 +866,11 @@ orc_status orc_stats_read(const orc_session *session, orc_stats *stats);
 /**
  * Has a function called for every step that became safe at a level, or is lost there, of this session's
  * checkpoints: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the thread that calls
- * them. Each step is told once at each level, on every rank. It may not call orc_ functions, but
- * orc_request() and orc_message(). Local.
+ * them. Each step is told once at each level, on every rank; only when an agent ended, a step that was told
+ * lost may be told again, because another agent flushes it from memory. A loss whose text says "not known to
+ * be safe" was decided while the commit record was being written: a restart may find that step all the
+ * same. There are no events for level process: what becomes of a snapshot there is told at the other
+ * levels. The function may not call orc_ functions, but orc_request() and orc_message(). Local.
  *
  * @param on_event  takes the place of an earlier one; NULL: none is called any more
  * @param ctx       handed to it

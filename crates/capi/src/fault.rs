@@ -174,8 +174,8 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 
 /// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
 /// what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
-/// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint() or orc_wait(): warnings, one a line (an
-/// older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
+/// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close(): warnings, one
+/// a line (an older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
 /// valid until the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {

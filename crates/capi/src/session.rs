@@ -17,6 +17,7 @@ use crate::registry::{self, Release, orc_session};
 use crate::types::{ORC_API, orc_collective, orc_status};
 use orcheck_client::{Collective, Environment, Membership, Options, Solo};
 use orcheck_format::Error;
+use orcheck_format::error::joined;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
@@ -105,20 +106,28 @@ pub unsafe extern "C" fn orc_open_v(
 /// every configured level, then stops the background thread(s) and gives everything back.
 ///
 /// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
+/// orc_message() has all warnings that were not read, also after ::ORC_OK: every loss of an older
+/// checkpoint that no earlier call told.
 ///
-/// @return ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is lost:
-///         orc_message() names what is not safe, and where. ::ORC_INVALID for a wrong timeout_s, and
-///         then the session stays open
+/// @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
+///         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
+///         is lost, unless a checkpoint returned that. ::ORC_INVALID for a wrong timeout_s, and then the session
+///         stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {
         let timeout = timeout(timeout_s)?;
         let (session, release) = registry::remove(session)?;
-        let result = session.close(timeout);
+        let (result, mut told) = session.close_telling(timeout);
         if let Some(release) = release {
             release.run(true);
         }
-        result.map(|()| String::new())
+        // There is no later call in which a program could read them.
+        // Breaks if: warnings of this call are dropped; a loss that is first seen here would be told to nobody.
+        result.map(|()| joined(&told)).map_err(|error| {
+            told.push(error.message().to_owned());
+            Error::new(error.kind(), joined(&told))
+        })
     })
 }
 

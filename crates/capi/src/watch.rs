@@ -52,8 +52,11 @@ fn watcher(call: unsafe extern "C" fn(*mut c_void, *const orc_event), ctx: *mut 
 
 /// Has a function called for every step that became safe at a level, or is lost there, of this session's
 /// checkpoints: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the thread that calls
-/// them. Each step is told once at each level, on every rank. It may not call orc_ functions, but
-/// orc_request() and orc_message(). Local.
+/// them. Each step is told once at each level, on every rank; only when an agent ended, a step that was told
+/// lost may be told again, because another agent flushes it from memory. A loss whose text says "not known to
+/// be safe" was decided while the commit record was being written: a restart may find that step all the
+/// same. There are no events for level process: what becomes of a snapshot there is told at the other
+/// levels. The function may not call orc_ functions, but orc_request() and orc_message(). Local.
 ///
 /// @param on_event  takes the place of an earlier one; NULL: none is called any more
 /// @param ctx       handed to it

@@ -254,8 +254,9 @@ impl Disabled {
         (!self.warnings.is_empty()).then(|| self.warnings.remove(0))
     }
 
-    pub(crate) fn close(mut self, _: Duration) -> Result<()> {
-        self.route.take().map_or(Ok(()), Route::remove)
+    pub(crate) fn close_telling(mut self, _: Duration) -> (Result<()>, Vec<String>) {
+        let closed = self.route.take().map_or(Ok(()), Route::remove);
+        (closed, std::mem::take(&mut self.warnings))
     }
 }
 

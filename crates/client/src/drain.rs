@@ -1,7 +1,8 @@
 //! The end of a session: drained and closed, or abandoned.
 //!
 //! Invariants:
-//! 1. `close` returns an error that names what is not safe, or everything is committed.
+//! 1. `close` returns an error, the same on all ranks, that names what is not safe, or the last checkpoint is committed at every
+//!    level; and it tells what became of every checkpoint of which that was not told yet.
 //! 2. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
 //! 3. No thread is waited for longer than 10 s: one that hangs in a dead file system is left to the end of the process,
 //!    and said.
@@ -18,19 +19,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Session {
-    /// Waits until the last checkpoint is committed at every configured level, at most `timeout`,
-    /// and ends the session. Collective.
+    /// As [`Self::close_telling`], for those who do not read warnings.
     ///
     /// # Errors
-    /// What is not safe, and why; the session has ended all the same.
-    pub fn close(mut self, timeout: Duration) -> Result<()> {
+    /// As there.
+    pub fn close(self, timeout: Duration) -> Result<()> {
+        self.close_telling(timeout).0
+    }
+
+    /// Waits until something is decided of every checkpoint, and the last one is committed at every configured level, at most
+    /// `timeout`; ends the session, and gives all warnings back that were not taken. Collective.
+    ///
+    /// An error, the same on all ranks, says what is not safe, and why; with `on_loss = "error"` also what of the older
+    /// ones is lost and was not returned. The session has ended all the same.
+    pub fn close_telling(mut self, timeout: Duration) -> (Result<()>, Vec<String>) {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
         let mut drained = self.drain(timeout);
         // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
         self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];
-        let mut agreed = agree_min(self.collective.as_mut(), drained, &mut ended);
+        let owed = self.told.owed();
+        let mut agreed = agree_min(self.collective.as_mut(), drained.and(owed), &mut ended);
         // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
         if ended[0] != 0 && agreed.is_err() {
             self.successions = 0;
@@ -38,11 +48,33 @@ impl Session {
                 .succeed()
                 .and_then(|()| self.drain(until.saturating_sub(clock.now())));
             self.look_for_losses();
-            agreed = agree(self.collective.as_mut(), drained);
+            let owed = self.told.owed();
+            agreed = agree(self.collective.as_mut(), drained.and(owed));
         }
-        // Who could not agree may not be alone: the agent stays for the next run.
-        let ended = self.end(agreed.is_ok());
-        agreed.and(ended)
+        self.tell_the_rest(&format!(
+            "the session was closed, and after {:.1} s nothing was decided of it",
+            timeout.as_secs_f64()
+        ));
+        // Who could not agree may not be alone: the agent stays for the next run. What only this rank meets from here on is no
+        // status: all is committed, and the others have returned.
+        if let Err(error) = self.end(agreed.is_ok()) {
+            self.warnings.push(error.message().to_owned());
+        }
+        let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
+        if let (Err(error), Some(last)) = (&agreed, self.last_taken) {
+            // The error says it already.
+            let said = |warning: &String| {
+                let lost = warning.strip_prefix(&format!("checkpoint {last} is lost"));
+                let of = lost.and_then(|rest| rest.split(": ").next());
+                of.is_some_and(|of| {
+                    error
+                        .message()
+                        .contains(&format!("checkpoint {last} is not safe{of}"))
+                })
+            };
+            warnings.retain(|warning| !said(warning));
+        }
+        (agreed, warnings)
     }
 
     /// Ends the session without waiting; what is not committed yet may be lost. Local.
@@ -51,12 +83,18 @@ impl Session {
         let _ = self.end(false);
     }
 
-    fn drain(&self, timeout: Duration) -> Result<()> {
+    fn drain(&mut self, timeout: Duration) -> Result<()> {
         let Some(step) = self.last_taken else {
             return Ok(());
         };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
+        // Breaks if: only the last one is waited for; what becomes of an older one would be told to nobody.
+        for (step, level) in self.told.open() {
+            let left = until.saturating_sub(clock.now());
+            // What became of it is on the board, and told.
+            let _ = self.waiter_for(step, vec![level]).wait(left);
+        }
         // A level that is lost must not end the session while another one is still being written.
         let mut all = Ok(());
         for level in self.places.levels() {

@@ -287,7 +287,12 @@ impl Membership {
     /// # Errors
     /// As there.
     pub fn close(self, timeout: Duration) -> Result<()> {
-        either!(self, session => session.close(timeout))
+        self.close_telling(timeout).0
+    }
+
+    /// See [`Session::close_telling`].
+    pub fn close_telling(self, timeout: Duration) -> (Result<()>, Vec<String>) {
+        either!(self, session => session.close_telling(timeout))
     }
 
     /// See [`Session::abandon`].

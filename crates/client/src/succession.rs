@@ -27,11 +27,13 @@ use orcheck_engine::index::{Index, IndexShape, Outcome, POOL_IN_USE};
 use orcheck_engine::kept::Kept;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::patience::Patience;
+use orcheck_engine::protocol::undecided;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::gate::Gates;
 use orcheck_io::pool::Pool;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -62,6 +64,8 @@ pub(crate) struct Again {
     told_again: Vec<u64>,
     /// Of these: what is gone.
     lost: Vec<u64>,
+    /// What some node knows to be committed.
+    committed: Vec<(u64, Level)>,
     /// The newest step that was committed at any level.
     newest: Option<u64>,
     /// The highest epoch that this run asked for.
@@ -127,8 +131,11 @@ impl Again {
             } else if newer {
                 self.lost.push(step);
             }
+            for (&level, _) in (self.levels.iter().zip(committed)).filter(|(_, said)| **said != 0) {
+                self.committed.push((step, level));
+            }
             if leads_node {
-                self.publish(&index, step, committed);
+                self.publish(&index, step);
             }
         }
         agree(collective, Ok(()))?;
@@ -141,9 +148,9 @@ impl Again {
     }
 
     /// What is known of `step` now, on this node's board.
-    fn publish(&self, index: &Index<'_>, step: u64, committed: &[i64]) {
-        for (&level, &committed) in self.levels.iter().zip(committed) {
-            if committed != 0 {
+    fn publish(&self, index: &Index<'_>, step: u64) {
+        for &level in &self.levels {
+            if self.committed.contains(&(step, level)) {
                 index.forget_loss(step, level);
                 index.publish(step, level, &Outcome::Committed);
             } else if self.told_again.contains(&step) {
@@ -152,6 +159,12 @@ impl Again {
                 let error = Error::unavailable(format!(
                     "an agent of the job ended before checkpoint {step} was safe at level {level}, and not all of it is left in memory"
                 ));
+                // What is newer than all that was committed is superseded; of what is older the lead may have begun to write the
+                // record.
+                let error = match self.newest.is_none_or(|newest| step > newest) {
+                    true => error,
+                    false => undecided(error),
+                };
                 index.publish(step, level, &Outcome::Lost(error));
             }
         }
@@ -222,6 +235,7 @@ impl Session {
             history: self.history.iter().copied().collect(),
             told_again: Vec::new(),
             lost: Vec::new(),
+            committed: Vec::new(),
             newest: None,
             counter: self.asked_for,
         };
@@ -235,6 +249,7 @@ impl Session {
         self.asked_for = again.counter;
         self.become_of(opened?.0);
         self.go_on_from(again.newest.map(|step| (step, before)))?;
+        let reported = self.take_back_losses(&again);
         let told = self.tell_again(&again);
         agree(self.collective.as_mut(), told)?;
         self.between_agents = false;
@@ -247,12 +262,30 @@ impl Session {
             }
         };
         self.warnings.push(format!(
-            "an agent of the job ended; it goes on as epoch {} with agents anew; checkpoints that are flushed again from memory: {}; lost: {}",
+            "an agent of the job ended; it continues as epoch {} with other agents; checkpoints that are flushed again from memory: {}; lost: {}{}",
             self.epoch.counter,
             list(&again.told_again),
-            list(&again.lost)
+            list(&again.lost),
+            if reported.is_empty() {
+                String::new()
+            } else {
+                format!("; not lost after all, although that was reported: {}", list(&reported))
+            }
         ));
         Ok(())
+    }
+
+    /// Takes back what was reported lost when the agent ended, and is committed elsewhere or flushed again; which steps.
+    fn take_back_losses(&mut self, again: &Again) -> Vec<u64> {
+        let levels = self.places.levels();
+        let flushed = (again.told_again.iter())
+            .flat_map(|&step| levels.iter().map(move |&level| (step, level)));
+        let all: BTreeSet<(u64, Level)> = again.committed.iter().copied().chain(flushed).collect();
+        let back: BTreeSet<u64> = (all.into_iter())
+            .filter(|&(step, level)| self.told.take_back(step, level))
+            .map(|(step, _)| step)
+            .collect();
+        back.into_iter().collect()
     }
 
     /// Takes what was opened in place of what was there.

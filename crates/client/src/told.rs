@@ -5,12 +5,19 @@
 //! last look, that is one comparison. A loss becomes a warning, an event for the program's watcher, and a count in the figures.
 //!
 //! Invariants:
-//! 1. Each step that was taken is reported at most once at each level, as safe or as lost.
+//! 1. Each step that was taken is reported once at each configured level, as safe or as lost, at the latest by `close`. Only where
+//!    an agent ended, and what was reported lost is flushed again from memory, it is taken back and reported again.
 //! 2. Statuses of collective calls are agreed: that a rank owes an error travels in the checkpoint's own message, and only
 //!    where one does so is there a second one, with its text.
 //! 3. A checkpoint that returns such an error was not staged on any rank. [`ErrorKind::Fenced`] is returned by every later
 //!    checkpoint; every other loss once, by all ranks together.
 //! 4. What waits to be told is bounded: warnings by `MOST_WARNINGS`, open outcomes by the board's history.
+//!
+//! 5. What is reported lost is not restartable at that level, but where the text says that it is not known to be safe
+//!    (`UNDECIDED` of the engine's `protocol.rs`): its commit record may be there.
+//!
+//! Level `process` has no events: a snapshot there is on its way to the directories, and what becomes of it is told at their
+//! levels. `wait` and `safe_step` know it.
 //!
 //! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C callback (crate `capi`).
 
@@ -20,10 +27,11 @@ use crate::options::{AgentKind, OnLoss};
 use crate::session::Session;
 use crate::waiter::engine_gone;
 use orcheck_engine::index::{Index, Outcome};
+use orcheck_engine::protocol::{UNDECIDED, undecided};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings about losses that wait to be read; later ones are counted, and given to the watcher.
 const MOST_WARNINGS: usize = 256;
@@ -77,6 +85,13 @@ impl LostSteps {
         row[0] += 1;
         row[cause.code() as usize] += 1;
     }
+
+    fn take_back(&mut self, level: Level, cause: ErrorKind) {
+        let row = &mut self.counts[level_number(level)];
+        row[0] = row[0].saturating_sub(1);
+        let of_cause = &mut row[cause.code() as usize];
+        *of_cause = of_cause.saturating_sub(1);
+    }
 }
 
 fn level_number(level: Level) -> usize {
@@ -94,6 +109,8 @@ pub(crate) struct Told {
     /// News of the board as of the last look.
     seen: Option<u64>,
     open: BTreeSet<(u64, Level)>,
+    /// What was reported lost, with its cause: as far back as an agent that follows another one may flush it again.
+    reported: BTreeMap<(u64, Level), ErrorKind>,
     pub(crate) lost: LostSteps,
     watcher: Option<Watcher>,
     /// The newest loss that the next checkpoint returns; of several, a fence.
@@ -113,6 +130,30 @@ impl Told {
     pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = u64> + Clone {
         let open = self.open.iter().filter(move |(_, at)| *at == level);
         open.map(|&(step, _)| step)
+    }
+
+    /// What was not seen yet, oldest first.
+    pub(crate) fn open(&self) -> Vec<(u64, Level)> {
+        self.open.iter().copied().collect()
+    }
+
+    /// A step that was reported lost is, or is being made, safe after all: it is reported again. Whether it was.
+    // Breaks if: it is left out; a step counts as lost that the next run restarts from.
+    pub(crate) fn take_back(&mut self, step: u64, level: Level) -> bool {
+        let Some(cause) = self.reported.remove(&(step, level)) else {
+            return false;
+        };
+        self.lost.take_back(level, cause);
+        self.open.insert((step, level));
+        self.seen = None;
+        self.owed
+            .take_if(|(owed, error)| *owed == step && error.kind() != ErrorKind::Fenced);
+        true
+    }
+
+    /// The loss that this rank wants returned.
+    pub(crate) fn owed(&self) -> Result<()> {
+        (self.owed.as_ref()).map_or(Ok(()), |(_, error)| Err(error.clone()))
     }
 
     /// For the checkpoint's own message, by minimum: 0, or the loss that this rank wants returned.
@@ -176,11 +217,11 @@ impl Session {
             let error = match index.outcome(step, level) {
                 Outcome::Committed => None,
                 Outcome::Lost(error) => Some(error),
-                Outcome::Pending if over => Some(engine_gone(&self.shared)),
+                Outcome::Pending if over => Some(undecided(engine_gone(&self.shared))),
                 Outcome::Pending if self.history.len() == HISTORY && step < forgotten => {
-                    Some(Error::unavailable(format!(
+                    Some(undecided(Error::unavailable(format!(
                         "nothing was decided of it within {HISTORY} checkpoints"
-                    )))
+                    ))))
                 }
                 Outcome::Pending => return true,
             };
@@ -192,6 +233,16 @@ impl Session {
         }
     }
 
+    /// At the end of the session: what nothing was decided of, and is not waited for any more.
+    pub(crate) fn tell_the_rest(&mut self, why: &str) {
+        if off(Switch::LossTold) {
+            return;
+        }
+        for (step, level) in std::mem::take(&mut self.told.open) {
+            self.tell(step, level, Some(undecided(Error::unavailable(why))));
+        }
+    }
+
     fn tell(&mut self, step: u64, level: Level, error: Option<Error>) {
         let kind = match error {
             None => EventKind::Safe,
@@ -200,6 +251,9 @@ impl Session {
         let error = error.map(|error| told_loss(step, level, error));
         if let Some(error) = &error {
             self.told.lost.count(level, error.kind());
+            self.told.reported.insert((step, level), error.kind());
+            let forgotten = self.history.first().copied().unwrap_or(0);
+            self.told.reported.retain(|&(step, _), _| step >= forgotten);
             if self.warnings.len() < MOST_WARNINGS {
                 self.warnings.push(error.message().to_owned());
             }
@@ -226,10 +280,7 @@ impl Session {
         if owed == 0 {
             return Ok(());
         }
-        let local = match &self.told.owed {
-            Some((_, error)) => Err(error.clone()),
-            None => Ok(()),
-        };
+        let local = self.told.owed();
         let agreed = agree(self.collective.as_mut(), local);
         let newest = (-owed - 1) as u64;
         self.told.returned = self.told.returned.max(Some(newest));
@@ -241,7 +292,11 @@ impl Session {
 
 /// The loss as a program reads it: step, level, cause, one next step.
 fn told_loss(step: u64, level: Level, error: Error) -> Error {
-    let error = error.at(format!("checkpoint {step} is lost at level {level}"));
+    let lost = match error.message().contains(UNDECIDED) {
+        true => "not known to be safe",
+        false => "lost",
+    };
+    let error = error.at(format!("checkpoint {step} is {lost} at level {level}"));
     if error.message().contains("Next: ") {
         return error;
     }

@@ -10,14 +10,16 @@
 //! 2. `Ok` is returned only when every directory holds the record and no newer claim was seen
 //!    after the last rename.
 //! 3. No record is written where the configured path does not lead: whoever opens the path would not find it.
+//! 4. An error does not begin with [`UNDECIDED`](crate::protocol::UNDECIDED), or no directory has the record.
 //!
 //! Survives: a crash between any two steps (the record is whole or absent in each directory), a
-//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable,
-//! which is harmless). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
+//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable, and that is said. It is not
+//! removed: a newer run may have found it, and all of the checkpoint is there). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::epoch::check_not_fenced;
+use crate::protocol::undecided;
 use crate::trust::Trust;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
@@ -56,21 +58,33 @@ pub fn make_visible(
     } else {
         dirs.len()
     };
-    for (number, dir) in dirs[..most].iter().enumerate() {
-        write_small(dir.as_ref(), &name, &bytes).map_err(|error| {
-            (
-                Some(number),
-                error.at(format!(
-                    "commit of step {} at level {}",
-                    record.step, record.level
-                )),
-            )
-        })?;
-    }
-    if off(Switch::EpochAfter) {
-        return Ok(());
-    }
-    look_for_newer_runs(dirs, record.epoch)
+    let what = format!("commit of step {} at level {}", record.step, record.level);
+    let mut begun = 0;
+    let written = dirs[..most]
+        .iter()
+        .enumerate()
+        .try_for_each(|(number, dir)| {
+            begun = number + 1;
+            write_small(dir.as_ref(), &name, &bytes)
+                .map_err(|error| (Some(number), error.at(&what)))
+        });
+    let written = match written {
+        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, record.epoch),
+        written => written,
+    };
+    written.map_err(|(number, error)| match is_nowhere(&dirs[..begun], &name) {
+        true => (number, error),
+        false => (number, undecided(error)),
+    })
+}
+
+/// Whether none of these directories has the file, and all of them say so.
+fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
+    let is_absent = |dir: &Arc<dyn Dir>| {
+        let found = dir.open(name).err();
+        found.is_some_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    dirs.iter().all(is_absent)
 }
 
 /// One directory after the other, so that one that cannot be read is known by its number and gets

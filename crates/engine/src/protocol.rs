@@ -15,6 +15,7 @@
 //! 3. A loss is final: no vote after it can commit the step at that level.
 //! 4. Duplicated and reordered messages change nothing; a node that is gone aborts what waits for it.
 //! 5. State is bounded: decisions older than `REMEMBERED` steps are forgotten, votes for them too.
+//! 6. A loss whose cause does not begin with [`UNDECIDED`] is one of which no commit record was ever begun.
 //!
 //! Between many nodes and the lead there are others (`relay.rs`), which pass on what several of them say as one message.
 //!
@@ -32,6 +33,20 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_plan::Placement;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How the cause of a loss begins that was decided when a commit record may have been written already: any copy of it counts at
+/// a restart. It is left where it is; a newer run may have found it.
+pub const UNDECIDED: &str = "its commit record may be there all the same";
+
+/// The same cause of a loss, of which a commit record may be there.
+#[must_use]
+pub fn undecided(error: Error) -> Error {
+    // Breaks if: it is left out; a step counts as lost for good which the next run restarts from.
+    if error.message().contains(UNDECIDED) || off(Switch::UndecidedSaid) {
+        return error;
+    }
+    error.at(UNDECIDED)
+}
 
 /// Decisions that are remembered, to recognise late messages.
 const REMEMBERED: usize = 4096;
@@ -240,12 +255,18 @@ impl NodeState {
             }
             NodeEvent::LeadGone(_) if off(Switch::LeadGone) => Vec::new(),
             NodeEvent::LeadGone(error) => {
-                let waiting: Vec<(u64, Level)> = self.collected.keys().copied().collect();
+                let waiting: Vec<((u64, Level), usize)> = (self.collected.iter())
+                    .map(|(&key, containers)| (key, containers.len()))
+                    .collect();
                 let mut actions = Vec::new();
-                for (step, level) in waiting {
+                for ((step, level), containers) in waiting {
                     self.decide(step, level);
-                    let lost = Outcome::Lost(error.clone());
-                    actions.push(NodeAction::Publish(step, level, lost));
+                    // With this node's vote the lead may have committed it before it ended.
+                    let error = match containers >= self.writers as usize {
+                        true => undecided(error.clone()),
+                        false => error.clone(),
+                    };
+                    actions.push(NodeAction::Publish(step, level, Outcome::Lost(error)));
                 }
                 actions.push(NodeAction::Gone(error.clone()));
                 // What is reported later must not wait for a decision that cannot come.
@@ -435,7 +456,12 @@ impl LeadState {
             ) => {
                 if let Some((kind, text)) = failed {
                     let error = Error::new(kind, text);
-                    return self.abort(step, level, &error).into_iter().collect();
+                    // What that node's record came to it said; others may have theirs already.
+                    let aborted = match self.facts.nodes.len() {
+                        1 => self.lose(step, level, &error),
+                        _ => self.abort(step, level, &error),
+                    };
+                    return aborted.into_iter().collect();
                 }
                 self.recorded(&[(node, 1)], step, level)
             }
@@ -456,7 +482,7 @@ impl LeadState {
             LeadEvent::RecordWritten(step, Err((server, error))) => {
                 let mut actions: Vec<LeadAction> =
                     self.replace(server, error.kind()).into_iter().collect();
-                actions.extend(self.abort(step, Level::Global, &error));
+                actions.extend(self.lose(step, Level::Global, &error));
                 actions
             }
             LeadEvent::NodeGone(..) if off(Switch::NodeGone) => Vec::new(),
@@ -654,6 +680,15 @@ impl LeadState {
     }
 
     fn abort(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
+        let ballot = self.ballots.get(&(step, level));
+        match ballot.is_some_and(|ballot| ballot.writing) {
+            true => self.lose(step, level, &undecided(error.clone())),
+            false => self.lose(step, level, error),
+        }
+    }
+
+    /// As [`Self::abort`], with an error that knows whether a commit record may be there.
+    fn lose(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
         self.ballots.remove(&(step, level));
         remember(&mut self.decided, (step, level)).then(|| {
             LeadAction::ToAll(Message::Aborted {

@@ -3,7 +3,7 @@
 
 use orcheck_engine::index::Outcome;
 use orcheck_engine::protocol::{
-    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
 };
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Error, ErrorKind};
@@ -341,6 +341,14 @@ fn play(
             key,
             told
         );
+        let lost_for_good = |outcome: &Outcome| matches!(outcome, Outcome::Lost(error) if !error.message().contains(UNDECIDED));
+        // Breaks if: `abort` does not look whether the record is being written.
+        prop_assert!(
+            !(told.values().any(lost_for_good) && world.visible.contains_key(&key)),
+            "lost for good, and its record was asked for: {:?}: {:?}",
+            key,
+            told
+        );
         if all && !anybody_gone {
             prop_assert_eq!(
                 told.len(),
@@ -583,6 +591,72 @@ fn a_node_gone_ends_every_step_that_waits_for_it() {
         })
         .collect();
     assert_eq!(aborted, [1, 2]);
+}
+
+fn lost_text(actions: &[LeadAction]) -> Option<&str> {
+    actions.iter().find_map(|action| match action {
+        LeadAction::ToAll(Message::Aborted { text, .. }) => Some(text.as_str()),
+        _ => None,
+    })
+}
+
+// Breaks if: a loss is called final although nodes were asked for their records, or the lead has this node's vote.
+#[test]
+fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
+    let level = Level::Peers(1);
+    let vote = |step, node| {
+        let containers = vec![container(step, node, 0, node)];
+        LeadEvent::FromNode(
+            node,
+            Message::Vote {
+                step,
+                level,
+                node,
+                containers,
+            },
+        )
+    };
+    let mut world = World::new(2, 1);
+    world.lead.step(vote(1, 0), 1);
+    assert!(!world.lead.step(vote(2, 0), 1).iter().any(|_| true));
+    // Of step 1 the records are asked for, of step 2 not.
+    assert_eq!(world.lead.step(vote(1, 1), 1).len(), 1);
+    let failed = Some((ErrorKind::NoSpace, "full".to_owned()));
+    let recorded = Message::Recorded {
+        step: 1,
+        level,
+        node: 1,
+        failed,
+    };
+    let actions = world.lead.step(LeadEvent::FromNode(1, recorded), 1);
+    assert!(lost_text(&actions).unwrap().starts_with(UNDECIDED));
+    let gone = LeadEvent::NodeGone(1, Error::unavailable("hung up"));
+    let actions = world.lead.step(gone, 1);
+    assert!(
+        !lost_text(&actions).unwrap().contains(UNDECIDED),
+        "{actions:?}"
+    );
+
+    // The same when it is the lead that is gone.
+    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    for (step, writer) in [(1, 0), (1, 1), (2, 0)] {
+        let container = container(step, 0, writer, writer);
+        node.step(NodeEvent::FromRank(Message::Durable {
+            step,
+            level,
+            container,
+        }));
+    }
+    let actions = node.step(NodeEvent::LeadGone(Error::unavailable("hung up")));
+    let lost: Vec<(u64, bool)> = (actions.iter())
+        .filter_map(|action| match action {
+            NodeAction::Publish(step, _, Outcome::Lost(error)) => {
+                Some((*step, error.message().contains(UNDECIDED)))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lost, [(1, true), (2, false)]);
 }
 
 #[test]

@@ -252,6 +252,7 @@ switches! {
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
     Succession = "succession", "that a run goes on when an agent of it ended", "orcheck-client agent goes_on";
     NobodyBetween = "nobody-between", "that a run which was without an agent does not supersede another run", "orcheck-client agent began_meanwhile";
+    UndecidedSaid = "undecided-said", "that a loss is not called final while a commit record may be there", "orcheck-engine protocol may_be_there";
     UncommittedBound = "uncommitted-bound", "that no more checkpoints are staged than may be uncommitted", "orcheck-client session one_checkpoint_at_most";
     ToldAgain = "told-again", "that what was whole in memory when an agent ended is flushed again", "orcheck-client agent flushed_again";
     UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";

@@ -105,6 +105,20 @@ int main(void) {
   OKAY(orc_protect_codec(s, "list", &codec, 0));
   REFUSED(orc_restart(s, &step), ORC_INVALID, "unpack at byte 0 of the program's orc_codec returned 78");
   orc_abandon(s);
+
+  /* What no earlier call told, the last one does. */
+  char options[4096], told[4096];
+  snprintf(options, sizeof options, "%s\nheld_steps = 2", test_options());
+  OKAY(orc_open(&s, "close", NULL, options));
+  OKAY(orc_protect_codec(s, "list", &codec, 0));
+  l.fail_pack = 77;
+  OKAY(orc_checkpoint(s, 1));
+  l.fail_pack = 0;
+  OKAY(orc_checkpoint(s, 2));
+  snprintf(told, sizeof told, "%s", orc_message());
+  REFUSED(orc_wait(s, 1, ORC_GLOBAL, 30), ORC_INVALID, "gave its snapshot of step 1 up");
+  OKAY(orc_close(s, 30));
+  CHECK(strstr(told, "checkpoint 1 is lost at level global") || strstr(orc_message(), "checkpoint 1 is lost at level global"));
   clear(&l);
   puts("codec: ok");
   return 0;

@@ -502,15 +502,15 @@ fn a_run_goes_on_when_an_agent_ends() {
         session.wait(2, Level::Global, LONG).unwrap();
         session.wait(1, Level::Global, LONG).unwrap();
         let warning = session.take_warning().unwrap();
-        assert!(warning.contains("goes on as epoch 2"), "{warning}");
+        assert!(warning.contains("continues as epoch 2"), "{warning}");
         session.close(LONG).unwrap();
     });
     end(agents);
     job.run(|session, rank| restores(session, rank, 2));
 }
 
-// Breaks if: chunks are given back when they are flushed, or when their step is lost; or the successor is not told of what
-// is whole in the pool.
+// Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor is not told of what
+// is whole in the pool; or a loss that was reported stays one although the step is safe now.
 #[test]
 fn what_was_whole_is_flushed_again() {
     let scratch = Scratch::new("flushed-again");
@@ -521,16 +521,27 @@ fn what_was_whole_is_flushed_again() {
     let met = Barrier::new(2);
     plan.fail_from_now("file.write", ".orc", Verdict::Fail(28));
     job.run_ranks(|session, rank| {
-        let session = save(session, rank, 1);
+        let mut session = save(session, rank, 1);
+        let seen = crate::told::watch(&mut session);
         let full = refused(session.wait(1, Level::Global, LONG));
         assert_eq!(full.kind(), ErrorKind::NoSpace);
+        session.look_for_losses();
+        assert_eq!(crate::told::lost(&seen), [(1, Level::Global)]);
+        assert_eq!(session.stats().lost.at(Level::Global, None), 1);
         met.wait();
         if rank == 0 {
             plan.heal();
             replace(&job, &agents);
         }
         met.wait();
-        session.close(LONG).unwrap();
+        let (closed, told) = session.close_telling(LONG);
+        closed.unwrap();
+        assert_eq!(crate::told::safe(&seen), [(1, Level::Global)]);
+        let told = told.concat();
+        assert!(
+            told.contains("not lost after all, although that was reported: 1"),
+            "{told}"
+        );
     });
     end(agents);
     job.run(|session, rank| restores(session, rank, 1));

@@ -6,12 +6,13 @@ use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
-use orcheck_io::testing::Scratch;
-use std::sync::{Arc, Mutex};
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::testing::{FaultPlan, Scratch};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 
-type Seen = Arc<Mutex<Vec<Event>>>;
+pub type Seen = Arc<Mutex<Vec<Event>>>;
 
-fn watch(session: &mut Session) -> Seen {
+pub fn watch(session: &mut Session) -> Seen {
     let seen = Seen::default();
     let events = Arc::clone(&seen);
     session.watch(Some(Box::new(move |event| {
@@ -20,13 +21,13 @@ fn watch(session: &mut Session) -> Seen {
     seen
 }
 
-fn lost(seen: &Seen) -> Vec<(u64, Level)> {
+pub fn lost(seen: &Seen) -> Vec<(u64, Level)> {
     let seen = seen.lock().unwrap();
     let lost = seen.iter().filter(|event| event.kind == EventKind::Lost);
     lost.map(|event| (event.step, event.level)).collect()
 }
 
-fn safe(seen: &Seen) -> Vec<(u64, Level)> {
+pub fn safe(seen: &Seen) -> Vec<(u64, Level)> {
     let seen = seen.lock().unwrap();
     let safe = seen.iter().filter(|event| event.kind == EventKind::Safe);
     safe.map(|event| (event.step, event.level)).collect()
@@ -193,4 +194,183 @@ fn a_superseded_run_gets_fenced_from_every_later_checkpoint_and_stages_none() {
         old.abandon();
         new.close(LONG).unwrap();
     }
+}
+
+/// Fails one kind of step on one kind of target from some moment on.
+fn failing(site: &'static str, part: &'static str, errno: i32) -> (Arc<FaultPlan>, Steps) {
+    let plan = Arc::new(FaultPlan::new());
+    plan.fail_from_now(site, part, Verdict::Fail(errno));
+    let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
+    (plan, steps)
+}
+
+/// Takes a checkpoint that is lost, and requires that the next `due` says so on this rank.
+fn told_by_the_next_due(session: &mut Session, rank: u32, step: u64, level: Level, cause: &str) {
+    let seen = watch(session);
+    take(session, rank, step, SMALL).unwrap();
+    settle(session, step, level);
+    session.due(step + 1).unwrap();
+    assert!(
+        lost(&seen).contains(&(step, level)),
+        "{:?}",
+        seen.lock().unwrap()
+    );
+    let told = warnings(session);
+    let text = format!("checkpoint {step} is lost at level {level}");
+    let text = told.iter().find(|told| told.starts_with(&text));
+    let text = text.unwrap_or_else(|| panic!("{told:?}"));
+    assert!(
+        text.contains(cause) && text.matches("Next: ").count() == 1,
+        "{text}"
+    );
+}
+
+// Breaks if: a failed fsync loses the step and nobody looks at the board before the program waits for it.
+#[test]
+fn a_failed_fsync_is_told_by_the_next_due_on_every_rank() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("told-fsync");
+    let (plan, steps) = failing("file.sync", ".orc", 5);
+    let job = Job::new(scratch.path(), 2, 1, false).nodes(2).steps(steps);
+    let all = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let io = "Input/output error";
+        told_by_the_next_due(&mut session, rank, 1, Level::Global, io);
+        all.wait();
+        plan.heal();
+        all.wait();
+        take(&mut session, rank, 2, SMALL).unwrap();
+        session.close(LONG).unwrap();
+    });
+}
+
+// Breaks if: as above, for a directory that is not where it was.
+#[test]
+fn a_lost_directory_is_told_by_the_next_due_on_every_rank() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("told-moved");
+    let (here, there) = (scratch.path().join("ost0"), scratch.path().join("away"));
+    let job = Job::new(scratch.path(), 2, 1, false).nodes(2);
+    let all = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        take(&mut session, rank, 1, SMALL).unwrap();
+        session.wait(1, Level::Global, LONG).unwrap();
+        if all.wait().is_leader() {
+            crate::disk::rename(&here, &there);
+            crate::support::make_dir(&here);
+        }
+        all.wait();
+        let moved = "moved away, replaced or unmounted";
+        told_by_the_next_due(&mut session, rank, 2, Level::Global, moved);
+        session.abandon();
+    });
+}
+
+// Breaks if: as above, for a copy that another node does not take.
+#[test]
+fn a_lost_replica_is_told_by_the_next_due_on_every_rank() {
+    let scratch = Scratch::new("told-replica");
+    // Node 0 has no room for what node 1 sends it.
+    let (_, steps) = failing("file.write", "-n0001-w00.orc.", 28);
+    let job = Job::new(scratch.path(), 2, 0, true)
+        .nodes(2)
+        .with("peers = 1")
+        .steps(steps);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        told_by_the_next_due(&mut session, rank, 1, Level::Peers(1), "No space left");
+        session.abandon();
+    });
+}
+
+/// Lets nothing of the first step at level `global` through until told, and then fails it.
+struct Late {
+    let_go: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StepHook for Late {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site != "file.write" || !step.target.contains("ost0/job/s000000000001-") {
+            return Verdict::Go;
+        }
+        let waiting = |gone: &mut bool| !*gone;
+        let gone = self.let_go.lock().unwrap();
+        let _ = self
+            .changed
+            .wait_timeout_while(gone, LONG, waiting)
+            .unwrap();
+        Verdict::Fail(28)
+    }
+}
+
+// Breaks if: `close` waits for the last checkpoint only, or its warnings are dropped with the session.
+#[test]
+fn a_loss_that_is_first_seen_at_close_is_told_there() {
+    if needs_own_disks() {
+        return;
+    }
+    for on_loss in ["warn", "error"] {
+        let scratch = Scratch::new("told-close");
+        let late = Arc::new(Late {
+            let_go: Mutex::new(false),
+            changed: Condvar::new(),
+        });
+        let job = Job::new(scratch.path(), 2, 1, false)
+            .with(&format!("held_steps = 2\non_loss = '{on_loss}'"))
+            .steps(Steps::with(Arc::clone(&late) as Arc<dyn StepHook>));
+        let both = Barrier::new(2);
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            let seen = watch(&mut session);
+            take(&mut session, rank, 1, SMALL).unwrap();
+            take(&mut session, rank, 2, SMALL).unwrap();
+            both.wait();
+            *late.let_go.lock().unwrap() = true;
+            late.changed.notify_all();
+            let (closed, told) = session.close_telling(LONG);
+            let text = "checkpoint 1 is lost at level global";
+            match on_loss {
+                "warn" => closed.unwrap(),
+                _ => says(&refused(closed), ErrorKind::NoSpace, &[text]),
+            }
+            assert!(told.iter().any(|told| told.starts_with(text)), "{told:?}");
+            assert_eq!(lost(&seen), [(1, Level::Global)]);
+            assert_eq!(safe(&seen), [(2, Level::Global)]);
+        });
+    }
+}
+
+// Breaks if: every loss is called final, also where a record of the step is in a directory.
+#[test]
+fn a_loss_whose_record_is_in_a_directory_is_not_called_final() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("told-half");
+    let (_, steps) = failing("dir.rename", "ost1/job/s", 5);
+    let job = Job::new(scratch.path(), 2, 2, false).nodes(2).steps(steps);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        take(&mut session, rank, 1, SMALL).unwrap();
+        settle(&session, 1, Level::Global);
+        session.due(2).unwrap();
+        let told = warnings(&mut session);
+        let text = "checkpoint 1 is not known to be safe at level global";
+        assert!(told.iter().any(|told| told.starts_with(text)), "{told:?}");
+        session.abandon();
+    });
+    // And so it is.
+    let job = Job::new(scratch.path(), 2, 2, false).nodes(2);
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        session.abandon();
+    });
 }

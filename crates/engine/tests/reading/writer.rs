@@ -5,6 +5,7 @@ use orcheck_engine::commit::{make_visible, name_of};
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
+use orcheck_engine::protocol::UNDECIDED;
 use orcheck_engine::trust::Trust;
 use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
 use orcheck_format::encoding::Encoding;
@@ -383,6 +384,36 @@ fn a_commit_record_goes_into_every_directory() {
     }
     make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap();
     assert!(paths.iter().all(|path| path.exists()));
+}
+
+// Breaks if: every error of a commit leaves it open whether the step may be found, or none does.
+#[test]
+fn a_commit_that_fails_says_whether_the_step_may_be_found() {
+    for (site, nth, may_be_found) in [
+        ("file.write", 1, false),
+        ("dir.rename", 1, false),
+        ("dir.sync", 1, true),
+        ("file.write", 2, true),
+    ] {
+        let scratch = Scratch::new();
+        let dirs = [scratch.dir("a"), scratch.dir("b")];
+        let spec = Spec::new(40, 7);
+        let record = write(&dirs, &spec).record;
+        for dir in &dirs {
+            std::fs::remove_file(dir.join(spec.commit_name())).unwrap();
+        }
+        let (_, steps) = FaultPlan::new()
+            .at_site(site, nth, Verdict::Fail(28))
+            .steps();
+        let places = dirs
+            .each_ref()
+            .map(|dir| open_dir(dir, steps.clone()).unwrap());
+        let (_, error) = make_visible(&places, &record, &Trust::default()).unwrap_err();
+        let said = error.message().contains(UNDECIDED);
+        assert_eq!(said, may_be_found, "{site} {nth}: {error}");
+        let found = dirs.iter().any(|dir| dir.join(spec.commit_name()).exists());
+        assert_eq!(found, may_be_found, "{site} {nth}");
+    }
 }
 
 // Breaks if: `make_visible` does not read the record as readers will: the step would be acknowledged and never found.
