@@ -138,6 +138,14 @@ impl Catalog {
         &self.fenced
     }
 
+    /// Why the resume rule excludes this one of [`Self::fenced`].
+    #[must_use]
+    pub fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
+        let begin = does_not_count(record);
+        let mut notes = self.notes.iter();
+        notes.find_map(|note| note.strip_prefix(&begin))
+    }
+
     /// The commits that count but were found wrong by the program, newest first.
     pub fn rejected(&self) -> &[Commit] {
         &self.rejected
@@ -191,6 +199,14 @@ impl Catalog {
     pub fn places(&self) -> &[Arc<dyn Dir>] {
         &self.places
     }
+}
+
+/// How the note begins that tells why the resume rule excludes a commit.
+fn does_not_count(record: &CommitRecord) -> String {
+    format!(
+        "step {} of epoch {} (level {}) does not count: ",
+        record.step, record.epoch, record.level
+    )
 }
 
 /// Why the resume rule excludes this commit, or `None`.
@@ -634,10 +650,7 @@ impl<'a> Scan<'a> {
                     }
                 }
                 Some(why) => {
-                    let note = format!(
-                        "step {} of epoch {} (level {}) does not count: {why}",
-                        key.0, key.1, key.2
-                    );
+                    let note = format!("{}{why}", does_not_count(&commit.record));
                     let claimed = claims.get(&key.1.counter);
                     if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
                         // Files of two runs under one counter: somebody mixed directories.

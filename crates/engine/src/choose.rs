@@ -244,6 +244,24 @@ fn check_unneeded(
         return Err(Error::invalid(format!("step {step} is marked to be kept"))
             .next("take the mark back with `orcheck keep --undo`, then remove it"));
     }
+    check_unreferred(catalog, step, epoch, gone)?;
+    let newest = Run::newest(catalog.places())?;
+    if newest.is_some_and(|run| run.lives && run.claim.epoch.counter == epoch.counter) {
+        return Err(Error::invalid(format!(
+            "the run that wrote step {step} is alive, and its next checkpoint may refer to it"
+        ))
+        .next("wait until the run has ended"));
+    }
+    Ok(())
+}
+
+/// Refuses what another checkpoint refers to, or may refer to because its record cannot be read.
+pub(crate) fn check_unreferred(
+    catalog: &Catalog,
+    step: u64,
+    epoch: Epoch,
+    gone: &BTreeSet<(u64, Epoch)>,
+) -> Result<()> {
     let refers = |commit: &&Commit| {
         commit.record.epoch == epoch
             && commit.record.refers_to().contains(&step)
@@ -278,13 +296,6 @@ fn check_unneeded(
             catalog.places()[*place].path().join(&entry.name).display()
         ))
         .next("run `orcheck verify`, and remove the damaged checkpoint first"));
-    }
-    let newest = Run::newest(catalog.places())?;
-    if newest.is_some_and(|run| run.lives && run.claim.epoch.counter == epoch.counter) {
-        return Err(Error::invalid(format!(
-            "the run that wrote step {step} is alive, and its next checkpoint may refer to it"
-        ))
-        .next("wait until the run has ended"));
     }
     Ok(())
 }

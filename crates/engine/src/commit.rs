@@ -22,7 +22,7 @@ use crate::trust::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use orcheck_io::file::write_small;
@@ -38,10 +38,50 @@ pub fn make_visible(
     record: &CommitRecord,
     trust: &Trust,
 ) -> std::result::Result<(), (Option<usize>, Error)> {
+    make_visible_under(dirs, record, record.epoch, trust)
+}
+
+/// As [`make_visible`], for a copy of another run's checkpoint, whose containers were written again under the claim `held`: a
+/// claim that is newer than that one supersedes the copy.
+///
+/// # Errors
+/// As [`make_visible`].
+pub fn make_copy_visible(
+    dirs: &[Arc<dyn Dir>],
+    record: &CommitRecord,
+    held: Epoch,
+    trust: &Trust,
+) -> Result<()> {
+    make_visible_under(dirs, record, held, trust).map_err(|(_, error)| error)
+}
+
+/// The record of a copy at another level, or in other directories, of a checkpoint whose containers were written again.
+#[must_use]
+pub fn record_of_copy(
+    of: &CommitRecord,
+    level: Level,
+    servers: Vec<String>,
+    containers: Vec<ContainerRef>,
+) -> CommitRecord {
+    CommitRecord {
+        level,
+        servers,
+        placement_generation: 0,
+        containers,
+        ..of.clone()
+    }
+}
+
+fn make_visible_under(
+    dirs: &[Arc<dyn Dir>],
+    record: &CommitRecord,
+    held: Epoch,
+    trust: &Trust,
+) -> std::result::Result<(), (Option<usize>, Error)> {
     let name = name_of(record.step, record.epoch, record.level);
     // A superseded run stops here in the common case, before it leaves a record behind.
     if !off(Switch::EpochBefore) {
-        look_for_newer_runs(dirs, record.epoch)?;
+        look_for_newer_runs(dirs, held)?;
     }
     let in_place = |(number, dir): (usize, &Arc<dyn Dir>)| {
         dir.check_path().map_err(|error| (Some(number), error))
@@ -69,7 +109,7 @@ pub fn make_visible(
                 .map_err(|error| (Some(number), error.at(&what)))
         });
     let written = match written {
-        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, record.epoch),
+        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held),
         written => written,
     };
     written.map_err(|(number, error)| match is_nowhere(&dirs[..begun], &name) {

@@ -17,7 +17,7 @@
 //!    directory, in this order; an error anywhere means the container is lost. So does a directory that its
 //!    configured path does not lead to any more.
 //! 3. A container that is not finished is removed (or, after a crash, collected by prune): no
-//!    commit record ever names it.
+//!    commit record ever names it. One that may take the place of an older file does so whole.
 //!
 //! Survives: short writes (in `io`), a full disk (fallocate says so early), failed fsync and
 //! close. Not here: making it visible (`commit.rs`).
@@ -26,6 +26,7 @@ mod encoded;
 
 use crate::encoding::ContainerKey;
 use crate::ledger::Ledger;
+use crate::prune::coming_name;
 use encoded::Encoded;
 use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
@@ -62,6 +63,9 @@ pub struct Target {
     pub direct: bool,
     /// How many ranks are going to be in it.
     pub ranks: u64,
+    /// The files appear under their names only when they are whole: until then they have temporary ones of the epoch with
+    /// this counter. For a directory in which there may be older files of the same names.
+    pub coming: Option<u64>,
 }
 
 struct Store {
@@ -69,30 +73,35 @@ struct Store {
     file: Box<dyn File>,
     dir: Arc<dyn Dir>,
     name: String,
+    /// What it is called until it is whole.
+    coming: Option<String>,
     at: u64,
     /// Up to where space is reserved.
     reserved: u64,
 }
 
 impl Store {
-    fn create(server: u32, dir: &Arc<dyn Dir>, name: String, direct: bool) -> Result<Self> {
-        let how = if direct {
+    fn create(server: u32, dir: &Arc<dyn Dir>, name: String, target: &Target) -> Result<Self> {
+        let coming = target.coming.map(|epoch| coming_name(&name, epoch));
+        let first = coming.as_ref().unwrap_or(&name);
+        let how = if target.direct {
             Create::Direct
         } else {
             Create::Buffered
         };
-        let mut file = dir.create(&name, how)?;
+        let mut file = dir.create(first, how)?;
         if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
             // Our blocks are smaller than this device's: through the page cache, then.
             file.close()?;
-            dir.remove(&name)?;
-            file = dir.create(&name, Create::Buffered)?;
+            dir.remove(first)?;
+            file = dir.create(first, Create::Buffered)?;
         }
         Ok(Self {
             server,
             file,
             dir: Arc::clone(dir),
             name,
+            coming,
             at: 0,
             reserved: 0,
         })
@@ -136,10 +145,19 @@ impl Store {
             self.file.sync()?;
         }
         self.file.close()?;
+        if let Some(coming) = &self.coming {
+            self.dir.rename(coming, &self.name)?;
+        }
         if !off(Switch::FsyncContainerDirectory) {
             self.dir.sync()?;
         }
         self.dir.check_path()
+    }
+
+    /// Everything that it may be called.
+    fn names(&self) -> impl Iterator<Item = (Arc<dyn Dir>, String)> + '_ {
+        let names = self.coming.iter().chain([&self.name]);
+        names.map(|name| (Arc::clone(&self.dir), name.clone()))
     }
 }
 
@@ -206,7 +224,7 @@ impl ContainerWriter {
             writer,
         }
         .to_string();
-        let main = Store::create(target.server, &target.dir, name.clone(), target.direct)
+        let main = Store::create(target.server, &target.dir, name.clone(), target)
             .map_err(|error| (target.server, error))?;
         let mut this = Self {
             manifest: Manifest {
@@ -261,7 +279,7 @@ impl ContainerWriter {
             }
             .to_string();
             self.stripes
-                .push(Store::create(*server, dir, name.clone(), target.direct)?);
+                .push(Store::create(*server, dir, name.clone(), target)?);
             self.manifest.stores.push(name);
         }
         self.used = self.main.server;
@@ -520,7 +538,7 @@ impl ContainerWriter {
         };
         let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
             .chain(&self.stripes)
-            .map(|store| (Arc::clone(&store.dir), store.name.clone()))
+            .flat_map(Store::names)
             .collect();
         let durable = self
             .stripes
@@ -588,7 +606,7 @@ impl ContainerWriter {
     pub fn abort(self) {
         let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
             .chain(&self.stripes)
-            .map(|store| (Arc::clone(&store.dir), store.name.clone()))
+            .flat_map(Store::names)
             .collect();
         remove_all(&dirs);
     }

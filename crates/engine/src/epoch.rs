@@ -353,6 +353,20 @@ pub fn read_members(dir: &dyn Dir, job: &JobName, epoch: u64, trust: &Trust) -> 
     read().map_err(|error: Error| error.at(&name))
 }
 
+/// Puts the claim of a run that is over into a directory that has none of its counter: the directory then remembers the job
+/// by it. It is not locked.
+///
+/// # Errors
+/// What the directory says.
+pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<()> {
+    let epoch = claim.epoch.counter;
+    let name = FileName::Claim { epoch }.to_string();
+    if dir.holds(&name)? {
+        return Ok(());
+    }
+    write_small(dir.as_ref(), &name, &trust.seal(claim.encode())?)
+}
+
 /// Reads the claim of one epoch.
 ///
 /// # Errors

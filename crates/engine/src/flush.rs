@@ -379,6 +379,7 @@ impl Flusher {
                     stripes: Vec::new(),
                     direct,
                     ranks,
+                    coming: None,
                 },
                 None,
             ));
@@ -429,6 +430,7 @@ impl Flusher {
                 stripes,
                 direct,
                 ranks,
+                coming: None,
             },
             Some(server),
         ))

@@ -28,6 +28,7 @@ pub mod choose;
 pub mod commit;
 pub mod container;
 pub mod control;
+pub mod copying;
 pub mod descriptor;
 pub mod encoding;
 pub mod epoch;

@@ -45,7 +45,8 @@ use orcheck_io::track::page_bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use told::{Kind, push_pages, push_pieces};
+pub(crate) use told::Kind;
+use told::{push_pages, push_pieces};
 
 /// Reads `dst.len()` bytes of a region from offset `at_bytes` on.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
@@ -533,7 +534,8 @@ impl Staging {
     }
 }
 
-fn own_extent(stream_at_bytes: u64, len_bytes: u64, crc: u64) -> Extent {
+/// Bytes that lie in the stream itself, as they are.
+pub(crate) fn own_extent(stream_at_bytes: u64, len_bytes: u64, crc: u64) -> Extent {
     Extent {
         container: None,
         store: 0,

@@ -144,6 +144,13 @@ impl Trust {
         !self.keys.is_empty()
     }
 
+    /// The key with which containers are to be encrypted; `None` where encryption is not configured.
+    #[must_use]
+    pub fn writing_key(&self) -> Option<&Arc<Secret>> {
+        let first = self.keys.first().filter(|_| self.encrypts);
+        first.map(|key| &key.secret)
+    }
+
     /// A record as it is to be written: under a seal where encryption is configured.
     ///
     /// # Errors

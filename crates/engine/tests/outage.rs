@@ -95,6 +95,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
         stripes,
         direct: false,
         ranks: 1,
+        coming: None,
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()

@@ -181,6 +181,10 @@ switches! {
     Rejected = "rejected", "that a checkpoint which the program rejected is not offered again", "orcheck-engine reading a_rejected_checkpoint";
     RejectedCounts = "rejected-counts", "that a rejected checkpoint does not count for the keep rule", "orcheck-engine reading rejected_checkpoints_do_not_count";
     KeptByHand = "kept-by-hand", "that prune leaves what somebody marked to be kept", "orcheck-engine reading marked_to_be_kept";
+    CopySuperseded = "copy-superseded", "that what a newer run superseded is not copied to another level", "orcheck-engine copying superseded";
+    CopyUnreferred = "copy-unreferred", "that a copy replaces no files to which a newer checkpoint refers", "orcheck-engine copying refers_to";
+    CopyTemporary = "copy-temporary", "that containers of a copy appear under their names only when they are whole", "orcheck-engine copying killed";
+    CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
     RemovedUnreferred = "removed-unreferred", "that a checkpoint which others need is not removed by hand", "orcheck-engine reading others_refer_to";
     ClaimsStay = "claims-stay", "that prune leaves the claims of runs whose checkpoints stay", "orcheck-engine prune claims_stay";

@@ -89,6 +89,13 @@ pub fn rename(from: &Path, to: &Path) {
     std::fs::rename(from, to).unwrap();
 }
 
+/// For its owner alone, as keys must be.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn set_private(path: &Path) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(path, mode).unwrap();
+}
+
 /// Takes away, or gives back, the right to write in a directory.
 pub fn set_writable(path: &Path, writable: bool) {
     use std::os::unix::fs::PermissionsExt;

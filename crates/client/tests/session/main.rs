@@ -4,6 +4,7 @@
 
 mod beside;
 mod choosing;
+mod copying;
 mod directories;
 mod disabled;
 mod disk;

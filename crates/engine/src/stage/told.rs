@@ -7,7 +7,7 @@ use super::StageContext;
 use crate::encoding::EncodePiece;
 use crate::index::Descriptor;
 use crate::pages::{Copied, Pages};
-use crate::stream::Segment;
+use crate::stream::{Piece, Segment};
 use orcheck_format::crc::crc64_combine;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Dtype;
@@ -15,13 +15,13 @@ use orcheck_format::manifest::RegionRecord;
 
 /// What encoding and checking must know of a region.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     identity: [u8; 16],
     element_log2: u8,
 }
 
 impl Kind {
-    pub(super) fn of(record: &RegionRecord) -> Self {
+    pub(crate) fn of(record: &RegionRecord) -> Self {
         // Complex numbers are shuffled by their parts.
         let element_bytes = match record.dtype {
             Dtype::C64 => 4,
@@ -31,6 +31,19 @@ impl Kind {
         Kind {
             identity: record.identity(),
             element_log2: element_bytes.trailing_zeros() as u8,
+        }
+    }
+
+    /// A piece of such a region, with the CRC of its bytes.
+    pub(crate) fn piece(self, piece: &Piece, crc_plain: u64, checked: bool) -> EncodePiece {
+        EncodePiece {
+            segment_at_bytes: piece.segment_at_bytes as u32,
+            len_bytes: piece.len_bytes as u32,
+            region_at_bytes: piece.region_at_bytes,
+            crc_plain,
+            element_log2: self.element_log2,
+            region: self.identity,
+            checked,
         }
     }
 }
@@ -46,16 +59,8 @@ pub(super) fn push_pieces(
         return Ok(());
     }
     for (piece, &crc_plain) in segment.pieces.iter().zip(crcs) {
-        let kind = kinds[piece.region];
-        context.push(Descriptor::Piece(EncodePiece {
-            segment_at_bytes: piece.segment_at_bytes as u32,
-            len_bytes: piece.len_bytes as u32,
-            region_at_bytes: piece.region_at_bytes,
-            crc_plain,
-            element_log2: kind.element_log2,
-            region: kind.identity,
-            checked: context.checked,
-        }))?;
+        let told = kinds[piece.region].piece(piece, crc_plain, context.checked);
+        context.push(Descriptor::Piece(told))?;
     }
     Ok(())
 }

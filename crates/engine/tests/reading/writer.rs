@@ -86,6 +86,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
         stripes: Vec::new(),
         direct: false,
         ranks: 1,
+        coming: None,
     };
     let mut writer = ContainerWriter::create(header, "n0", &target, None)
         .ok()
@@ -224,6 +225,7 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
         stripes: Vec::new(),
         direct: false,
         ranks,
+        coming: None,
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()

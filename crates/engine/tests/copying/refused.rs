@@ -1,0 +1,248 @@
+//! What is not copied, and why.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orcheck_engine::copying::Destination;
+use orcheck_engine::epoch::{Claimant, claim as take_claim};
+use orcheck_engine::trust::Trust;
+use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
+use orcheck_io::{Create, Dir, Entry, File, Steps, SystemClock, open_dir};
+
+use crate::fixture::{Spec, claim, epoch, flip, write};
+use crate::{STEP, Site, copy};
+
+/// Asks for a copy to `a`, which must be refused and leave everything as it is.
+fn refused(site: &Site, kind: ErrorKind, words: &[&str]) {
+    let dir = site.root("a").join("cavity");
+    let names = |dir: &Path| {
+        let entries =
+            std::fs::read_dir(dir).map(|all| all.map(|one| one.unwrap().file_name()).collect());
+        let mut names: Vec<_> = entries.unwrap_or_default();
+        names.sort();
+        names
+    };
+    let before = names(&dir);
+    let error = site
+        .copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+        .unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words {
+        assert!(error.message().contains(word), "{word}: {error}");
+    }
+    assert_eq!(error.message().matches("Next: ").count(), 1, "{error}");
+    assert_eq!(names(&dir), before);
+}
+
+fn there(site: &Site) -> std::path::PathBuf {
+    let dir = site.root("a").join("cavity");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+// Breaks if: a superseded step is copied: where the note of the newer run is not known it would be the newest.
+#[test]
+fn what_a_newer_run_superseded_is_not_copied() {
+    // The note is in the directory that is copied to, which the nodes' directories know nothing of.
+    let site = Site::new();
+    claim(&there(&site), epoch(2), Some(Some(5)));
+    refused(
+        &site,
+        ErrorKind::Fenced,
+        &["step 10 does not count: epoch 2-12121212 resumed from step 5"],
+    );
+    let site = Site::new();
+    claim(&there(&site), epoch(2), Some(None));
+    refused(&site, ErrorKind::Fenced, &["started afresh after it"]);
+    // Another run at the same counter.
+    let site = Site::new();
+    let mut other = epoch(1);
+    other.run = RunId([9; 16]);
+    claim(&there(&site), other, Some(None));
+    refused(
+        &site,
+        ErrorKind::Fenced,
+        &["two runs of job cavity claimed epoch counter 1"],
+    );
+    // What the newer run resumed from may be copied.
+    let site = Site::new();
+    claim(&there(&site), epoch(2), Some(Some(STEP)));
+    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+        .unwrap();
+}
+
+// Breaks if: files of the same names are replaced although a newer checkpoint needs them.
+#[test]
+fn nothing_is_replaced_that_another_checkpoint_refers_to() {
+    let site = Site::new();
+    let dir = there(&site);
+    let mut newer = write(std::slice::from_ref(&dir), &Spec::new(20, 1)).record;
+    for container in &mut newer.containers {
+        container.refers_to = vec![STEP];
+    }
+    let name = Spec::new(20, 1).commit_name();
+    std::fs::write(dir.join(&name), newer.encode()).unwrap();
+    let words = [
+        "step 10 holds data of step 20, which refers to it",
+        "Next: copy to another directory",
+    ];
+    refused(&site, ErrorKind::Invalid, &words);
+    // It may refer to it when nobody can read what it says.
+    flip(&dir.join(&name), 60, 1);
+    refused(&site, ErrorKind::Corrupt, &["may refer to step 10"]);
+}
+
+#[test]
+fn directories_of_others_and_of_other_levels_are_refused() {
+    let site = Site::new();
+    let mut other = Spec::new(3, 1);
+    other.job = JobName::new("lulesh").unwrap();
+    write(&[there(&site)], &other);
+    refused(
+        &site,
+        ErrorKind::Invalid,
+        &["holds files of job lulesh, expected none but of job cavity"],
+    );
+    // The same step at another level: the files would have the same names.
+    let site = Site::new();
+    let mut spec = Site::spec();
+    spec.level = Level::Process;
+    write(&[there(&site)], &spec);
+    refused(
+        &site,
+        ErrorKind::Invalid,
+        &["holds step 10 at level process already"],
+    );
+    // A record of it that cannot be read is not replaced.
+    let site = Site::new();
+    let dir = there(&site);
+    let mut spec = Site::spec();
+    spec.level = Level::Global;
+    write(std::slice::from_ref(&dir), &spec);
+    flip(&dir.join(spec.commit_name()), 60, 1);
+    refused(&site, ErrorKind::Corrupt, &["is damaged or not believed"]);
+    let site = Site::new();
+    for level in [Level::Process, Level::Peers(1)] {
+        let error = site
+            .copy_to(level, site.global(&["a"], &Steps::none()))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(
+            error.message().contains("only to node or global"),
+            "{error}"
+        );
+    }
+    let twice = site.copy_to(Level::Global, site.global(&["a", "a"], &Steps::none()));
+    assert!(twice.unwrap_err().message().contains("a is given twice"));
+}
+
+// Breaks if: the copy begins, and fails in the middle, or nobody knows whose directory to look for.
+#[test]
+fn missing_directories_of_nodes_are_named() {
+    let site = Site::new();
+    std::fs::remove_file(&site.written.paths[1]).unwrap();
+    let words = [
+        "of 1 of its 2 containers something is missing: node 1 'node1'",
+        "Next: give also the directory of node node1",
+    ];
+    refused(&site, ErrorKind::NotFound, &words);
+    // Of a checkpoint with replicas any of those nodes will do.
+    let site = Site::new();
+    let mut spec = Site::spec();
+    spec.level = Level::Peers(1);
+    let mut record = write(&site.sources(), &spec).record;
+    for container in &mut record.containers {
+        container.holders = vec![1 - container.node];
+    }
+    for dir in site.sources() {
+        std::fs::write(dir.join(spec.commit_name()), record.encode()).unwrap();
+    }
+    std::fs::remove_file(&site.written.paths[1]).unwrap();
+    refused(
+        &site,
+        ErrorKind::NotFound,
+        &["Next: give also the directory of node node1 or node0"],
+    );
+}
+
+// Breaks if: nobody asks whether a run is alive there; its next commit would be superseded, or its prune meet our files.
+#[test]
+fn a_living_run_keeps_its_directories() {
+    let site = Site::new();
+    let dir = open_dir(&there(&site), Steps::none()).unwrap();
+    let claimant = Claimant {
+        trust: Trust::nobody(),
+        job: crate::fixture::job(),
+        run: epoch(2).run,
+        host: "host-b".into(),
+        pid: 99,
+        uid: 7,
+        world_size: 4,
+        nodes: vec!["n0".into()],
+    };
+    let held = take_claim(&[dir], &claimant, 2, &SystemClock::new()).unwrap();
+    refused(
+        &site,
+        ErrorKind::Unavailable,
+        &["job 'cavity' is held by another run", "host-b"],
+    );
+    drop(held);
+    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+        .unwrap();
+}
+
+/// A directory whose disk is nearly full.
+struct Full(Arc<dyn Dir>);
+
+impl Dir for Full {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        self.0.create(name, how)
+    }
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        self.0.open(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.0.rename(from, to)
+    }
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        self.0.rename_new(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.0.remove(name)
+    }
+    fn list(&self) -> Result<Vec<Entry>> {
+        self.0.list()
+    }
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        self.0
+            .child(name, create)
+            .map(|child| Arc::new(Full(child)) as Arc<dyn Dir>)
+    }
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.0.remove_child(name)
+    }
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(1 << 20)
+    }
+    fn read_only(&self) -> Result<bool> {
+        self.0.read_only()
+    }
+}
+
+// Breaks if: that there is no room is found out when the disk is full.
+#[test]
+fn room_is_looked_for_before_anything_is_written() {
+    let site = Site::new();
+    let root: Arc<dyn Dir> = Arc::new(Full(open_dir(&site.root("a"), Steps::none()).unwrap()));
+    let destination = Destination::new(root, vec!["cavity".into()], "a".into());
+    let error = copy(&site.sources(), Level::Global, vec![destination], None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.message().contains("1048576 are free"), "{error}");
+    assert!(!site.root("a").join("cavity").exists());
+}
