@@ -43,6 +43,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write regions of a checkpoint to plain files
     Restore(RestoreArgs),
+    /// Bring a checkpoint to another level, such as what nodes hold to the file system
+    Copy(CopyArgs),
     /// Remove checkpoints of a job by hand
     Rm(RmArgs),
     /// Mark checkpoints that are to stay, whatever the program's keep rule says
@@ -83,6 +85,7 @@ impl Command {
             Command::Show(_) => "show",
             Command::Verify(_) => "verify",
             Command::Restore(_) => "restore",
+            Command::Copy(_) => "copy",
             Command::Prove(_) => "prove",
             Command::Rm(_) => "rm",
             Command::Keep(_) => "keep",
@@ -250,6 +253,49 @@ pub struct RestoreArgs {
     /// Replace what is there
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The sources are given as for `verify`: directories of nodes, collected anywhere, of their peers, or of level global. Every byte is \
+proven before it is written. The copy is whole or not there; the sources stay as they are; a job started with the directories \
+that were copied to continues from it. Refused: what a newer run superseded, a run that is alive there, another job's directories.")]
+pub struct CopyArgs {
+    /// Level of the copy: global, or node
+    #[arg(long, value_name = "LEVEL")]
+    pub to: Level,
+    #[command(flatten)]
+    pub which: Which,
+    /// Step of the checkpoint, as it may also be given without a flag
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    #[command(flatten)]
+    pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
+    /// With --to global: directory to copy to; repeat for each. The files go to ROOT/JOB. Default: ORCHECK_GLOBAL
+    #[arg(long = "global", value_name = "ROOT", value_delimiter = ',')]
+    pub global: Vec<PathBuf>,
+    /// With --to node: directory to copy to. The files of each node go to ROOT/JOB/NODE. Default: ORCHECK_NODE_DIR
+    #[arg(long = "node-root", value_name = "ROOT")]
+    pub node_root: Option<PathBuf>,
+    /// How the copy is made smaller: none, zstd or lz4. Default: as the checkpoint was
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub compress: Option<CopyCompress>,
+    /// Show what would be copied, and copy nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// How a copy is made smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CopyCompress {
+    /// Not at all.
+    None,
+    /// By zstd.
+    Zstd,
+    /// By LZ4.
+    Lz4,
 }
 
 #[derive(Debug, Args)]

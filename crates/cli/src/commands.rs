@@ -2,6 +2,7 @@
 
 mod agent;
 mod completions;
+mod copy;
 mod doctor;
 mod drain;
 mod halt;
@@ -30,6 +31,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Show(args) => show::run(&args),
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
+        Command::Copy(args) => copy::run(&args, !cli.json),
         Command::Rm(args) => rm::run(&args),
         Command::Keep(args) => keep::run(&args),
         Command::Prune(args) => prune::run(&args),

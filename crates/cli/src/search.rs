@@ -383,7 +383,7 @@ impl Search {
 }
 
 /// Whether there are files of ours.
-fn holds_files(entries: &[Entry]) -> bool {
+pub(crate) fn holds_files(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| {
         !entry.is_dir
             && !matches!(

@@ -93,7 +93,13 @@ impl Running {
         let newest = match &self.newest {
             None => "none".to_owned(),
             Some((step, level, at)) => {
-                format!("{step} at level {level}, taken {}", moment(*at, now))
+                let text = format!("{step} at level {level}, taken {}", moment(*at, now));
+                match level {
+                    Level::Global => text,
+                    _ => format!(
+                        "{text}\n  it is on nodes alone; `orcheck copy --to global` brings it to a file system"
+                    ),
+                }
             }
         };
         format!("job {}: {run}\n  newest safe step: {newest}\n", self.job)

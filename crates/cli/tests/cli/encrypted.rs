@@ -18,7 +18,7 @@ use orcheck_io::{Pool, PoolShape, Steps, open_dir};
 use crate::fixture::{epoch, flip};
 use crate::inspect::Site;
 
-const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+pub const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// What the only region holds.
 fn field() -> Vec<u8> {
@@ -28,7 +28,7 @@ fn field() -> Vec<u8> {
 }
 
 /// A job of one rank in one placed directory, compressed and encrypted; and the path of its container.
-fn write(site: &Site) -> std::path::PathBuf {
+pub fn write(site: &Site) -> std::path::PathBuf {
     let [dir, _] = site.dirs();
     std::fs::create_dir_all(&dir).unwrap();
     let secret = Arc::new(Secret::new(std::array::from_fn(|i| i as u8)));
@@ -55,6 +55,7 @@ fn write(site: &Site) -> std::path::PathBuf {
         stripes: Vec::new(),
         direct: false,
         ranks: 1,
+        coming: None,
     };
     let pool = Pool::create(PoolShape {
         chunk_bytes: 1 << 18,
@@ -149,7 +150,7 @@ fn write(site: &Site) -> std::path::PathBuf {
 }
 
 /// The text of `--encrypt-key` for a file that holds this key.
-fn source(site: &Site, name: &str, text: &str) -> String {
+pub fn source(site: &Site, name: &str, text: &str) -> String {
     let path = site.scratch.dir("keys").join(name);
     std::fs::write(&path, text).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();

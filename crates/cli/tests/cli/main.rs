@@ -8,6 +8,7 @@ mod agent;
 mod burst;
 mod choose;
 mod copies;
+mod copying;
 mod drain;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]

@@ -36,7 +36,7 @@ fn a_server_that_remembers_its_disk_does_not_start_before_another_one() {
 }
 
 /// A server of two keys, killed at the end of the test.
-struct Server {
+pub struct Server {
     scratch: Scratch,
     child: Option<Child>,
     /// `orcheck://…`
@@ -60,7 +60,7 @@ fn command(scratch: &Scratch, more: &[&str]) -> Command {
 }
 
 impl Server {
-    fn start(more: &[&str]) -> Self {
+    pub fn start(more: &[&str]) -> Self {
         let scratch = Scratch::new();
         Self::run(command(&scratch, more), scratch)
     }
@@ -84,7 +84,7 @@ impl Server {
         }
     }
 
-    fn place(&self, key: &str) -> String {
+    pub fn place(&self, key: &str) -> String {
         let key = self.scratch.path().join(key);
         format!("{}?key=file:{}", self.at, key.display())
     }

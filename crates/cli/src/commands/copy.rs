@@ -1,0 +1,307 @@
+//! `orcheck copy`: brings a checkpoint to another level, such as what nodes still hold to the file system.
+//!
+//! How: the sources are found as `verify` finds them; what is done with them is the engine's (`copying.rs`).
+//!
+//! Invariants:
+//! 1. With `--dry-run` nothing is changed.
+//! 2. Without `--step` the newest committed step is meant. When it is not here whole, no older one is taken in its place: that
+//!    one is named.
+//!
+//! Not here: what a copy is, and what refuses to be one (engine).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orcheck_engine::catalog::Commit;
+use orcheck_engine::copying::{Copied, Destination, Order, Plan};
+use orcheck_engine::trust::Trust;
+use orcheck_format::encoding::Compression;
+use orcheck_format::{CommitRecord, Error, ErrorKind, Level};
+use orcheck_io::served::shown;
+use orcheck_io::{Steps, SystemClock, env_var, open_dir};
+use serde_json::{Value, json};
+
+use crate::args::{CopyArgs, CopyCompress, Target, Which};
+use crate::commands::verify;
+use crate::exit;
+use crate::job::{Job, trust};
+use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
+use crate::search::holds_files;
+use crate::stop;
+
+/// Level of the compressor where one is asked for.
+const COMPRESS_LEVEL: i32 = 1;
+
+/// Copies one checkpoint.
+pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
+    stop::install()?;
+    let which = which(args)?;
+    let trust = trust(&args.unlock)?;
+    let roots = roots(args)?;
+    let job = Job::open_trusting(&which.place(&args.place), &trust)?;
+    let commit = pick(&job, &which)?;
+    let record = &commit.record;
+    let order = Order {
+        job: &job.name,
+        catalog: &job.catalog,
+        commit,
+        places: job.places_of(commit),
+        trust: &trust,
+        level: args.to,
+        destinations: destinations(args.to, &roots, record)?,
+        compress: args.compress.map(|how| match how {
+            CopyCompress::None => (Compression::None, COMPRESS_LEVEL),
+            CopyCompress::Zstd => (Compression::Zstd, COMPRESS_LEVEL),
+            CopyCompress::Lz4 => (Compression::Lz4, COMPRESS_LEVEL),
+        }),
+    };
+    let failed = |error: Error| explain((&job, commit, &which), &trust, show_progress, error);
+    let clock = SystemClock::new();
+    let plan = order.plan(&clock).map_err(failed)?;
+    let mut notes = job.notes();
+    if args.dry_run {
+        notes.extend(plan.notes.iter().cloned());
+        return Ok(outcome(&order, &plan, None, notes));
+    }
+    let bar = progress_bar(show_progress);
+    bar.set_length(plan.containers.iter().map(|one| one.region_bytes).sum());
+    let copied = order.carry_out(&plan, &clock, &mut |done| {
+        bar.set_position(done);
+        match stop::requested() {
+            None => Ok(()),
+            Some(_) => Err(Error::unavailable(
+                "stopped by a signal; what was written of the copy was removed",
+            )),
+        }
+    });
+    bar.finish_and_clear();
+    let copied = copied.map_err(|error| match stop::requested() {
+        Some(code) => Failure::with(code, error),
+        None => failed(error),
+    })?;
+    notes.extend(copied.notes.iter().cloned());
+    Ok(outcome(&order, &plan, Some(&copied), notes))
+}
+
+/// The step that is meant.
+fn which(args: &CopyArgs) -> Result<Which, Failure> {
+    let mut targets = args.which.targets.clone();
+    match (args.step, args.which.step()) {
+        (Some(step), Some(other)) if step != other => {
+            let error = Error::invalid(format!(
+                "--step {step} and step {other} contradict each other"
+            ));
+            return Err(error.next("leave out one of the two").into());
+        }
+        (step, _) => targets.extend(step.map(Target::Step)),
+    }
+    Ok(Which {
+        targets,
+        level: args.which.level,
+    })
+}
+
+/// The roots that are copied to.
+fn roots(args: &CopyArgs) -> Result<Vec<PathBuf>, Failure> {
+    let (given, other, flag, variable) = match args.to {
+        Level::Node => (
+            args.node_root.iter().cloned().collect(),
+            !args.global.is_empty(),
+            "--node-root",
+            "ORCHECK_NODE_DIR",
+        ),
+        _ => (
+            args.global.clone(),
+            args.node_root.is_some(),
+            "--global",
+            "ORCHECK_GLOBAL",
+        ),
+    };
+    if other {
+        let error = Error::invalid(format!("--to {} goes with {flag}", args.to));
+        return Err(error.next(format!("give {flag} ROOT")).into());
+    }
+    let listed = env_var(variable).filter(|_| given.is_empty());
+    let listed = listed.unwrap_or_default();
+    let listed = listed
+        .split(',')
+        .map(str::trim)
+        .filter(|root| !root.is_empty());
+    let roots: Vec<PathBuf> = listed.map(PathBuf::from).chain(given).collect();
+    match &roots[..] {
+        [] => Err(Error::invalid("no directory is given to copy to")
+            .next(format!("give {flag} ROOT, or set {variable}"))
+            .into()),
+        [_, _, ..] if args.to == Level::Node => {
+            Err(Error::invalid(format!("{flag}: expected one directory"))
+                .next(format!("give {flag} once"))
+                .into())
+        }
+        _ => Ok(roots),
+    }
+}
+
+/// Where containers go: a directory for each root or, at level node, one for each node below the only root.
+fn destinations(
+    level: Level,
+    roots: &[PathBuf],
+    record: &CommitRecord,
+) -> Result<Vec<Destination>, Failure> {
+    let job = record.job.as_str();
+    let mut all = Vec::new();
+    for root in roots {
+        let dir = open_dir(root, Steps::none())?;
+        if holds_files(&dir.list()?) {
+            return Err(
+                Error::invalid(format!("{} is the directory of a job", name_of(root)))
+                    .next("give the directory above it: the files go to ROOT/JOB")
+                    .into(),
+            );
+        }
+        if level != Level::Node {
+            all.push(Destination::new(dir, vec![job.to_owned()], name_of(root)));
+            continue;
+        }
+        all.extend(record.nodes.iter().map(|node| {
+            let below = vec![job.to_owned(), node.clone()];
+            let name = root.join(job).join(node).display().to_string();
+            Destination::new(dir.clone(), below, name)
+        }));
+    }
+    Ok(all)
+}
+
+fn name_of(root: &Path) -> String {
+    shown(&root.to_string_lossy()).to_owned()
+}
+
+/// The newest commit, or that of the step; of its levels one that is here whole.
+fn pick<'a>(job: &'a Job, which: &Which) -> Result<&'a Commit, Failure> {
+    let newest = job.pick(which)?;
+    let step = newest.record.step;
+    if let (None, Some(other)) = (
+        which.step(),
+        job.catalog.other_key().filter(|&other| other > step),
+    ) {
+        let error = Error::invalid(format!(
+            "step {other} is newer, and was sealed with another key"
+        ));
+        return Err(error
+            .next(format!(
+                "add its key to --encrypt-key, or copy step {step} with --step {step}"
+            ))
+            .into());
+    }
+    let of_step = |commit: &&Commit| {
+        (commit.record.step, commit.record.epoch) == (step, newest.record.epoch)
+            && which.level.is_none_or(|level| commit.record.level == level)
+    };
+    let mut levels = job.catalog.commits().iter().filter(of_step);
+    Ok(levels
+        .find(|commit| job.missing(commit).is_none())
+        .unwrap_or(newest))
+}
+
+/// A failure as this command's user reads it.
+fn explain(
+    (job, commit, which): (&Job, &Commit, &Which),
+    trust: &Arc<Trust>,
+    show_progress: bool,
+    error: Error,
+) -> Failure {
+    if error.message().contains("is held by another run") {
+        return Failure::with(exit::HELD, error);
+    }
+    if error.kind() == ErrorKind::Corrupt && which.step().is_none() {
+        let older = verify::older_good(job, commit, trust, show_progress);
+        if let Ok(Some(older)) = older {
+            let step = older.step;
+            let error = error.next(format!(
+                "copy step {step}, which is good, with --step {step}"
+            ));
+            return Failure::with(exit::CORRUPT_OLDER_GOOD, error);
+        }
+    }
+    if error.kind() != ErrorKind::NotFound {
+        return error.into();
+    }
+    if let Some(hidden) = job.out_of_sight() {
+        let error = Error::unavailable(format!("{}; {}", error.what(), hidden.error.what()));
+        return Failure::with(exit::UNREACHABLE, hidden.advise(error));
+    }
+    match job.older_whole(commit) {
+        Some(older) if which.step().is_none() && older.step < commit.record.step => {
+            let said = error.message().split_once(". Next: ");
+            let first = said.map_or_else(String::new, |(_, next)| format!("{next}, or "));
+            let step = older.step;
+            error
+                .next(format!(
+                    "{first}copy step {step}, which is here whole, with --step {step}"
+                ))
+                .into()
+        }
+        _ => error.into(),
+    }
+}
+
+fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<String>) -> Outcome {
+    let record = &order.commit.record;
+    let places: Vec<&str> = order.destinations.iter().map(Destination::name).collect();
+    let was_there = plan.is_there || copied.is_some_and(|copied| copied.was_there);
+    let bytes: u64 = plan.containers.iter().map(|one| one.region_bytes).sum();
+    let of = format!("step {} of job {}", record.step, order.job.as_str());
+    let from = format!("level {}, epoch {}", record.level, record.epoch);
+    let what = format!(
+        "{of} ({from}) to level {}: {} in {}",
+        order.level,
+        size(bytes),
+        count(record.containers.len() as u64, "container")
+    );
+    let listed = places.join(", ");
+    let mut text = match (was_there, copied) {
+        (true, Some(_)) => format!(
+            "{of} is at level {} in {listed} already, and good\n",
+            order.level
+        ),
+        (true, None) => format!("{of} is at level {} in {listed} already\n", order.level),
+        (false, Some(_)) => format!("copied {what}\n"),
+        (false, None) => format!("would copy {what}\n"),
+    };
+    let mut shown = table(&["container", "directory", "size"]);
+    let mut containers = Vec::new();
+    for (number, one) in plan.containers.iter().enumerate() {
+        // What it came to, where that is known.
+        let made = copied.map(|copied| copied.record.containers[number].len_bytes);
+        let file_bytes = made.unwrap_or(one.file_bytes);
+        let directory = places[one.destination];
+        shown.add_row([plain(&one.file), plain(directory), right(size(file_bytes))]);
+        containers.push(json!({
+            "file": one.file,
+            "directory": directory,
+            "region_bytes": one.region_bytes,
+            "len_bytes": file_bytes,
+        }));
+    }
+    if !containers.is_empty() {
+        text += &table_text(&shown);
+    }
+    let document = json!({
+        "job": order.job.as_str(),
+        "step": record.step,
+        "epoch": record.epoch.to_string(),
+        "from_level": record.level.to_string(),
+        "to_level": order.level.to_string(),
+        "directories": places,
+        "dry_run": copied.is_none(),
+        "was_there": was_there,
+        "region_bytes": bytes,
+        "containers": Value::Array(containers),
+        "notes": notes,
+    });
+    Outcome {
+        code: exit::OK,
+        text,
+        document,
+        warnings: notes,
+    }
+}
