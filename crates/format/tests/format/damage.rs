@@ -57,6 +57,16 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
             samples::sealed(&samples::claim().encode()),
             |b| Claim::decode(b).map(|v| samples::sealed(&v.encode())),
         ),
+        (
+            "sealed note of resumption",
+            samples::sealed(&samples::resumed().encode()),
+            |b| Resumed::decode(b).map(|v| samples::sealed(&v.encode())),
+        ),
+        (
+            "sealed list of members",
+            samples::sealed(&samples::members().encode()),
+            |b| Members::decode(b).map(|v| samples::sealed(&v.encode())),
+        ),
     ]
 }
 

@@ -60,6 +60,14 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
             "claim-sealed.bin",
             samples::sealed(&samples::claim().encode()),
         ),
+        (
+            "resumed-sealed.bin",
+            samples::sealed(&samples::resumed().encode()),
+        ),
+        (
+            "members-sealed.bin",
+            samples::sealed(&samples::members().encode()),
+        ),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -156,6 +164,20 @@ fn golden_files_decode_to_the_samples() {
         Claim::decode(&read("claim-sealed.bin")),
         Ok(samples::claim())
     );
+    assert_eq!(
+        Resumed::decode(&read("resumed-sealed.bin")),
+        Ok(samples::resumed())
+    );
+    assert_eq!(
+        Members::decode(&read("members-sealed.bin")),
+        Ok(samples::members())
+    );
+    // Breaks if: a kind of record loses its seal when it is written.
+    for name in ["claim-sealed.bin", "resumed-sealed.bin", "members-sealed.bin"] {
+        let bytes = read(name);
+        let seal = seal::seal_of(&bytes).unwrap().unwrap();
+        assert_eq!((seal.key_id[15], seal.mac[0]), (0xaf, 0x40), "{name}");
+    }
     let frame = read("frame-vote.bin");
     let header = FrameHeader::decode(&frame).unwrap();
     assert_eq!(header.seq, 0x0102_0304_0506_0708);
