@@ -79,9 +79,9 @@ stage_models() {
     tests orcheck-client session || bad=1
     # Of each of 23 kinds.
     ORCHECK_TRIALS=$(some 10000) tests orcheck-engine forgery --nocapture || bad=1
-    # From end to end: of each kind a 200th; the session's are among its tests above.
-    ORCHECK_TRIALS=$(some 10000) tests orcheck-client served forged:: --nocapture || bad=1
-    ORCHECK_TRIALS=$(some 4000) tests orcheck-client agent forged:: --nocapture || bad=1
+    # Whole jobs: a 200th of each kind of forgery, a 50th of each sort of misread job; the session's are among its tests above.
+    ORCHECK_TRIALS=$(some 10000) tests orcheck-client served forged:: misread:: --nocapture || bad=1
+    ORCHECK_TRIALS=$(some 4000) tests orcheck-client agent forged:: misread:: --nocapture || bad=1
     tests orcheck-dst fuzz || bad=1
     tools/schedules.sh || bad=1
     return $bad

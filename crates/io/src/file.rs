@@ -370,6 +370,8 @@ impl OsFile {
             match moved {
                 Ok(0) => break,
                 Ok(count) => {
+                    let moved = &mut buf[done..done + count];
+                    self.steps.has_read(&self.path, offset, moved);
                     done += count;
                     interrupts = 0;
                     if self.direct && !count.is_multiple_of(self.alignment as usize) {

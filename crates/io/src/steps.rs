@@ -11,6 +11,7 @@
 //! 3. A retry of an interrupted or short transfer is a new step.
 //! 4. `done` is called after an effect on a disk took place, before its caller goes on, so that whatever follows
 //!    from the effect is told later.
+//! 5. `has_read` is called before anybody else sees what was read.
 //!
 //! Faults survived: none by itself; it is how the others are provoked.
 //! Not here: ready-made hooks (see [`crate::testing`]).
@@ -139,6 +140,9 @@ pub trait StepHook: Send + Sync {
 
     /// Learns what was done to a disk, on the thread that did it; must not take steps itself.
     fn done(&self, _effect: &Effect) {}
+
+    /// May change what the disk gave for a read, at this offset of the file of this path.
+    fn has_read(&self, _path: &str, _at_bytes: u64, _bytes: &mut [u8]) {}
 }
 
 struct Hooked {
@@ -212,6 +216,14 @@ impl Steps {
     pub(crate) fn done(&self, effect: Effect) {
         if let Some(hooked) = &self.0 {
             hooked.hook.done(&effect);
+        }
+    }
+
+    /// Shows the hook what was read.
+    #[inline]
+    pub(crate) fn has_read(&self, path: &str, at_bytes: u64, bytes: &mut [u8]) {
+        if let Some(hooked) = &self.0 {
+            hooked.hook.has_read(path, at_bytes, bytes);
         }
     }
 

@@ -28,6 +28,8 @@ mod incremental;
 mod lending;
 #[path = "../session/memory.rs"]
 mod memory;
+#[path = "../session/misread.rs"]
+mod misread;
 #[path = "../session/mistakes.rs"]
 mod mistakes;
 #[path = "../session/peers.rs"]

@@ -15,6 +15,7 @@ mod hooks;
 mod incremental;
 mod lending;
 mod memory;
+mod misread;
 mod mistakes;
 mod overrun;
 mod peers;

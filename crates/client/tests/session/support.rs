@@ -27,6 +27,16 @@ pub fn needs_own_disks() -> bool {
     SERVED
 }
 
+/// The steps of the servers before the directories of a test, where it chose them.
+static SERVER_STEPS: Mutex<BTreeMap<PathBuf, Steps>> = Mutex::new(BTreeMap::new());
+
+/// The server that will be before the directories below this root takes these steps.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn serve_with(root: &Path, steps: &Steps) {
+    let mut chosen = SERVER_STEPS.lock().unwrap_or_else(PoisonError::into_inner);
+    chosen.insert(root.to_path_buf(), steps.clone());
+}
+
 /// Servers before the directories of a test, each with a key of its own; they live as long as the test program.
 static SERVERS: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 /// Directories below one root that can be served.
@@ -60,7 +70,9 @@ fn global_dir(root: &Path, number: u32) -> String {
             order: orcheck_server::Order::Pulled,
             ordinary_share: 0.0,
         };
-        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let chosen = SERVER_STEPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = chosen.get(root).cloned().unwrap_or_default();
+        let server = Server::bind(&config, Arc::new(SystemClock), steps).unwrap();
         let at = server.address().to_string().replace("tcp:", "orcheck://");
         std::thread::spawn(|| server.run());
         at

@@ -173,7 +173,11 @@ fn golden_files_decode_to_the_samples() {
         Ok(samples::members())
     );
     // Breaks if: a kind of record loses its seal when it is written.
-    for name in ["claim-sealed.bin", "resumed-sealed.bin", "members-sealed.bin"] {
+    for name in [
+        "claim-sealed.bin",
+        "resumed-sealed.bin",
+        "members-sealed.bin",
+    ] {
         let bytes = read(name);
         let seal = seal::seal_of(&bytes).unwrap().unwrap();
         assert_eq!((seal.key_id[15], seal.mac[0]), (0xaf, 0x40), "{name}");

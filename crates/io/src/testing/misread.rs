@@ -1,13 +1,15 @@
 //! A disk that reads wrong: one read of a file gives other bytes than those asked for, and calls it a success.
 //!
 //! How: [`misreading`] puts a [`Dir`] around another one. It counts the reads of all files opened through it; the
-//! chosen one gives what [`How`] says, all others what is there. The bytes are never made up: they are bytes that some
-//! disk could give by mistake.
+//! chosen one gives what [`How`] says, all others what is there. [`Misreader`] is a hook for numbered steps that does the
+//! same to the files of a whole job, whoever opens them. The bytes are never made up: they are bytes that some disk could
+//! give by mistake.
 //!
 //! Not here: errors and short reads (numbered steps give them), damage that stays (tests write it).
 
 use crate::dir::{Create, Dir, Entry};
 use crate::file::File;
+use crate::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_format::Result;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +44,69 @@ pub fn misreading(dir: Arc<dyn Dir>, how: How, strike: u64) -> (Arc<dyn Dir>, im
     let counted = Arc::clone(&fault);
     let reads = move || counted.reads.load(Ordering::SeqCst);
     (Arc::new(Misreading { dir, fault }), reads)
+}
+
+/// Gives other bytes for a read: path, offset and length to what the disk gives by mistake; what is shorter ends in
+/// zeros, `None` for what it cannot get wrong.
+pub type Instead = Box<dyn Fn(&Path, u64, usize) -> Option<Vec<u8>> + Send + Sync>;
+
+/// A hook with which one read of a job goes wrong.
+pub struct Misreader {
+    instead: Instead,
+    strike: u64,
+    reads: AtomicU64,
+    struck: AtomicU64,
+}
+
+impl Misreader {
+    /// Of the reads that can go wrong, number `strike` does, from 1.
+    #[must_use]
+    pub fn new(strike: u64, instead: Instead) -> Arc<Self> {
+        Arc::new(Self {
+            instead,
+            strike,
+            reads: AtomicU64::new(0),
+            struck: AtomicU64::new(0),
+        })
+    }
+
+    /// The steps that follow this hook.
+    #[must_use]
+    pub fn steps(self: &Arc<Self>) -> Steps {
+        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    }
+
+    /// Reads that could have gone wrong so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Whether one went wrong and gave other bytes.
+    #[must_use]
+    pub fn has_struck(&self) -> bool {
+        self.struck.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl StepHook for Misreader {
+    fn at(&self, _step: &StepInfo) -> Verdict {
+        Verdict::Go
+    }
+
+    fn has_read(&self, path: &str, at_bytes: u64, bytes: &mut [u8]) {
+        let Some(mut other) = (self.instead)(Path::new(path), at_bytes, bytes.len()) else {
+            return;
+        };
+        if self.reads.fetch_add(1, Ordering::SeqCst) + 1 != self.strike {
+            return;
+        }
+        other.resize(bytes.len(), 0);
+        if other != bytes {
+            bytes.copy_from_slice(&other);
+            self.struck.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 struct Misreading {
