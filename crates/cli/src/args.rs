@@ -279,6 +279,9 @@ pub struct CopyArgs {
     /// With --to node: directory to copy to. The files of each node go to ROOT/JOB/NODE. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-root", value_name = "ROOT")]
     pub node_root: Option<PathBuf>,
+    /// Group of users that shares what is made, as the option `group` of the job. Default: ORCHECK_GROUP
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
     /// How the copy is made smaller: none, zstd or lz4. Default: as the checkpoint was
     #[arg(long, value_enum, value_name = "HOW")]
     pub compress: Option<CopyCompress>,
@@ -545,6 +548,9 @@ pub struct PlaceArgs {
     /// A server with less of its room free, in percent, counts as full
     #[arg(long, value_name = "P", default_value_t = 2.0)]
     pub min_free_percent: f64,
+    /// Group of users that shares what is made, as the option `group` of the job. Default: ORCHECK_GROUP
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
     /// Write the line to this file as well, for ORCHECK_CONFIG
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,

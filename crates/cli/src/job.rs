@@ -14,6 +14,7 @@ use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
 use orcheck_format::{CommitRecord, Error, ErrorKind, JobName, Result};
+use orcheck_io::dir::group_id;
 use orcheck_io::{Dir, SecretSource, Steps, open_dir};
 
 use crate::args::{Unlock, Where, Which};
@@ -78,6 +79,14 @@ pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
 }
 
 /// A list as it stands in a variable: `a,b`, or as TOML.
+/// The group that shares what a command makes: that of `--group`, or of ORCHECK_GROUP.
+pub fn group(given: Option<&str>) -> Result<Option<u32>> {
+    let set = orcheck_io::env_var("ORCHECK_GROUP").filter(|_| given.is_none());
+    let name = given.or(set.as_deref()).filter(|name| !name.is_empty());
+    let id = name.map(group_id).transpose();
+    id.map_err(|error| error.at("--group"))
+}
+
 fn list_of(text: &str) -> Vec<String> {
     let entries = text.trim_matches(['[', ']', ' ']).split(',');
     let entries = entries.map(|entry| entry.trim().trim_matches(['\'', '"']));

@@ -24,7 +24,7 @@ use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};
 use orcheck_format::names::FileName;
 use orcheck_io::dir::Dir;
-use orcheck_io::file::write_small;
+use orcheck_io::file::write_private;
 use orcheck_io::net::Key;
 use orcheck_io::steps::Steps;
 use orcheck_io::thread::spawn_scoped;
@@ -97,7 +97,8 @@ pub(crate) fn remember(
     let name = FileName::Members {
         epoch: epoch.counter,
     };
-    write_small(dir, &name.to_string(), &trust.seal(members.encode())?)
+    // The keys in it open the way to what nodes hold in memory: they are nobody else's, also where a group shares the rest.
+    write_private(dir, &name.to_string(), &trust.seal(members.encode())?)
 }
 
 /// The nodes that this run has not, from the newest list that any of its nodes has. Collective.

@@ -44,7 +44,7 @@ use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::copy::check_choice;
-use orcheck_io::dir::Dir;
+use orcheck_io::dir::{Dir, group_id};
 use orcheck_io::environment::env_var;
 use orcheck_io::gate::Gates;
 use orcheck_io::machine::{cpuset, memory, online_processors};
@@ -124,13 +124,14 @@ pub(crate) fn open(
 
     // Node leads make the directories, the others open what is there.
     let open_places = |create| {
-        Places::open(
+        let group = options.group.as_deref().map(group_id).transpose();
+        let group = group.map_err(|error| error.at("option group"))?;
+        Places::open_shared(
             &job,
             &layout.nodes[node as usize].name,
-            options.node_dir.as_ref(),
-            &options.global,
+            (options.node_dir.as_ref(), &options.global),
             &environment.steps,
-            create,
+            (create, group),
         )
     };
     let made = agree(

@@ -51,6 +51,8 @@ pub struct Options {
     pub node_dir: Option<PathBuf>,
     /// Failure domain this rank lives on; default: the host's name.
     pub node_name: Option<String>,
+    /// The group of users that shares the job's directories; `None`: they are this user's alone.
+    pub group: Option<String>,
     /// Size of the staging pool of a node; default: up to a quarter of what is usable.
     pub pool_bytes: Option<u64>,
     /// Unit of transfer, 4 MiB by default.
@@ -313,6 +315,7 @@ impl Options {
             global,
             node_dir: raw.node_dir,
             node_name: raw.node_name,
+            group: raw.group,
             pool_bytes: match raw.pool {
                 None => None,
                 Some(Size::Text(text)) if text == "auto" => None,

@@ -16,7 +16,7 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Dir, open_dir};
+use orcheck_io::dir::{Dir, open_dir, open_shared};
 use orcheck_io::served::shown;
 use orcheck_io::steps::Steps;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,26 @@ impl Places {
         server_roots: &[PathBuf],
         steps: &Steps,
         create: bool,
+    ) -> Result<Self> {
+        Self::open_shared(
+            job,
+            node_name,
+            (node_root, server_roots),
+            steps,
+            (create, None),
+        )
+    }
+
+    /// The same; what is made is shared with the members of a group, and what is there must be.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_shared(
+        job: &JobName,
+        node_name: &str,
+        (node_root, server_roots): (Option<&PathBuf>, &[PathBuf]),
+        steps: &Steps,
+        create: (bool, Option<u32>),
     ) -> Result<Self> {
         let mut seen: Vec<&PathBuf> = Vec::new();
         for root in server_roots.iter().chain(node_root) {
@@ -200,8 +220,13 @@ fn name_of(root: &Path) -> String {
     shown(&root.to_string_lossy()).to_owned()
 }
 
-fn open_beneath(root: &Path, names: &[&str], steps: &Steps, create: bool) -> Result<Arc<dyn Dir>> {
-    let mut dir = open_dir(root, steps.clone())?;
+fn open_beneath(
+    root: &Path,
+    names: &[&str],
+    steps: &Steps,
+    (create, group): (bool, Option<u32>),
+) -> Result<Arc<dyn Dir>> {
+    let mut dir = open_shared(root, group, steps.clone())?;
     if dir.read_only()? {
         return Err(
             Error::unavailable(format!("{} is read-only", name_of(root)))

@@ -209,7 +209,8 @@ switches! {
     RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-client session missed_the_commit";
     FetchedName = "fetched-name", "that only files of the job are read to other nodes", "orcheck-engine keeper only_files_of_the_job";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-redundancy holders do_not_fail_together";
-    Owner = "owner", "that directories of another user are refused", "orcheck-io disk everybody_may_write";
+    GroupShared = "group-shared", "that directories which a group may write to are refused unless that group was named", "orcheck-io owners group";
+    Owner = "owner", "that directories of another user are refused", "orcheck-io owners everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-io net flipped_bit";
     NetCipher = "net-cipher", "the authentication of encrypted frames", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";
     NetHeader = "net-header", "that an encrypted frame belongs to its header", "orcheck-io lib equal_texts; orcheck-io net flipped_bit";

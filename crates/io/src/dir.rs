@@ -9,7 +9,8 @@
 //! 2. No symbolic link is followed beneath the directory that [`open_dir`] was given (that path itself is the
 //!    user's and may contain links). What is opened as a file is a regular file.
 //! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
-//!    synced before `child` returns it.
+//!    synced before `child` returns it. Beneath a directory that a group shares the modes are 0660 and 2770, whatever the
+//!    umask is (`dir/shared.rs`).
 //! 4. Every effect asks [`Steps`] first.
 //! 5. A handle outlives its path: [`Dir::check_path`] says whether the path that was configured still leads to what the
 //!    handle writes to. It is asked before anything is called durable.
@@ -18,6 +19,10 @@
 //! that vanish while the directory is listed.
 //!
 //! Not here: reading and writing (see [`crate::file`]).
+
+mod shared;
+
+pub use shared::group_id;
 
 use crate::error::{errno_name, os_error, rustix_error};
 use crate::file::{File, OsFile};
@@ -39,6 +44,8 @@ pub enum Create {
     Buffered,
     /// Past the page cache where the file system accepts it; otherwise buffered, see [`File::is_direct`].
     Direct,
+    /// Through the page cache, and readable for its owner only, also where a group shares the directory.
+    Private,
 }
 
 /// One name in a directory.
@@ -155,6 +162,11 @@ fn no_account(path: &Path) -> Error {
 
 /// Opens an existing directory, of this machine or of a staging I/O server (`orcheck://…`).
 pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    open_shared(path, None, steps)
+}
+
+/// The same; directories that are made beneath it are shared with the members of `group`. Those of a server are its own.
+pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<dyn Dir>> {
     if served::is_served(path) {
         return served::open(path, &steps);
     }
@@ -174,8 +186,11 @@ pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
         })?;
     // Breaks if: the path stays relative; a program that changes its working directory would lose every step.
     let anchor = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let files = shared::group_of(&handle, &shown)?;
     Ok(Arc::new(OsDir {
         handle,
+        group,
+        files,
         path: path.to_path_buf(),
         anchor,
         last: AtFlags::empty(),
@@ -223,6 +238,10 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rusti
 
 struct OsDir {
     handle: OwnedFd,
+    /// Whom new directories beneath it are shared with.
+    group: Option<u32>,
+    /// Whom new files in it are shared with: as its mode says.
+    files: Option<u32>,
     path: PathBuf,
     /// The path as it is found from any working directory, and whether its last name may be a link: the user's may.
     anchor: PathBuf,
@@ -257,6 +276,14 @@ impl OsDir {
         }
     }
 
+    /// Gives a file or directory that was just made to a group.
+    fn share(&self, (handle, full): (&OwnedFd, &str), group: u32, mode: Mode) -> Result<()> {
+        if let Some(errno) = self.steps.refuse("dir.share", full) {
+            return Err(os_error(errno, format_args!("share {full}")));
+        }
+        shared::share(handle, full, group, mode)
+    }
+
     fn begin_here(&self, site: &'static str, verb: &str) -> Result<String> {
         let full = self.path.display().to_string();
         match self.steps.refuse(site, &full) {
@@ -264,24 +291,6 @@ impl OsDir {
             None => Ok(full),
         }
     }
-}
-
-/// A directory that is to take our files must not be another user's trap: under a root that everybody may write to,
-/// somebody else could have made it first and could then replace what is in it.
-fn check_owner(handle: &OwnedFd, full: &str) -> Result<()> {
-    let stat = fs::fstat(handle)
-        .map_err(|errno| rustix_error(errno, format_args!("look at directory {full}")))?;
-    let ours = rustix::process::geteuid().as_raw();
-    let everybody = Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH);
-    if (stat.st_uid == ours || stat.st_uid == 0) && !everybody || off(Switch::Owner) {
-        return Ok(());
-    }
-    Err(Error::unavailable(format!(
-        "directory {full} refused: expected one of user {ours} that only they may write to, found one of user {}{}",
-        stat.st_uid,
-        if everybody { " that everybody may write to" } else { "" }
-    ))
-    .next("remove it, or configure a directory that is yours"))
 }
 
 impl Dir for OsDir {
@@ -304,6 +313,13 @@ impl Dir for OsDir {
             | OFlags::NOCTTY;
         let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR))
             .map_err(|errno| rustix_error(errno, format_args!("create {full}")))?;
+        if let Some(group) = self.files.filter(|_| how != Create::Private)
+            && let Err(error) = self.share((&handle, &full), group, shared::FILE)
+        {
+            // Best effort: the error that counts is the one above.
+            let _ = fs::unlinkat(&self.handle, name, AtFlags::empty());
+            return Err(error);
+        }
         // Asking for direct I/O on the open file, not while creating it: a file system that refuses would leave
         // the empty file behind.
         let direct = how == Create::Direct
@@ -491,11 +507,21 @@ impl Dir for OsDir {
             )
         })
         .map_err(|errno| rustix_error(errno, format_args!("open directory {full}")))?;
-        if create {
-            check_owner(&handle, &full)?;
+        if let Some(group) = self.group.filter(|_| create)
+            && shared::is_as_made(&handle, &full, group)?
+            && is_empty(&handle, &full)?
+        {
+            self.share((&handle, &full), group, shared::DIRECTORY)?;
         }
+        if create {
+            shared::check_owner((&handle, &self.handle), &full, self.group)?;
+        }
+        let files = shared::group_of(&handle, &full)?;
         Ok(Arc::new(OsDir {
             handle,
+            // Whatever is made beneath a shared directory is shared.
+            group: self.group.or(files),
+            files,
             path: self.path.join(name),
             anchor: self.anchor.join(name),
             last: AtFlags::SYMLINK_NOFOLLOW,
@@ -565,6 +591,18 @@ impl Dir for OsDir {
         ))
         .next("move it back or mount it again at this path"))
     }
+}
+
+fn is_empty(handle: &OwnedFd, full: &str) -> Result<bool> {
+    let what = |errno| rustix_error(errno, format_args!("list {full}"));
+    let again = retry(|| fs::openat(handle, ".", DIRECTORY, Mode::empty())).map_err(what)?;
+    for found in fs::Dir::new(again).map_err(what)? {
+        let found = found.map_err(what)?;
+        if !matches!(found.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Corrupt for what is no regular file: the file that belongs there is lost.

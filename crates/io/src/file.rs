@@ -105,6 +105,15 @@ pub trait File: Send + Sync {
 /// file (`<name>.tmp`) of an earlier attempt is removed first, and removed again when this attempt fails. When
 /// the last directory sync fails, the new file may be visible without being durable: the error says so.
 pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    write_as(dir, name, bytes, Create::Buffered)
+}
+
+/// The same for a file that its owner alone may read.
+pub fn write_private(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    write_as(dir, name, bytes, Create::Private)
+}
+
+fn write_as(dir: &dyn Dir, name: &str, bytes: &[u8], how: Create) -> Result<()> {
     let temporary = format!("{name}.tmp");
     let first = if off(Switch::TemporaryName) {
         name
@@ -123,7 +132,7 @@ pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
         file.close()
     };
     let renamed = dir
-        .create(first, Create::Buffered)
+        .create(first, how)
         .and_then(fill)
         .and_then(|()| dir.rename(first, name));
     if let Err(error) = renamed {

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct StepInfo<'a> {
     /// Number of the step, from 1, counted per [`Steps`].
     pub number: u64,
-    /// The place in the code: `dir.create`, `dir.child`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
+    /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
     /// `dir.sync`, `dir.look` and `file.look` (what is asked for an account of the disk), `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
     /// `net.look`, `net.connect`, `net.send`, or a name that the engine gives.
     pub site: &'static str,

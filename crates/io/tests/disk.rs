@@ -585,24 +585,6 @@ fn the_traits_are_objects() {
     take(&*open_dir(scratch.path(), Steps::none()).unwrap(), None);
 }
 
-// Breaks if: `child` does not look at who may write to the directory that it opens for our files.
-#[test]
-fn a_directory_that_everybody_may_write_to_takes_none_of_our_files() {
-    use std::os::unix::fs::PermissionsExt;
-    let scratch = Scratch::new("owner");
-    let dir = open_dir(scratch.path(), Steps::none()).unwrap();
-    let child = scratch.path().join("job");
-    std::fs::create_dir(&child).unwrap();
-    std::fs::set_permissions(&child, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let error = dir.child("job", true).err().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.message().contains("everybody may write"), "{error}");
-    // What is only read may lie there.
-    dir.child("job", false).unwrap();
-    std::fs::set_permissions(&child, std::fs::Permissions::from_mode(0o700)).unwrap();
-    dir.child("job", true).unwrap();
-}
-
 // Breaks if: what the closing of a file reveals is not handed on.
 #[test]
 fn a_failed_close_is_an_error() {

@@ -17,14 +17,15 @@ use orcheck_engine::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::trust::Trust;
 use orcheck_format::encoding::Compression;
 use orcheck_format::{CommitRecord, Error, ErrorKind, Level};
+use orcheck_io::dir::open_shared;
 use orcheck_io::served::shown;
-use orcheck_io::{Steps, SystemClock, env_var, open_dir};
+use orcheck_io::{Steps, SystemClock, env_var};
 use serde_json::{Value, json};
 
 use crate::args::{CopyArgs, CopyCompress, Target, Which};
 use crate::commands::verify;
 use crate::exit;
-use crate::job::{Job, trust};
+use crate::job::{Job, group, trust};
 use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
 use crate::search::holds_files;
 use crate::stop;
@@ -48,7 +49,7 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         places: job.places_of(commit),
         trust: &trust,
         level: args.to,
-        destinations: destinations(args.to, &roots, record)?,
+        destinations: destinations(args, &roots, record)?,
         compress: args.compress.map(|how| match how {
             CopyCompress::None => (Compression::None, COMPRESS_LEVEL),
             CopyCompress::Zstd => (Compression::Zstd, COMPRESS_LEVEL),
@@ -143,14 +144,15 @@ fn roots(args: &CopyArgs) -> Result<Vec<PathBuf>, Failure> {
 
 /// Where containers go: a directory for each root or, at level node, one for each node below the only root.
 fn destinations(
-    level: Level,
+    args: &CopyArgs,
     roots: &[PathBuf],
     record: &CommitRecord,
 ) -> Result<Vec<Destination>, Failure> {
-    let job = record.job.as_str();
+    let (job, level) = (record.job.as_str(), args.to);
+    let group = group(args.group.as_deref())?;
     let mut all = Vec::new();
     for root in roots {
-        let dir = open_dir(root, Steps::none())?;
+        let dir = open_shared(root, group, Steps::none())?;
         if holds_files(&dir.list()?) {
             return Err(
                 Error::invalid(format!("{} is the directory of a job", name_of(root)))

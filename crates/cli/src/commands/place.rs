@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_io::{Dir, Steps, file_system_kind, mount_of, open_dir, read_text, write_small};
+use orcheck_io::dir::open_shared;
+use orcheck_io::{Dir, Steps, file_system_kind, mount_of, read_text, write_small};
 use serde_json::json;
 
 use self::choice::{Choice, choose};
@@ -39,7 +40,7 @@ use self::driver::Driver;
 use self::tools::{Children, Tools};
 use crate::args::PlaceArgs;
 use crate::exit;
-use crate::job::parent_and_name;
+use crate::job::{group, parent_and_name};
 use crate::output::{Failure, Outcome, Tone, cell, count, plain, right, size, table, table_text};
 
 /// The file that is written to see where it lies, and the directory that is made for it.
@@ -66,7 +67,7 @@ struct Placed {
 
 /// Runs the command.
 pub fn run(args: &PlaceArgs) -> std::result::Result<Outcome, Failure> {
-    let dir = canonical(&args.dir)?;
+    let dir = canonical(args)?;
     // Before anything is done: what cannot be told afterwards.
     check_path(dir.path())?;
     if let Some(path) = &args.write {
@@ -84,10 +85,11 @@ pub fn run(args: &PlaceArgs) -> std::result::Result<Outcome, Failure> {
 }
 
 /// The directory under its full path: the tools and the option get the same one.
-fn canonical(path: &Path) -> Result<Arc<dyn Dir>> {
+fn canonical(args: &PlaceArgs) -> Result<Arc<dyn Dir>> {
+    let path = &args.dir;
     let full = std::path::absolute(path)
         .map_err(|error| Error::invalid(format!("{}: {error}", path.display())))?;
-    open_dir(&full, Steps::none())
+    open_shared(&full, group(args.group.as_deref())?, Steps::none())
         .map_err(|error| error.next("make the directory on the parallel file system first"))
 }
 
@@ -336,6 +338,7 @@ fn write_option(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orcheck_io::open_dir;
     use orcheck_io::testing::Scratch;
 
     fn args(dir: &Path) -> PlaceArgs {
@@ -344,6 +347,7 @@ mod tests {
             driver: "auto".to_owned(),
             servers: None,
             min_free_percent: 2.0,
+            group: None,
             write: None,
         }
     }

@@ -371,7 +371,8 @@ fn write_file(
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = dir.create(&temporary, Create::Buffered)?;
+    // Its owner's alone, also in a directory that a group shares: it may have been encrypted where it was.
+    let file = dir.create(&temporary, Create::Private)?;
     let filled = fill(&mut |at, bytes| {
         check_stop()?;
         file.write_at(bytes, at)
@@ -383,7 +384,7 @@ fn write_file(
         .and_then(|()| {
             if !force {
                 // An exclusive creation reserves the name; the rename then replaces only what we made ourselves.
-                dir.create(name, Create::Buffered)
+                dir.create(name, Create::Private)
                     .map_err(|_| taken())?
                     .close()?;
                 reserved = true;

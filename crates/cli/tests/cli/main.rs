@@ -13,6 +13,7 @@ mod drain;
 mod encrypted;
 #[path = "../../../engine/tests/reading/fixture.rs"]
 mod fixture;
+mod group;
 mod halt;
 mod inspect;
 mod machine;

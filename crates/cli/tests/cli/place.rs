@@ -7,7 +7,7 @@ use crate::answer;
 use crate::fixture::Scratch;
 
 /// The example of the documentation, as a program.
-fn example(scratch: &Scratch) -> PathBuf {
+pub fn example(scratch: &Scratch) -> PathBuf {
     let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/placement.md");
     let text = std::fs::read_to_string(doc).unwrap();
     let begin = text.find("#!/bin/sh").unwrap();

@@ -88,6 +88,7 @@ pub(super) struct Raw {
     pub(super) global: Option<OneOrMany>,
     pub(super) node_dir: Option<PathBuf>,
     pub(super) node_name: Option<String>,
+    pub(super) group: Option<String>,
     pub(super) pool: Option<Size>,
     pub(super) chunk: Option<Size>,
     pub(super) mode: ModeName,
@@ -150,6 +151,7 @@ impl Default for Raw {
             global: None,
             node_dir: None,
             node_name: None,
+            group: None,
             pool: None,
             chunk: None,
             mode: ModeName::Orchestrated,
@@ -207,11 +209,12 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 57] = [
+pub(super) const NAMES: [&str; 58] = [
     "enabled",
     "global",
     "node_dir",
     "node_name",
+    "group",
     "pool",
     "chunk",
     "mode",

@@ -11,6 +11,7 @@ use orcheck_format::record::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::testing::Scratch;
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -301,4 +302,37 @@ fn too_few_nodes_are_an_error() {
         let error = session.err().unwrap();
         says(&error, ErrorKind::Invalid, &["2 replicas", "2 nodes"]);
     });
+}
+
+// Breaks if: agents, or nodes that hold replicas, make files of their own mode; another member could not read or remove them.
+#[test]
+fn files_of_a_shared_job_are_the_groups_on_every_node_except_keys() {
+    const GROUP: u32 = 65_500;
+    if orcheck_io::effective_uid() != 0 {
+        eprintln!("SKIPPED: needs root for groups");
+        return;
+    }
+    let scratch = Scratch::new("group");
+    let job = job(scratch.path(), 1).with(&format!("group = '{GROUP}'"));
+    takes(&job, &[1, 2], 1);
+    restores(&job, 2);
+    takes(&job, &[3, 4], 1);
+    let (mut all, mut left) = (0, vec![scratch.path().join("local/job")]);
+    while let Some(path) = left.pop() {
+        let found = path.symlink_metadata().unwrap();
+        let keys = path.extension().is_some_and(|end| end == "members");
+        let wanted = match (found.is_dir(), keys) {
+            (true, _) => 0o2770,
+            (_, true) => 0o600,
+            _ => 0o660,
+        };
+        let mode = (found.mode() & 0o7777, found.gid());
+        assert_eq!(mode, (wanted, GROUP), "{}", path.display());
+        if found.is_dir() {
+            let below = path.read_dir().unwrap();
+            left.extend(below.map(|entry| entry.unwrap().path()));
+        }
+        all += 1;
+    }
+    assert!(all > 5 * 5, "{all} files and directories");
 }

@@ -77,6 +77,23 @@ pub fn become_user(user: u32) -> Result<(), i32> {
     }
 }
 
+/// The same with one group, and no other one.
+///
+/// # Errors
+/// The error number.
+pub fn become_member(user: u32, group: u32) -> Result<(), i32> {
+    // SAFETY: the list has one entry, and lives; otherwise as above.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, 1, &raw const group) == 0
+            && libc::syscall(libc::SYS_setresgid, group, group, group) == 0
+    };
+    if done {
+        become_user(user)
+    } else {
+        Err(last_errno())
+    }
+}
+
 extern "C" fn nothing(_: i32) {}
 
 /// Interrupts this process every so many microseconds by a signal whose handler does nothing and after which the

@@ -1,0 +1,202 @@
+//! Whose a directory must be that takes our files, and directories that a group of users shares.
+//!
+//! How: without a group, a directory must be ours and writable for nobody else. With a group it must belong to that group,
+//! hand its group down (set-group-ID) and be writable for it: mode 2770. Files in such a directory get mode 0660 and its
+//! group, whatever the umask is. ADR 37.
+//!
+//! Invariants
+//! 1. No directory takes our files that somebody may write to who was not named.
+//! 2. A directory is shared only if that was asked for when it was made; a file only in a shared directory.
+//! 3. A directory that is ours and empty is set up again: whoever made it may have died in between, or be about to do it.
+//!
+//! Not here: what members of the group can do to each other (SECURITY.md).
+
+use crate::error::{os_error, rustix_error};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
+use rustix::fs::{self, Gid, Mode, Stat};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
+
+/// Files that a group shares.
+pub(super) const FILE: Mode = Mode::from_raw_mode(0o660);
+/// Directories that a group shares.
+pub(super) const DIRECTORY: Mode = Mode::from_raw_mode(0o2770);
+/// Longest entry of the database of groups, in bytes: thousands of members.
+const ENTRY_LIMIT_BYTES: usize = 4 << 20;
+
+/// An entry of the database of groups, by name or by number.
+#[allow(unsafe_code)]
+fn ask<T>(
+    ask: impl Fn(*mut libc::group, &mut [libc::c_char], *mut *mut libc::group) -> i32,
+    take: impl Fn(&libc::group) -> T,
+) -> std::result::Result<Option<T>, i32> {
+    let mut len = 4096;
+    loop {
+        let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
+        let mut found = std::ptr::null_mut();
+        let mut texts = vec![0; len];
+        match ask(entry.as_mut_ptr(), &mut texts, &raw mut found) {
+            0 if found.is_null() => return Ok(None),
+            // SAFETY: not NULL, so it points to `entry`, which was filled; its texts are in `texts`.
+            0 => return Ok(Some(take(unsafe { &*found }))),
+            libc::ERANGE if len < ENTRY_LIMIT_BYTES => len *= 4,
+            libc::EINTR => {}
+            // What systems say of a name that there is not.
+            libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
+            errno => return Err(errno),
+        }
+    }
+}
+
+/// The number of a group that was named, by its name or its number.
+///
+/// # Errors
+/// Invalid where there is no such group; what the database of groups says.
+#[allow(unsafe_code)]
+pub fn group_id(name: &str) -> Result<u32> {
+    let text = CString::new(name)
+        .map_err(|_| Error::invalid(format!("group {name:?}: a name has no NUL byte")))?;
+    let found = ask(
+        // SAFETY: every pointer is to live memory of the length that is given with it.
+        |entry, texts, found| unsafe {
+            libc::getgrnam_r(text.as_ptr(), entry, texts.as_mut_ptr(), texts.len(), found)
+        },
+        |entry| entry.gr_gid,
+    );
+    let found = found.map_err(|errno| os_error(errno, format_args!("look for group {name:?}")))?;
+    found.or_else(|| name.parse().ok()).ok_or_else(|| {
+        Error::invalid(format!("there is no group {name:?} on this machine"))
+            .next("name a group of yours, as `id -Gn` lists them")
+    })
+}
+
+/// What messages call a group.
+#[allow(unsafe_code)]
+fn shown(group: u32) -> String {
+    let found = ask(
+        // SAFETY: as above.
+        |entry, texts, found| unsafe {
+            libc::getgrgid_r(group, entry, texts.as_mut_ptr(), texts.len(), found)
+        },
+        |entry| {
+            // SAFETY: the entry's name is a text that ends in a zero byte, and lives.
+            let name = unsafe { CStr::from_ptr(entry.gr_name) };
+            name.to_string_lossy().into_owned()
+        },
+    );
+    match found {
+        Ok(Some(name)) => format!("group {name} (gid {group})"),
+        _ => format!("group {group}"),
+    }
+}
+
+fn stat(handle: &OwnedFd, full: &str) -> Result<Stat> {
+    fs::fstat(handle).map_err(|errno| rustix_error(errno, format_args!("look at directory {full}")))
+}
+
+fn is_shared(stat: &Stat) -> bool {
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    mode.contains(Mode::SGID | Mode::RWXG) && !mode.contains(Mode::WOTH)
+}
+
+/// The group that shares this directory, if one does.
+pub(super) fn group_of(handle: &OwnedFd, full: &str) -> Result<Option<u32>> {
+    let stat = stat(handle, full)?;
+    Ok(is_shared(&stat).then_some(stat.st_gid))
+}
+
+/// Gives a file or directory to a group, with this mode.
+pub(super) fn share(handle: &OwnedFd, full: &str, group: u32, mode: Mode) -> Result<()> {
+    let before = stat(handle, full)?;
+    if before.st_gid != group {
+        fs::fchown(handle, None, Some(Gid::from_raw(group))).map_err(|errno| {
+            let error = rustix_error(errno, format_args!("give {full} to {}", shown(group)));
+            match errno {
+                Errno::PERM => {
+                    error.next("set `group` to a group of yours, as `id -Gn` lists them")
+                }
+                _ => error,
+            }
+        })?;
+    }
+    // After the group: no other one may read it meanwhile. A change of the group may take bits of the mode away.
+    if before.st_gid != group || Mode::from_raw_mode(before.st_mode) != mode {
+        fs::fchmod(handle, mode)
+            .map_err(|errno| rustix_error(errno, format_args!("set the mode of {full}")))?;
+    }
+    Ok(())
+}
+
+/// Whether a directory is still as it was made: ours, and not yet shared.
+pub(super) fn is_as_made(handle: &OwnedFd, full: &str, group: u32) -> Result<bool> {
+    let stat = stat(handle, full)?;
+    let ours = rustix::process::geteuid().as_raw();
+    Ok(stat.st_uid == ours && (stat.st_gid != group || !is_shared(&stat)))
+}
+
+/// A directory that is to take our files must not be another user's trap: under a root that everybody may write to,
+/// somebody else could have made it first and could then replace what is in it.
+pub(super) fn check_owner(
+    (handle, parent): (&OwnedFd, &OwnedFd),
+    full: &str,
+    group: Option<u32>,
+) -> Result<()> {
+    let stat = stat(handle, full)?;
+    let ours = rustix::process::geteuid().as_raw();
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let everybody = mode.contains(Mode::WOTH);
+    // Whoever made it was a member of the group, or may not have written to its parent. Breaks if: the parent does not
+    // count; in one that hands its group down, everybody makes directories of the group.
+    let of_member = group == Some(stat.st_gid) && is_shared(&stat) && {
+        let parent = fs::fstat(parent)
+            .map_err(|errno| rustix_error(errno, format_args!("look above {full}")))?;
+        !Mode::from_raw_mode(parent.st_mode).contains(Mode::WOTH)
+    };
+    let mine = stat.st_uid == ours || stat.st_uid == 0 || of_member;
+    if (!mine || everybody) && !off(Switch::Owner) {
+        return Err(Error::unavailable(format!(
+            "directory {full} refused: expected one of user {ours} that only they may write to, found one of user {}{}",
+            stat.st_uid,
+            if everybody { " that everybody may write to" } else { "" }
+        ))
+        .next("remove it, or configure a directory that is yours"));
+    }
+    if off(Switch::GroupShared) {
+        return Ok(());
+    }
+    match group {
+        None if mode.contains(Mode::WGRP) => Err(Error::unavailable(format!(
+            "directory {full} refused: expected one that only user {ours} may write to, found one that {} may write to",
+            shown(stat.st_gid)
+        ))
+        .next(format!(
+            "run `chmod g-w {full}`, or set the option group to share the job with that group"
+        ))),
+        Some(group) if group != stat.st_gid || !is_shared(&stat) => Err(Error::unavailable(format!(
+            "directory {full} refused: expected one that {} shares (mode 2770), found one of {} with mode {:04o}",
+            shown(group),
+            shown(stat.st_gid),
+            stat.st_mode & 0o7777
+        ))
+        .next("have its owner give it to the group (chgrp -R, chmod -R g+rwX, chmod g+s for directories), or use another directory")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_a_name_or_a_number() {
+        assert_eq!(group_id("root").ok(), Some(0));
+        assert_eq!(group_id("4294967").ok(), Some(4_294_967));
+        assert_eq!(shown(0), "group root (gid 0)");
+        for wrong in ["", "no such group", "a\0b", "-1"] {
+            let error = group_id(wrong).err();
+            assert!(error.is_some_and(|error| error.kind() == orcheck_format::ErrorKind::Invalid));
+        }
+    }
+}
