@@ -31,7 +31,7 @@ typedef struct {
 static int rank, ranks;
 static Shared *shared;
 
-#ifndef TRY /* a program that brings its own */
+#ifndef HAS_DIE /* a program that brings its own */
 static _Noreturn void die(const char *format, ...) {
     char text[2048];
     va_list list;
@@ -42,8 +42,8 @@ static _Noreturn void die(const char *format, ...) {
     MPI_Abort(MPI_COMM_WORLD, 1);
     abort();
 }
-#define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
 #endif
+#define TRY(call) do { if ((call) != ORC_OK) die("%s: %s", #call, orc_message()); } while (0)
 #define MPI_TRY(call) do { if ((call) != MPI_SUCCESS) die("%s failed", #call); } while (0)
 
 static void together(void) { pthread_barrier_wait(&shared->barrier); }
