@@ -20,17 +20,19 @@
 !!   call orc_close(s, 300d0)                           ! waits until all is safe, at most 300 s
 !!
 !! Errors. Every call takes an optional argument ierr, which gets its status. Without it an error prints
-!! orc_message() and ends the program, with MPI_Abort where MPI runs and error stop elsewhere, as allocate
-!! without stat= does. That is code of your program: the library never prints or exits. ORC_NOT_FOUND from orc_find, orc_find_step and orc_safe_step is an
-!! answer and no error: the step is 0 (a program that takes a checkpoint of step 0 asks for ierr).
+!! orc_message() and ends the program, like allocate without stat=: by MPI_Abort where MPI runs, elsewhere by
+!! error stop. This module is part of your program; the library itself never prints or exits. ORC_NOT_FOUND
+!! from orc_find, orc_find_step and orc_safe_step is an answer, not an error: the step is then 0 (a program
+!! that takes a checkpoint of step 0 needs ierr).
 !!
-!! An array whose size changes is allocated to the size that is stored. ORC_AGAIN: the newest step was
-!! damaged, and the older one that is used now has another size:
+!! An array whose size changes is allocated with the stored size. ORC_AGAIN: the newest step was damaged, and
+!! the older one used in its place has another size:
 !!
+!!   n = [1000_int64]                                     ! size of a fresh start; integer(int64), allocatable :: n(:)
 !!   call orc_find(s, step, ierr)
 !!   resumes = ierr == ORC_OK
 !!   do
-!!     if (resumes) call orc_stored(s, 'p', local=n)      ! integer(int64), allocatable :: n(:)
+!!     if (resumes) call orc_stored(s, 'p', local=n)
 !!     if (allocated(p)) deallocate (p)
 !!     allocate (p(n(1)))
 !!     call orc_protect(s, 'p', p)
@@ -39,21 +41,21 @@
 !!   end do
 !!   if (ierr /= ORC_OK .and. ierr /= ORC_NOT_FOUND) error stop orc_message()
 !!
-!! What each call does, which are collective, and their errors: see orcheck.h. Steps are integer(int32) or
-!! integer(int64), both in one call of the same kind; shapes and lengths are integer(int64), times real(real64) in
-!! seconds, ierr and flags default integers. Names lose trailing blanks. The communicator is a default integer: pass
-!! comm%MPI_VAL when using mpi_f08.
+!! What each call does, which calls are collective, and their errors: see orcheck.h. Steps are integer(int32) or
+!! integer(int64), of one kind within a call; shapes and lengths are integer(int64), times real(real64) in
+!! seconds, ierr and flags default integers. Trailing blanks of names are dropped. The communicator is a default
+!! integer: pass comm%MPI_VAL when using mpi_f08.
 !!
 !! Shapes. orc_protect stores an integer, real or complex array of up to eight dimensions with its shape. Here shapes
-!! are in Fortran's order, first index first, and offsets count from zero; C and `orcheck show` have the same array
-!! with its dimensions in reverse order. Arrays of nine to fifteen dimensions, logicals, characters and
-!! derived types are stored as flat memory. Version 0.1.0 stored all arrays so; they fit what they were, and orc_stored
-!! tells one dimension of them.
+!! are in Fortran's order, first index first, and offsets count from zero; C and `orcheck show` list the dimensions
+!! of the same array in reverse order. Arrays of nine to fifteen dimensions, logicals, characters and
+!! derived types are stored as flat memory. Version 0.1.0 stored all arrays that way: they can still be restored, and
+!! orc_stored gives one dimension for them.
 !!
 !! Give what you protect the target (or asynchronous) attribute and keep it alive: the library reads
 !! and writes it in later calls that do not mention it. Protect an allocatable again after it has
 !! been reallocated. A section with gaps is refused by orc_protect instead of being copied to a
-!! temporary; orc_protect_array takes it as it lies in memory. One case the library cannot see:
+!! temporary; orc_protect_array takes it as it is laid out in memory. One case the library cannot see:
 !! gfortran copies a component of an array of a derived type (p%x, z%re) to a temporary before the
 !! call. Protect p itself; -Warray-temporaries finds such calls.
 module orcheck
@@ -714,7 +716,7 @@ contains
   end subroutine
 
   !> Hands the status of a call to a program that asks for it, else ends the program at an error. answer: a status that
-  !> is none here.
+  !> is not an error here.
   subroutine conclude(status, ierr, answer)
     integer(c_int), intent(in) :: status
     integer, intent(out), optional :: ierr

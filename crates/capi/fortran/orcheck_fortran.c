@@ -6,7 +6,7 @@
  *   mpif90 $(pkg-config --variable=fortran orcheck) solver.f90 $(pkg-config --cflags --libs orcheck) -o solver
  *
  * or, for programs without MPI, with gfortran -DORC_NO_MPI. The ISO_Fortran_binding.h must be that of the
- * Fortran compiler in use: where that one compiles no C, compile this file with the C compiler that belongs to it.
+ * Fortran compiler in use: if that compiler does not compile C, compile this file with the C compiler that goes with it.
  */
 #ifdef ORC_NO_MPI
 #include "orcheck.h"
@@ -156,7 +156,7 @@ int orc_fortran_mpi_open(orc_session **s, int comm, const char *job, const char 
 #endif
 }
 
-/* Ends all ranks, where there are several; else the caller ends the program. */
+/* Ends all ranks where MPI runs; otherwise the caller ends the program. */
 void orc_fortran_abort(void) {
 #ifndef ORC_NO_MPI
   int initialized = 0, finalized = 0;

@@ -3,7 +3,7 @@
  * Orcheck: orchestrated checkpoints for parallel programs. The C interface of liborcheck.
  *
  * A program names the memory that makes up its state (its *regions*), says after which steps it
- * wants a checkpoint, and goes on computing after the time of one memory copy. Killed anywhere, it
+ * wants a checkpoint, and continues after the time of one memory copy. Killed anywhere, it
  * finds the newest committed checkpoint again and gets bytes that are proven right.
  *
  * @code
@@ -35,6 +35,9 @@
  *   The library never prints, never exits and never lets a panic or an exception through.
  * - **[collective]** functions are called by all ranks of the session, in the same order and with
  *   the same step. All others are local: they never wait for another rank's program.
+ * - The status of a [collective] function is the same on all ranks. The exception is a call that its own
+ *   rank refuses before it asks the others: for a NULL pointer, a closed session, a wrong timeout, too
+ *   little stack, or in a forked child.
  * - A NULL pointer, a closed session, a call in the wrong order are ::ORC_INVALID, not a crash.
  * - One session may be used from several threads; calls on it wait for each other. The functions of
  *   an ::orc_collective are called on the calling thread only, inside [collective] functions, so
@@ -46,14 +49,14 @@
  *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
  * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
  *   the program's next cancellation point after the call.
- * - A call needs 96 KiB of stack; callbacks come on top. On a thread that has less left it is
- *   ::ORC_INVALID and nothing happens. Stacks that the program switches to by itself (fibers, signal
- *   stacks) are not known to the library and not checked.
- * - A session may be without checkpoints (option enabled): arguments are checked as ever, orc_find() returns
+ * - A call needs 96 KiB of stack, plus what its callbacks use. On a thread with less left it returns
+ *   ::ORC_INVALID and does nothing. Stacks that the program switches to by itself (fibers, signal
+ *   stacks) are not known to the library and are not checked.
+ * - A session can run without checkpoints (option enabled): arguments are checked as usual, orc_find() returns
  *   ::ORC_NOT_FOUND, nothing is ever due, and orc_checkpoint(), orc_wait() and orc_close() succeed and store
- *   nothing. docs/options.md has each call; the field disabled of ::orc_stats tells the program.
- * - Structures begin with struct_size: set it to sizeof, the rest to zero, then fill in. That is how
- *   a program built against an older header keeps working with a newer library.
+ *   nothing. docs/options.md lists every call; the program finds out by the field disabled of ::orc_stats.
+ * - Structures, except ::orc_region, begin with struct_size: set it to sizeof, the rest to zero, then fill
+ *   in. That is how a program built against an older header keeps working with a newer library.
  * - Text is UTF-8 and ends in a zero byte. Times are in seconds, sizes in bytes, shapes in elements.
  */
 
@@ -72,7 +75,7 @@
 #define ORC_API 1
 
 /**
- * What a call came to. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
+ * The result of a call. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
  * ::ORC_AGAIN are errors.
  */
 typedef enum {
@@ -101,11 +104,11 @@ typedef enum {
    */
   ORC_CORRUPT = 5,
   /**
-   * A newer run of this job has taken over; this one may not commit any more.
+   * A newer run of this job has taken over; this one can no longer commit.
    */
   ORC_FENCED = 6,
   /**
-   * Not offered here: by this library version, kernel or file system.
+   * Not supported by this version of the library, this kernel or this file system.
    */
   ORC_UNSUPPORTED = 7,
   /**
@@ -121,8 +124,8 @@ typedef enum {
 } orc_status;
 
 /**
- * What a committed checkpoint survives. Which levels there are is configured by options (node_dir,
- * global); orc_wait() takes one that survives more for the one asked for.
+ * What a committed checkpoint survives. The options node_dir, peers, global and agent decide which levels
+ * there are; orc_wait() also accepts a configured level that survives more than the one asked for.
  */
 typedef enum {
   /**
@@ -235,17 +238,17 @@ typedef enum {
  */
 typedef enum {
   /**
-   * That of the given step.
+   * The checkpoint of exactly this step.
    */
   ORC_EXACTLY = 1,
   /**
-   * The newest one that is older than the given step.
+   * The newest checkpoint older than this step.
    */
   ORC_OLDER_THAN = 2,
 } orc_which;
 
 /**
- * What an ::orc_event tells of a checkpoint.
+ * What an ::orc_event reports about a checkpoint.
  */
 typedef enum {
   /**
@@ -326,7 +329,7 @@ typedef struct {
    */
   int ndim;
   /**
-   * Shape of the global array; all zero, with offset: the array is this rank's alone.
+   * Shape of the global array; all zero, with offset: the array belongs to this rank alone.
    */
   int64_t global[8];
   /**
@@ -369,7 +372,7 @@ typedef struct {
   int (*pack)(void *ctx, size_t at, void *dst, size_t len_bytes);
   /**
    * Takes len_bytes bytes of the stream, from position at on, from src. Called with growing at;
-   * at = 0 begins anew.
+   * at = 0 starts over.
    */
   int (*unpack)(void *ctx, size_t at, const void *src, size_t len_bytes);
 } orc_codec;
@@ -413,15 +416,15 @@ typedef struct {
    */
   uint64_t step;
   /**
-   * How long that call kept the program, all in all.
+   * How long that call blocked the program, in total.
    */
   double blocked_s;
   /**
-   * Of this: copying.
+   * Of that: copying.
    */
   double stage_s;
   /**
-   * Of this: waiting for room in the pool or for the checkpoint before.
+   * Of that: waiting for room in the pool or for the previous checkpoint.
    */
   double wait_s;
   /**
@@ -433,7 +436,7 @@ typedef struct {
    */
   uint64_t pool_bytes;
   /**
-   * Of this: in use now.
+   * Of that: in use now.
    */
   uint64_t pool_used_bytes;
   /**
@@ -445,16 +448,16 @@ typedef struct {
    */
   uint64_t committed_global_step;
   /**
-   * Processor time that flushing took so far in this process, seconds, without threads of the kernel.
+   * Processor time spent on flushing so far in this process, seconds, without threads of the kernel.
    */
   double flush_cpu_s;
   /**
-   * Checkpoints left out because the one before was still being flushed (overrun = "skip").
+   * Checkpoints left out because an earlier one was not yet flushed or safe (overrun = "skip").
    */
   uint64_t skipped;
   /**
-   * With incremental = "auto": step of the last snapshot of this rank that is staged completely,
-   * which the following fields are about; 0 if there is none.
+   * With incremental = "auto": step of the last snapshot of this rank that is staged completely;
+   * the following fields describe it. 0 if there is none.
    */
   uint64_t captured_step;
   /**
@@ -484,7 +487,7 @@ typedef struct {
    */
   uint64_t file_bytes;
   /**
-   * Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
+   * Time of computing between two checkpoints under interval = "auto", seconds; 0: off, or not known yet.
    */
   double interval_s;
   /**
@@ -550,8 +553,8 @@ extern "C" {
  *                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
  * @param collective  the ranks that take part; NULL for a program of one rank
  * @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
- *                    ORCHECK_... and the files named by them are read beside it. With
- *                    "enabled = 'auto'" the session is without checkpoints where they name no directory
+ *                    ORCHECK_... and the files that they name are read too. With "enabled = 'auto'" the
+ *                    session runs without checkpoints if none of these names a directory
  * @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
  *         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
  */
@@ -566,13 +569,13 @@ orc_status orc_open_v(int api,
  * every configured level, then stops the background thread(s) and gives everything back.
  *
  * The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
- * orc_message() has all warnings that were not read, also after ::ORC_OK: every loss of an older
- * checkpoint that no earlier call told.
+ * Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
+ * loss of an older checkpoint that no earlier call reported.
  *
  * @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
  *         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
- *         is lost, unless a checkpoint returned that. ::ORC_INVALID for a wrong timeout_s, and then the session
- *         stays open
+ *         is lost, unless an orc_checkpoint() has returned that. ::ORC_INVALID for a wrong timeout_s; the
+ *         session then stays open
  */
 orc_status orc_close(orc_session *session,
                      double timeout_s);
@@ -604,10 +607,10 @@ orc_status orc_refuse(int status, const char *text);
  * the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
  * does not block and does not copy.
  *
- * The memory must stay valid until the region is protected anew or unprotected, or the session ends.
+ * The memory must stay valid until the region is protected again or unprotected, or the session ends.
  * At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
- * orc_stored() for them first. What was stored with a shape by orc_protect_array(), and is no part of a global
- * array, fits flat memory of the same length, and the other way round.
+ * orc_stored() for them first. An array stored by orc_protect_array(), unless it is part of a global array,
+ * also fits flat memory of the same length, and vice versa.
  *
  * @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
  * @param dtype  an ::orc_dtype
@@ -631,7 +634,7 @@ orc_status orc_protect_array(orc_session *session,
                              int flags);
 
 /**
- * Names a region whose bytes the program produces and takes back itself. The structure is copied;
+ * Names a region whose bytes the program itself produces and takes back. The structure is copied;
  * its ctx must stay valid like a region's memory. Local; does not block and calls nothing yet.
  *
  * The functions are called inside orc_checkpoint() and orc_restart().
@@ -669,7 +672,7 @@ orc_status orc_free(orc_session *session, void *address);
  * named by orc_message(), and then no region of the list is protected. Local; does not block and does not copy.
  *
  * @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
- *         protected then
+ *         protected nevertheless
  */
 orc_status orc_protect_all(orc_session *session,
                            const orc_region *regions,
@@ -678,8 +681,8 @@ orc_status orc_protect_all(orc_session *session,
 /**
  * [collective] Tells whether a checkpoint should be taken after this step, by the configured
  * triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
- * requests. The answer is the same on all ranks. Usually without any message between ranks. A program
- * that asks without any trigger configured gets a warning on rank 0, once.
+ * requests. The answer is the same on all ranks. Most calls exchange no message between ranks. If no
+ * trigger is configured, the first call leaves a warning on rank 0.
  *
  * @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
  *              fires when a multiple was reached or stepped over
@@ -690,13 +693,14 @@ orc_status orc_due(orc_session *session,
                    int *due);
 
 /**
- * Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for
- * orc_should_stop() to say so afterwards. One rank suffices. Where every_steps is the only trigger,
- * orc_due() sends no message, and the request is heard with the next checkpoint; with any other
- * trigger (a signal, say) within a few seconds. Async-signal-safe: two atomic loads and a store, no
- * lock, no text. A session that is NULL or closed is ignored.
+ * Asks for a checkpoint at the next possible orc_due(); with stop_after = 1 orc_should_stop() is true
+ * afterwards. One rank suffices. Where every_steps is the only trigger, orc_due() sends no message, and
+ * the request is noticed with the next checkpoint; with any other trigger (a signal, say) within a few
+ * seconds. Async-signal-safe: two atomic loads and a store, no lock, no text. A session that is NULL or
+ * closed is ignored.
  */
-void orc_request(orc_session *session, int stop_after);
+void orc_request(orc_session *session,
+                 int stop_after);
 
 /**
  * Tells whether the ranks have agreed, in orc_due(), that the program should end after the
@@ -706,8 +710,8 @@ void orc_request(orc_session *session, int stop_after);
 int orc_should_stop(const orc_session *session);
 
 /**
- * Marks a region to be taken by reference in the next orc_checkpoint() instead of being copied. From
- * that call on the program may read but not write the region, until orc_lent_done() succeeds.
+ * Has the next orc_checkpoint() take a region by reference instead of copying it. From that
+ * call on the program may read but not write the region, until orc_lent_done() succeeds.
  * Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
  *
  * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
@@ -726,13 +730,13 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
 
 /**
  * [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
- * returns; flushing and committing go on in the background and never need another call. Blocks for
- * about the time of one memory copy; longer when the checkpoint before is not yet safe enough (option
- * uncommitted_steps), is still being flushed, or the pool is smaller than the snapshots.
+ * returns; flushing and committing continue in the background and need no further call. Blocks for
+ * about the time of one memory copy; longer if the previous checkpoint is not yet safe enough (option
+ * uncommitted_steps) or is still being flushed, or if the pool is smaller than the snapshots.
  *
- * The status is the same on all ranks. With an error this step was staged on none of them, the text says
- * so, and the same step may be taken again. What only one rank meets while it stages (a codec that fails,
- * say) is no error: that rank has a warning at once, the checkpoint is lost, and all ranks are told why.
+ * The status is the same on all ranks. An error means that the step was staged on no rank: the text says
+ * so, and the program may take the same step again. A failure of one rank while it stages (a codec, say) is
+ * no error: that rank gets a warning at once, the checkpoint is lost, and every rank is told why.
  *
  * @param step  must be larger than that of every earlier checkpoint, also the one restarted from
  * @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
@@ -746,7 +750,7 @@ orc_status orc_checkpoint(orc_session *session,
 
 /**
  * Waits until the checkpoint of a step is committed at a level, or at a configured level that
- * survives more. Local: other ranks need not call. Other threads can go on with the session meanwhile, and
+ * survives more. Local: other ranks need not call. Meanwhile other threads can use the session, and
  * close it.
  *
  * @param level      an ::orc_level
@@ -760,13 +764,13 @@ orc_status orc_wait(orc_session *session,
                     double timeout_s);
 
 /**
- * [collective] Finds the newest committed step that all ranks can get back. Reads no region yet.
+ * [collective] Finds the newest committed step that all ranks can restore. Reads no region yet.
  * Blocks while directories are listed.
  *
  * @param step  gets the step
  * @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
  *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
- *         another number of ranks; ::ORC_INVALID after the first checkpoint of the session
+ *         a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
  */
 orc_status orc_find(orc_session *session,
                     uint64_t *step);
@@ -787,16 +791,17 @@ orc_status orc_stored(orc_session *session, const char *name, orc_array *array, 
  * is read. If a rank's part turns out damaged all ranks go back to the same older step, and
  * orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
  *
- * In the older step a region may have another size. The regions as they are protected then do not fit,
- * and the call returns ::ORC_AGAIN on all ranks: the older step is the found one now, orc_stored() tells
- * its sizes, and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN
- * leaves out a step, so a loop of these calls ends. A program whose sizes never change never gets it.
+ * In the older step a region may have another size. The protected regions then do not fit, and the call
+ * returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives its sizes,
+ * and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN leaves out a
+ * step, so a loop of these calls ends. A program whose sizes never change never gets it.
  *
  * After ::ORC_AGAIN or an error the contents of the regions are undefined.
  *
- * @param step  NULL, or gets the step really restored; with ::ORC_AGAIN the step found now
- * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
- *         that is not stored and not ::ORC_OPTIONAL; ::ORC_CORRUPT when no older step is left
+ * @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN the step that is now found
+ * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is
+ *         not the stored one, or that is neither stored nor ::ORC_OPTIONAL; ::ORC_CORRUPT when no older
+ *         step is left
  */
 orc_status orc_restart(orc_session *session,
                        uint64_t *step);
@@ -812,20 +817,19 @@ orc_status orc_restart(orc_session *session,
 orc_status orc_route(orc_session *session, const char *name, char *path, size_t cap);
 
 /**
- * [collective] As orc_find(), but finds the checkpoint of a certain step, or the newest one that is
- * older than a certain step. orc_stored() and orc_restart() then are about that one. The same how and
- * step on all ranks. With the first checkpoint after the restart, newer steps of earlier runs are
- * superseded, as always.
+ * [collective] Like orc_find(), but finds the checkpoint of a given step, or the newest one older than
+ * a given step. orc_stored() and orc_restart() then refer to that one. All ranks pass the same how and
+ * step. As after every restart, the first checkpoint supersedes newer steps of earlier runs.
  *
- * A step that was asked for exactly is never replaced by another one: if it is damaged, orc_restart()
+ * A step asked for with ::ORC_EXACTLY is never replaced by another one: if it is damaged, orc_restart()
  * returns ::ORC_CORRUPT, and the program may look for another one.
  *
  * @param how    ::ORC_EXACTLY or ::ORC_OLDER_THAN
- * @param step   the step meant
+ * @param step   the step to find, or to stay below
  * @param found  gets the step found
- * @return ::ORC_NOT_FOUND: there is none; orc_message() lists what there is. Unlike after orc_find()
- *         this is no fresh start: orc_checkpoint() is refused while the job has checkpoints. Otherwise
- *         as orc_find()
+ * @return ::ORC_NOT_FOUND: there is none; orc_message() lists the steps there are. Unlike after
+ *         orc_find() this is no fresh start: orc_checkpoint() is refused while the job has checkpoints.
+ *         Otherwise as orc_find()
  */
 orc_status orc_find_step(orc_session *session,
                          int how,
@@ -833,27 +837,27 @@ orc_status orc_find_step(orc_session *session,
                          uint64_t *found);
 
 /**
- * [collective] Says that the program found the checkpoint of a step wrong: it is never offered again, to
- * no run of this job, and does not count for the option keep. Written down durably in every directory
- * before it returns. The same step on all ranks.
+ * [collective] Rejects the checkpoint of a step that the program found to be wrong: no run of this job is
+ * ever offered it again, and it does not count towards the option keep. The rejection is durable in every
+ * directory when the call returns. All ranks pass the same step.
  *
- * After rejecting the step that it found, or restarted from, the program calls orc_find() again. Later
+ * After rejecting the step that it found or restarted from, the program calls orc_find() again. Later
  * steps that were computed from a rejected one are not rejected with it.
  *
  * @param step  one found, restarted from or taken in this session, or any that the job has
- * @return ::ORC_NOT_FOUND: the job has no such checkpoint; orc_message() lists what there is
+ * @return ::ORC_NOT_FOUND: the job has no such checkpoint; orc_message() lists the steps there are
  */
 orc_status orc_reject(orc_session *session,
                       uint64_t step);
 
 /**
  * [collective] Fills one region from the step that orc_find() found: a table of sizes, say, before the
- * memory of the others is allocated. orc_restart() is still to be called; it fills this one again, too.
- * The same name on all ranks.
+ * memory of the others is allocated. orc_restart() must still be called; it fills this one again, too.
+ * All ranks pass the same name.
  *
- * @return ::ORC_AGAIN: the step is damaged, and an older one is the found one now. What was read before
- *         is of another step: begin again with orc_stored(). ::ORC_NOT_FOUND: no region of that name is
- *         protected, or stored. Otherwise as orc_restart()
+ * @return ::ORC_AGAIN: the step is damaged, and an older one is now the found one. What was read before
+ *         belongs to another step: start over with orc_stored(). ::ORC_NOT_FOUND: no region of that name
+ *         is protected, or stored. Otherwise as orc_restart()
  */
 orc_status orc_restart_region(orc_session *session,
                               const char *name);
@@ -864,15 +868,15 @@ orc_status orc_restart_region(orc_session *session,
 orc_status orc_stats_read(const orc_session *session, orc_stats *stats);
 
 /**
- * Has a function called for every step that became safe at a level, or is lost there, of this session's
- * checkpoints: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the thread that calls
- * them. Each step is told once at each level, on every rank; only when an agent ended, a step that was told
- * lost may be told again, because another agent flushes it from memory. A loss whose text says "not known to
- * be safe" was decided while the commit record was being written: a restart may find that step all the
- * same. There are no events for level process: what becomes of a snapshot there is told at the other
- * levels. The function may not call orc_ functions, but orc_request() and orc_message(). Local.
+ * Registers a function that is called whenever a step of this session becomes safe at a level, or is lost
+ * there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling thread. Each
+ * step is reported once per level, on every rank. The exception: when an agent has ended, a step that was
+ * reported lost may be reported again, because another agent flushes it from memory. A loss whose text says
+ * "not known to be safe" was decided while the commit record was being written: a restart may still find that
+ * step. Level process has no events: what becomes of a snapshot there is reported at the other levels.
+ * The function may call no orc_ function except orc_request() and orc_message(). Local.
  *
- * @param on_event  takes the place of an earlier one; NULL: none is called any more
+ * @param on_event  replaces an earlier one; NULL: no function is called from now on
  * @param ctx       handed to it
  */
 orc_status orc_watch(orc_session *session,
@@ -880,7 +884,7 @@ orc_status orc_watch(orc_session *session,
                      void *ctx);
 
 /**
- * Tells the newest step of this session that is safe at a level, or at a configured level that survives
+ * Gives the newest step of this session that is safe at a level, or at a configured level that survives
  * more, without waiting. Local.
  *
  * @param level  an ::orc_level
@@ -898,7 +902,7 @@ orc_status orc_safe_step(orc_session *session,
 #endif  /* ORCHECK_H */
 
 /**
- * Opens a session; see orc_open_v(), which it calls with the API this header describes.
+ * Opens a session; see orc_open_v(), which it calls with the version of the interface in this header.
  */
 #define orc_open(session, job, collective, options) \
   orc_open_v(ORC_API, (session), (job), (collective), (options))
@@ -918,8 +922,8 @@ orc_status orc_safe_step(orc_session *session,
 #endif
 
 /**
- * What ORC_TRY() does after it has printed the error. orcheck_mpi.h makes it MPI_Abort(), by orc_mpi_end(). Define
- * it before the first use for something else.
+ * What ORC_TRY() does after it has printed the error. orcheck_mpi.h makes it MPI_Abort(), by orc_mpi_end(). To do
+ * something else, define it before the first use.
  */
 #ifndef ORC_TRY_END
 #define ORC_TRY_END() abort()
@@ -927,9 +931,9 @@ orc_status orc_safe_step(orc_session *session,
 #endif
 
 /**
- * For programs that end at the first error: makes a call, and for anything but ::ORC_OK prints place, call and
- * orc_message() on the standard error and ends the program. This is code of the program, compiled by
- * its compiler; the library itself never prints or exits. Include stdio.h and stdlib.h where it is used.
+ * For programs that end at the first error: makes a call, and for any status but ::ORC_OK prints place, call and
+ * orc_message() to standard error and ends the program. This is part of your program, compiled by
+ * your compiler; the library itself never prints or exits. Include stdio.h and stdlib.h where you use it.
  */
 #define ORC_TRY(call) \
   do { \

@@ -83,8 +83,9 @@ template <class T> constexpr int dtype_of() {
 }
 
 /**
- * State that is not flat memory. Exceptions thrown in these functions do not cross the library:
- * they make checkpoint() or restart() fail.
+ * State that is not flat memory. Exceptions thrown in these functions do not cross the library: one from
+ * size() makes checkpoint() fail, one from unpack() makes restart() fail, and one from pack() loses that
+ * checkpoint, which is reported like any other loss.
  */
 class Codec {
 public:
@@ -362,7 +363,7 @@ public:
   void wait(std::uint64_t step, orc_level level, double timeout_s) {
     check(orc_wait(session_, step, level, timeout_s));
   }
-  /** The newest step that is safe at a level, or nothing; without waiting. */
+  /** The newest step that is safe at a level, if any, without waiting. */
   std::optional<std::uint64_t> safe_step(orc_level level) const {
     std::uint64_t step = 0;
     orc_status status = orc_safe_step(session_, level, &step);
@@ -370,8 +371,8 @@ public:
     check(status);
     return step;
   }
-  /** Has a function called for what becomes of checkpoints; an empty one ends that. It may not use the session, and what
-      it throws is dropped. See orc_watch(). */
+  /** Registers a function that is told what becomes of checkpoints; an empty one ends that. It may not use the session,
+      and what it throws is dropped. See orc_watch(). */
   void watch(std::function<void(const orc_event &)> on_event) {
     auto kept = on_event ? std::make_unique<OnEvent>(std::move(on_event)) : nullptr;
     auto call = [](void *ctx, const orc_event *event) noexcept {
@@ -400,7 +401,7 @@ public:
     check(orc_stored(session_, name.c_str(), &array, len_bytes));
     return array;
   }
-  /** The checkpoint of a step (::ORC_EXACTLY) or the newest older than it (::ORC_OLDER_THAN), or nothing; that is no fresh
+  /** The checkpoint of a step (::ORC_EXACTLY) or the newest older than it (::ORC_OLDER_THAN); nothing is not a fresh
       start. [collective] */
   std::optional<std::uint64_t> find_step(orc_which how, std::uint64_t step) {
     std::uint64_t found = 0;
@@ -412,8 +413,8 @@ public:
   /** Never offers the checkpoint of this step again; see orc_reject(). [collective] */
   void reject(std::uint64_t step) { check(orc_reject(session_, step)); }
   /**
-   * Fills the regions; the step really restored. warning() says if that is an older one. Throws an
-   * Error of status ::ORC_AGAIN when that one has other sizes. [collective]
+   * Fills the regions and returns the step actually restored. warning() says if that is an older one. Throws
+   * an Error of status ::ORC_AGAIN when that one has other sizes. [collective]
    */
   std::uint64_t restart() {
     std::uint64_t step = 0;
@@ -435,14 +436,14 @@ public:
       return step;
     }
   }
-  /** Fills one region, before restart(); false: begin again with stored(), see orc_restart_region(). [collective] */
+  /** Fills one region, before restart(); false: start over with stored(), see orc_restart_region(). [collective] */
   bool restart_region(const std::string &name) {
     orc_status status = orc_restart_region(session_, name.c_str());
     if (status == ORC_AGAIN) return false;
     check(status);
     return true;
   }
-  /** Path of a file that the program writes itself. */
+  /** Path of a file that the program itself writes. */
   std::string route(const std::string &name) {
     char path[4096];
     check(orc_route(session_, name.c_str(), path, sizeof path));

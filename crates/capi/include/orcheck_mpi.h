@@ -22,8 +22,8 @@
 #include <stdlib.h>
 
 /**
- * Ends a program of many ranks as a whole, after what it printed has reached the launcher: MPICH's drops what
- * comes with the abort, in a few runs of a hundred. Takes 0.1 s.
+ * Ends a program of many ranks as a whole, after what it printed has reached the launcher: in a few runs of a
+ * hundred, MPICH's launcher drops output that arrives together with the abort. Takes 0.1 s.
  */
 static inline void orc_mpi_end(void) {
   int initialized = 0, finalized = 0;

@@ -16,8 +16,8 @@ use std::ffi::{c_char, c_int};
 
 /// [collective] Tells whether a checkpoint should be taken after this step, by the configured
 /// triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
-/// requests. The answer is the same on all ranks. Usually without any message between ranks. A program
-/// that asks without any trigger configured gets a warning on rank 0, once.
+/// requests. The answer is the same on all ranks. Most calls exchange no message between ranks. If no
+/// trigger is configured, the first call leaves a warning on rank 0.
 ///
 /// @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
 ///              fires when a multiple was reached or stepped over
@@ -39,11 +39,11 @@ pub unsafe extern "C" fn orc_due(
     })
 }
 
-/// Asks for a checkpoint at the next possible orc_due(), and with stop_after = 1 for
-/// orc_should_stop() to say so afterwards. One rank suffices. Where every_steps is the only trigger,
-/// orc_due() sends no message, and the request is heard with the next checkpoint; with any other
-/// trigger (a signal, say) within a few seconds. Async-signal-safe: two atomic loads and a store, no
-/// lock, no text. A session that is NULL or closed is ignored.
+/// Asks for a checkpoint at the next possible orc_due(); with stop_after = 1 orc_should_stop() is true
+/// afterwards. One rank suffices. Where every_steps is the only trigger, orc_due() sends no message, and
+/// the request is noticed with the next checkpoint; with any other trigger (a signal, say) within a few
+/// seconds. Async-signal-safe: two atomic loads and a store, no lock, no text. A session that is NULL or
+/// closed is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_request(session: *mut orc_session, stop_after: c_int) {
     registry::request(session, stop_after != 0);
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn orc_should_stop(session: *const orc_session) -> c_int {
     c_int::from(stop)
 }
 
-/// Marks a region to be taken by reference in the next orc_checkpoint() instead of being copied. From
-/// that call on the program may read but not write the region, until orc_lent_done() succeeds.
+/// Has the next orc_checkpoint() take a region by reference instead of copying it. From that
+/// call on the program may read but not write the region, until orc_lent_done() succeeds.
 /// Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
 ///
 /// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
@@ -97,13 +97,13 @@ pub unsafe extern "C" fn orc_lent_done(
 }
 
 /// [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
-/// returns; flushing and committing go on in the background and never need another call. Blocks for
-/// about the time of one memory copy; longer when the checkpoint before is not yet safe enough (option
-/// uncommitted_steps), is still being flushed, or the pool is smaller than the snapshots.
+/// returns; flushing and committing continue in the background and need no further call. Blocks for
+/// about the time of one memory copy; longer if the previous checkpoint is not yet safe enough (option
+/// uncommitted_steps) or is still being flushed, or if the pool is smaller than the snapshots.
 ///
-/// The status is the same on all ranks. With an error this step was staged on none of them, the text says
-/// so, and the same step may be taken again. What only one rank meets while it stages (a codec that fails,
-/// say) is no error: that rank has a warning at once, the checkpoint is lost, and all ranks are told why.
+/// The status is the same on all ranks. An error means that the step was staged on no rank: the text says
+/// so, and the program may take the same step again. A failure of one rank while it stages (a codec, say) is
+/// no error: that rank gets a warning at once, the checkpoint is lost, and every rank is told why.
 ///
 /// @param step  must be larger than that of every earlier checkpoint, also the one restarted from
 /// @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) ->
 }
 
 /// Waits until the checkpoint of a step is committed at a level, or at a configured level that
-/// survives more. Local: other ranks need not call. Other threads can go on with the session meanwhile, and
+/// survives more. Local: other ranks need not call. Meanwhile other threads can use the session, and
 /// close it.
 ///
 /// @param level      an ::orc_level

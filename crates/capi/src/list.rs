@@ -37,7 +37,7 @@ pub struct orc_region {
 /// named by orc_message(), and then no region of the list is protected. Local; does not block and does not copy.
 ///
 /// @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
-///         protected then
+///         protected nevertheless
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_protect_all(
     session: *mut orc_session,

@@ -21,10 +21,10 @@ use std::ptr::null_mut;
 /// the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
 /// does not block and does not copy.
 ///
-/// The memory must stay valid until the region is protected anew or unprotected, or the session ends.
+/// The memory must stay valid until the region is protected again or unprotected, or the session ends.
 /// At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
-/// orc_stored() for them first. What was stored with a shape by orc_protect_array(), and is no part of a global
-/// array, fits flat memory of the same length, and the other way round.
+/// orc_stored() for them first. An array stored by orc_protect_array(), unless it is part of a global array,
+/// also fits flat memory of the same length, and vice versa.
 ///
 /// @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
 /// @param dtype  an ::orc_dtype
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn orc_protect_array(
     })
 }
 
-/// Names a region whose bytes the program produces and takes back itself. The structure is copied;
+/// Names a region whose bytes the program itself produces and takes back. The structure is copied;
 /// its ctx must stay valid like a region's memory. Local; does not block and calls nothing yet.
 ///
 /// The functions are called inside orc_checkpoint() and orc_restart().

@@ -17,13 +17,13 @@ use orcheck_format::{Error, Result};
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-/// [collective] Finds the newest committed step that all ranks can get back. Reads no region yet.
+/// [collective] Finds the newest committed step that all ranks can restore. Reads no region yet.
 /// Blocks while directories are listed.
 ///
 /// @param step  gets the step
 /// @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
 ///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
-///         another number of ranks; ::ORC_INVALID after the first checkpoint of the session
+///         a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary("orc_find", || {
@@ -120,16 +120,17 @@ fn too_large(value: u64) -> Error {
 /// is read. If a rank's part turns out damaged all ranks go back to the same older step, and
 /// orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
 ///
-/// In the older step a region may have another size. The regions as they are protected then do not fit,
-/// and the call returns ::ORC_AGAIN on all ranks: the older step is the found one now, orc_stored() tells
-/// its sizes, and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN
-/// leaves out a step, so a loop of these calls ends. A program whose sizes never change never gets it.
+/// In the older step a region may have another size. The protected regions then do not fit, and the call
+/// returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives its sizes,
+/// and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN leaves out a
+/// step, so a loop of these calls ends. A program whose sizes never change never gets it.
 ///
 /// After ::ORC_AGAIN or an error the contents of the regions are undefined.
 ///
-/// @param step  NULL, or gets the step really restored; with ::ORC_AGAIN the step found now
-/// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is not the stored one, or
-///         that is not stored and not ::ORC_OPTIONAL; ::ORC_CORRUPT when no older step is left
+/// @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN the step that is now found
+/// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is
+///         not the stored one, or that is neither stored nor ::ORC_OPTIONAL; ::ORC_CORRUPT when no older
+///         step is left
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary_to("orc_restart", || {

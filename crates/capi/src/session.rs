@@ -33,8 +33,8 @@ use std::ptr::null_mut;
 ///                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
 /// @param collective  the ranks that take part; NULL for a program of one rank
 /// @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
-///                    ORCHECK_... and the files named by them are read beside it. With
-///                    "enabled = 'auto'" the session is without checkpoints where they name no directory
+///                    ORCHECK_... and the files that they name are read too. With "enabled = 'auto'" the
+///                    session runs without checkpoints if none of these names a directory
 /// @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
 ///         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
 #[unsafe(no_mangle)]
@@ -106,13 +106,13 @@ pub unsafe extern "C" fn orc_open_v(
 /// every configured level, then stops the background thread(s) and gives everything back.
 ///
 /// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
-/// orc_message() has all warnings that were not read, also after ::ORC_OK: every loss of an older
-/// checkpoint that no earlier call told.
+/// Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
+/// loss of an older checkpoint that no earlier call reported.
 ///
 /// @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
 ///         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
-///         is lost, unless a checkpoint returned that. ::ORC_INVALID for a wrong timeout_s, and then the session
-///         stays open
+///         is lost, unless an orc_checkpoint() has returned that. ::ORC_INVALID for a wrong timeout_s; the
+///         session then stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {

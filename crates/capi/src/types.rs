@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// for an interface that the library does not have is refused at open.
 pub const ORC_API: c_int = 1;
 
-/// What a call came to. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
+/// The result of a call. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
 /// ::ORC_AGAIN are errors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub enum orc_status {
     ORC_NO_SPACE = 4,
     /// Stored bytes are not what was written.
     ORC_CORRUPT = 5,
-    /// A newer run of this job has taken over; this one may not commit any more.
+    /// A newer run of this job has taken over; this one can no longer commit.
     ORC_FENCED = 6,
-    /// Not offered here: by this library version, kernel or file system.
+    /// Not supported by this version of the library, this kernel or this file system.
     ORC_UNSUPPORTED = 7,
     /// A defect in Orcheck. Please report it with the text of orc_message().
     ORC_INTERNAL = 8,
@@ -49,14 +49,14 @@ pub enum orc_status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_which {
-    /// That of the given step.
+    /// The checkpoint of exactly this step.
     ORC_EXACTLY = 1,
-    /// The newest one that is older than the given step.
+    /// The newest checkpoint older than this step.
     ORC_OLDER_THAN = 2,
 }
 
-/// What a committed checkpoint survives. Which levels there are is configured by options (node_dir,
-/// global); orc_wait() takes one that survives more for the one asked for.
+/// What a committed checkpoint survives. The options node_dir, peers, global and agent decide which levels
+/// there are; orc_wait() also accepts a configured level that survives more than the one asked for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_level {
@@ -175,7 +175,7 @@ pub struct orc_array {
     pub dtype: c_int,
     /// Number of dimensions, 1 to 8.
     pub ndim: c_int,
-    /// Shape of the global array; all zero, with offset: the array is this rank's alone.
+    /// Shape of the global array; all zero, with offset: the array belongs to this rank alone.
     pub global: [i64; 8],
     /// Where this rank's part begins in the global array.
     pub offset: [i64; 8],
@@ -208,7 +208,7 @@ pub struct orc_codec {
         ) -> c_int,
     >,
     /// Takes len_bytes bytes of the stream, from position at on, from src. Called with growing at;
-    /// at = 0 begins anew.
+    /// at = 0 starts over.
     pub unpack: Option<
         unsafe extern "C" fn(
             ctx: *mut c_void,
@@ -219,7 +219,7 @@ pub struct orc_codec {
     >,
 }
 
-/// What an ::orc_event tells of a checkpoint.
+/// What an ::orc_event reports about a checkpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_event_kind {
@@ -258,28 +258,28 @@ pub struct orc_stats {
     pub struct_size: usize,
     /// Step of the last orc_checkpoint(), 0 if there was none.
     pub step: u64,
-    /// How long that call kept the program, all in all.
+    /// How long that call blocked the program, in total.
     pub blocked_s: f64,
-    /// Of this: copying.
+    /// Of that: copying.
     pub stage_s: f64,
-    /// Of this: waiting for room in the pool or for the checkpoint before.
+    /// Of that: waiting for room in the pool or for the previous checkpoint.
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
     /// Size of the node's staging pool.
     pub pool_bytes: u64,
-    /// Of this: in use now.
+    /// Of that: in use now.
     pub pool_used_bytes: u64,
     /// Newest step committed at ::ORC_NODE, 0 if none.
     pub committed_node_step: u64,
     /// Newest step committed at ::ORC_GLOBAL, 0 if none.
     pub committed_global_step: u64,
-    /// Processor time that flushing took so far in this process, seconds, without threads of the kernel.
+    /// Processor time spent on flushing so far in this process, seconds, without threads of the kernel.
     pub flush_cpu_s: f64,
-    /// Checkpoints left out because the one before was still being flushed (overrun = "skip").
+    /// Checkpoints left out because an earlier one was not yet flushed or safe (overrun = "skip").
     pub skipped: u64,
-    /// With incremental = "auto": step of the last snapshot of this rank that is staged completely,
-    /// which the following fields are about; 0 if there is none.
+    /// With incremental = "auto": step of the last snapshot of this rank that is staged completely;
+    /// the following fields describe it. 0 if there is none.
     pub captured_step: u64,
     /// Bytes of regions that were stored with it.
     pub stored_bytes: u64,
@@ -295,7 +295,7 @@ pub struct orc_stats {
     pub flushed_bytes: u64,
     /// The bytes that they take in files: less where they are compressed.
     pub file_bytes: u64,
-    /// Computing between two checkpoints that interval = "auto" keeps, seconds; 0: off, or none is kept yet.
+    /// Time of computing between two checkpoints under interval = "auto", seconds; 0: off, or not known yet.
     pub interval_s: f64,
     /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
     /// of every cause. Those of level process are 0: see orc_watch().

@@ -50,15 +50,15 @@ fn watcher(call: unsafe extern "C" fn(*mut c_void, *const orc_event), ctx: *mut 
     })
 }
 
-/// Has a function called for every step that became safe at a level, or is lost there, of this session's
-/// checkpoints: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the thread that calls
-/// them. Each step is told once at each level, on every rank; only when an agent ended, a step that was told
-/// lost may be told again, because another agent flushes it from memory. A loss whose text says "not known to
-/// be safe" was decided while the commit record was being written: a restart may find that step all the
-/// same. There are no events for level process: what becomes of a snapshot there is told at the other
-/// levels. The function may not call orc_ functions, but orc_request() and orc_message(). Local.
+/// Registers a function that is called whenever a step of this session becomes safe at a level, or is lost
+/// there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling thread. Each
+/// step is reported once per level, on every rank. The exception: when an agent has ended, a step that was
+/// reported lost may be reported again, because another agent flushes it from memory. A loss whose text says
+/// "not known to be safe" was decided while the commit record was being written: a restart may still find that
+/// step. Level process has no events: what becomes of a snapshot there is reported at the other levels.
+/// The function may call no orc_ function except orc_request() and orc_message(). Local.
 ///
-/// @param on_event  takes the place of an earlier one; NULL: none is called any more
+/// @param on_event  replaces an earlier one; NULL: no function is called from now on
 /// @param ctx       handed to it
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_watch(
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn orc_watch(
     })
 }
 
-/// Tells the newest step of this session that is safe at a level, or at a configured level that survives
+/// Gives the newest step of this session that is safe at a level, or at a configured level that survives
 /// more, without waiting. Local.
 ///
 /// @param level  an ::orc_level
