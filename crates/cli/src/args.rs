@@ -462,9 +462,9 @@ pub struct AgentArgs {
 }
 
 /// A staging I/O server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// The directory it stands before; one server at a time
+    /// The directory that it serves; one server at a time
     #[arg(long, value_name = "ROOT")]
     pub dir: PathBuf,
     /// IP address and port to listen at; port 0 is a free one
@@ -475,14 +475,18 @@ pub struct ServerArgs {
     #[arg(
         long = "key",
         value_name = "[NAME=]SOURCE",
-        required_unless_present = "munge"
+        required_unless_present_any = ["munge", "tenants"]
     )]
     pub keys: Vec<String>,
     /// Serve the user with this number, whom the MUNGE of this host knows; without NAME= the directory is uid-UID. Repeatable.
     /// The user writes orcheck://HOST:PORT?munge=N, N being the user of this server
     #[arg(long, value_name = "[NAME=]UID")]
     pub munge: Vec<String>,
-    /// File outside ROOT in which the server remembers which disk it stands before; it does not begin before another one,
+    /// File with more of those whom it serves: for each a table [NAME] with key = 'SOURCE' or munge = UID, and quota_gib = N if
+    /// wanted. At SIGHUP it is read again, and so are all keys from files and keyrings; open connections continue
+    #[arg(long, value_name = "FILE")]
+    pub tenants: Option<PathBuf>,
+    /// File outside ROOT in which the server remembers which disk it has; it does not start on another one,
     /// such as an empty directory where the disk is not mounted. Made when it is not there
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,

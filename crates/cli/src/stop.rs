@@ -1,10 +1,12 @@
-//! Signals that ask this process to stop, as flags that a loop looks at.
+//! Signals that ask this process to stop, or to read again what it was told, as flags that a loop looks at.
 //!
 //! How: the handlers set a flag and nothing else, so a command that is writing a file ends at its next piece
-//! and removes what is unfinished.
+//! and removes what is unfinished. What SIGHUP asks for is done by a thread of its own.
 //!
 //! Not here: forwarding signals to a program; that is the command `run`.
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,11 +30,46 @@ const POLL: Duration = Duration::from_millis(50);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT and SIGTERM only set a flag.
 pub fn install() -> Result<()> {
     orcheck_io::install_signal(SIGINT, &INTERRUPTED)?;
     orcheck_io::install_signal(SIGTERM, &TERMINATED)
+}
+
+/// What SIGHUP asks for, done by one thread at a time; what arrives meanwhile is done afterwards.
+pub struct OnHangup {
+    work: Arc<dyn Fn() + Send + Sync>,
+    at_work: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl OnHangup {
+    /// From now on SIGHUP only asks for this work.
+    pub fn install(work: impl Fn() + Send + Sync + 'static) -> Result<Self> {
+        orcheck_io::install_signal(SIGHUP, &HUNG_UP)?;
+        Ok(Self {
+            work: Arc::new(work),
+            at_work: RefCell::default(),
+        })
+    }
+
+    /// Begins the work if SIGHUP has arrived. Does not wait for it: a disk that hangs must not keep SIGTERM waiting.
+    ///
+    /// # Errors
+    /// There is no thread to be had; it is tried again at the next look.
+    pub fn look(&self) -> Result<()> {
+        let mut at_work = self.at_work.borrow_mut();
+        let busy = at_work.as_ref().is_some_and(|one| !one.is_finished());
+        if busy || !HUNG_UP.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let work = Arc::clone(&self.work);
+        let begun = orcheck_io::thread::spawn("orcheck-reread", move || work());
+        let begun = begun.inspect_err(|_| HUNG_UP.store(true, Ordering::Relaxed))?;
+        *at_work = Some(begun);
+        Ok(())
+    }
 }
 
 /// The exit code of the signal that arrived, if one did.
@@ -46,8 +83,8 @@ pub fn requested() -> Option<u8> {
     }
 }
 
-/// Waits for the thread that does the work of this process. When a signal asks to end, `stop` is told to the thread, which
-/// then has `limit` left.
+/// Waits for the thread that does the work of this process, and does `meanwhile` now and then. When a signal asks to end,
+/// `stop` is told to the thread, which then has `limit` left.
 ///
 /// # Errors
 /// Internal when the thread panicked; Unavailable, with `late` as what is to be said, when it has not ended in time.
@@ -55,10 +92,18 @@ pub fn wait_for<T>(
     thread: JoinHandle<T>,
     clock: &dyn Clock,
     limit: Duration,
+    meanwhile: impl Fn(),
     stop: impl Fn(),
     late: &str,
 ) -> Result<T> {
-    wait_until(thread, clock, limit, || requested().is_some(), stop, late)
+    let asked = || {
+        let asked = requested().is_some();
+        if !asked {
+            meanwhile();
+        }
+        asked
+    };
+    wait_until(thread, clock, limit, asked, stop, late)
 }
 
 fn wait_until<T>(
@@ -133,6 +178,44 @@ mod tests {
         assert!(clock.now() >= Duration::from_secs(17));
         assert!(clock.now() < Duration::from_secs(18));
         drop(end);
+    }
+
+    // Breaks if: whoever looks waits for the work; SIGTERM would have to wait for a disk that hangs.
+    #[test]
+    fn what_sighup_asks_for_is_not_waited_for_and_is_done_again_when_it_arrives_meanwhile() {
+        let (begin, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let released = Mutex::new(released);
+        let hangup = OnHangup::install(move || {
+            begin.send(()).unwrap();
+            released.lock().unwrap().recv().unwrap();
+        })
+        .unwrap();
+        let (limit, clock) = (Duration::from_secs(30), orcheck_io::SystemClock::new());
+        hangup.look().unwrap();
+        assert!(begun.try_recv().is_err());
+        for _ in 0..2 {
+            HUNG_UP.store(true, Ordering::Relaxed); // as the handler does
+            hangup.look().unwrap();
+            begun.recv_timeout(limit).unwrap();
+            // Two more come while it is at work, and are one.
+            HUNG_UP.store(true, Ordering::Relaxed);
+            HUNG_UP.store(true, Ordering::Relaxed);
+            hangup.look().unwrap();
+            assert!(begun.try_recv().is_err());
+            release.send(()).unwrap();
+            let until = clock.now() + limit;
+            while begun.try_recv().is_err() {
+                assert!(clock.now() < until);
+                hangup.look().unwrap();
+                std::thread::yield_now();
+            }
+            release.send(()).unwrap();
+            while !hangup.at_work.borrow().as_ref().unwrap().is_finished() {
+                assert!(clock.now() < until);
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]

@@ -197,6 +197,12 @@ impl Scrub {
         }
     }
 
+    /// Reads the directory of one more tenant from the next pass on.
+    pub fn watch(&mut self, tenant: String, dir: Arc<dyn Dir>) {
+        let dir = paced(dir, &self.pace);
+        self.tenants.push((tenant, dir));
+    }
+
     /// What was done so far, for others to look at.
     #[must_use]
     pub fn progress(&self) -> Progress {

@@ -282,13 +282,14 @@ switches! {
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-server served before_it_is_written";
-    ServerIdentity = "server-identity", "that a server which stands before another disk is noticed", "orcheck-server identity another_disk";
+    ServerIdentity = "server-identity", "that a server with another disk is noticed", "orcheck-server identity another_disk";
     StoreRest = "store-rest", "that what waits for the next write to a server is sent before a sync", "orcheck-server served small_writes";
     StoreCredit = "store-credit", "that only what a server wants is sent to it", "orcheck-server served not_wanted";
     NamesCounted = "names-counted", "that a directory is synced after a name in it changed", "orcheck-server lib something_changed";
     StoreAnew = "store-anew", "that names which an earlier start of a server changed do not count as durable", "orcheck-server served started_anew";
     StoreTenant = "store-tenant", "that a key opens its own directory and no other", "orcheck-server served own_directory";
-    StoreVersion = "store-version", "that a server and a caller without a version in common do not go on", "orcheck-server versions too_new";
+    Revoked = "revoked", "that a key which was replaced or removed at SIGHUP admits nobody", "orcheck-cli cli at_sighup";
+    StoreVersion = "store-version", "that a server and a caller without a version in common refuse each other", "orcheck-server versions too_new";
     MungeFresh = "munge-fresh", "that a MUNGE credential which is too old or was used before is refused", "orcheck-io munge used_before";
     MungeSealed = "munge-sealed", "that a MUNGE credential which others could open is refused", "orcheck-io munge for_the_listener_alone";
     MungeUser = "munge-user", "that a MUNGE credential opens the directory of its user", "orcheck-io munge who_is_known";

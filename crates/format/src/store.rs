@@ -106,7 +106,7 @@ impl std::fmt::Display for Versions {
     }
 }
 
-/// Which disk a server stands before.
+/// Which disk a server has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Disk {
     /// Its number; see [`identity_file`].
@@ -115,7 +115,7 @@ pub struct Disk {
     pub since_unix_s: Option<u64>,
 }
 
-/// The file that says which disk a server stands before, in what belongs to each caller.
+/// The file that says which disk a server has, in what belongs to each caller.
 #[must_use]
 pub fn identity_file(number: u64) -> String {
     format!("server-{number:016x}.id")

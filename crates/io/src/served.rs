@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. What `sync` of a file says is about every byte that was sent since it was created: they go over one connection,
 //!    and a connection that is lost is an error of the file, never replaced.
-//! 2. `sync` of a directory is an error when the server was started anew, or lost names of its own, since this thread
+//! 2. `sync` of a directory is an error when the server was started again, or lost names of its own, since this thread
 //!    changed a name there and did not sync: it may be gone. Each thread is told of its own names.
 //! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer when the server has given
 //!    no sign of life for 30 s.
@@ -16,10 +16,10 @@
 //! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
 //! 6. A connection begins with the versions that this library speaks; an answer to anything else is believed when both
 //!    have one in common. A server that does not answer with its own speaks version 1.
-//! 7. A server that stands before another disk than when it was opened is noticed before anything there counts
+//! 7. A server that has another disk than when it was opened is noticed before anything there counts
 //!    (`check_path`); one of a version that does not say which disk it has cannot be.
 //!
-//! Faults survived: a server that vanishes, is started anew, stalls or answers strangely (an error names it). Not here:
+//! Faults survived: a server that vanishes, is started again, stalls or answers strangely (an error names it). Not here:
 //! what the server does (`orcheck-server`), which frames travel ([`crate::conn`]).
 
 mod file;
@@ -84,7 +84,7 @@ pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
         let found = identity.map_or("none".to_owned(), |found| format!("{found:016x}"));
         return Err(server.named(
             Error::unavailable(format!(
-                "this server stands before another disk than the address says: expected identity {expected:016x}, \
+                "this server has another disk than the address says: expected identity {expected:016x}, \
                  found {found}"
             ))
             .next("mount the disk that the server had, or correct id= in the address"),
@@ -463,7 +463,7 @@ impl Dir for ServedDir {
         // Breaks if: who answers is not compared; the names that an earlier start changed may be gone with it.
         if !self.server.synced(&self.dir, instance) && !off(Switch::StoreAnew) {
             return Err(self.server.named(Error::unavailable(format!(
-                "sync directory {}: since names in it were changed the server was started anew, or its disk lost \
+                "sync directory {}: since names in it were changed the server was started again, or its disk lost \
                  names, and they may be gone",
                 self.path.display()
             ))));
@@ -510,7 +510,7 @@ impl Dir for ServedDir {
         }
         Err(self.server.named(
             Error::unavailable(format!(
-                "directory {}: the server stands before another disk than when this run began: expected identity \
+                "directory {}: the server has another disk than when this run began: expected identity \
                  {number:016x}, found none of it",
                 self.path.display()
             ))

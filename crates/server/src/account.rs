@@ -123,6 +123,9 @@ pub(crate) struct Account {
     /// Held alone by whoever changes names that are counted, together by whoever changes others.
     names: RwLock<()>,
     state: Mutex<State>,
+    /// Whether all that there is has been counted once, and whether that was tried.
+    complete: AtomicBool,
+    tried: AtomicBool,
     /// Whether something could not be looked at.
     doubtful: AtomicBool,
     /// Held by whoever counts all again.
@@ -148,12 +151,14 @@ impl Account {
             most: AtomicU64::new(UNLIMITED),
             names: RwLock::default(),
             state: Mutex::default(),
+            complete: AtomicBool::new(false),
+            tried: AtomicBool::new(false),
             doubtful: AtomicBool::new(false),
             recount: Mutex::default(),
         })
     }
 
-    /// From now on so much may be taken. What is there must have been counted before the first limit.
+    /// From now on this much may be taken; the limit holds once all that is there has been counted.
     pub(crate) fn limit(&self, most: Option<u64>) {
         self.most
             .store(most.unwrap_or(UNLIMITED), Ordering::Release);
@@ -176,8 +181,15 @@ impl Account {
 
     /// Bytes that may still be taken.
     pub(crate) fn left(&self) -> u64 {
-        self.most()
-            .map_or(UNLIMITED, |most| most.saturating_sub(self.used()))
+        match self.most().filter(|_| self.is_complete()) {
+            Some(most) => most.saturating_sub(self.used()),
+            None => UNLIMITED,
+        }
+    }
+
+    /// Whether all that there is has been counted, so that a limit holds.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
     }
 
     /// Whether something could not be looked at since this was asked last.
@@ -185,10 +197,15 @@ impl Account {
         self.doubtful.swap(false, Ordering::AcqRel)
     }
 
+    /// Whether nobody has tried yet to count all that there is; whoever asks does.
+    pub(crate) fn is_new(&self) -> bool {
+        !self.is_complete() && !self.tried.swap(true, Ordering::AcqRel)
+    }
+
     fn check(&self, used: u64, more: u64) -> Result<()> {
         let most = self.most.load(Ordering::Acquire);
         let fits = used.checked_add(more).is_some_and(|sum| sum <= most);
-        if more == 0 || fits || off(Switch::Quota) {
+        if more == 0 || fits || !self.is_complete() || off(Switch::Quota) {
             return Ok(());
         }
         Err(Error::no_space(format!(
@@ -380,7 +397,7 @@ impl Account {
 
     // ---- all again -----------------------------------------------------------------------------
 
-    /// Counts all that lies in the directory. `rest` is called between two directories, and says whether to go on.
+    /// Counts all that lies in the directory. `rest` is called between two directories, and says whether to continue.
     pub(crate) fn count(
         &self,
         root: &Arc<dyn Dir>,
@@ -426,8 +443,9 @@ impl Account {
                 });
             }
         }
+        let first = !self.complete.swap(true, Ordering::AcqRel);
         Ok(Recount {
-            before,
+            before: if first { state.used } else { before },
             now: state.used,
         })
     }

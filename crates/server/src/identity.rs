@@ -1,4 +1,4 @@
-//! Which disk a server stands before: a number that a directory gets when a server first does, and since when it has it.
+//! Which disk a server has: a number that a directory gets when a server first does, and since when it has it.
 //!
 //! How: a small file whose name holds the number, in the server's directory and in that of each tenant, where callers
 //! look for it; in it stands the time. A disk that was replaced, emptied or not mounted does not have it.
@@ -8,7 +8,7 @@
 //! 2. The time is that of the tenant's own file: of a directory that was emptied alone it is new.
 //! 3. Nothing is written into a directory that is expected to have another number.
 //!
-//! Survives: a server that dies while it writes them (the next one goes on); files without a time, as 0.1.0 made them. Not
+//! Survives: a server that dies while it writes them (the next one continues); files without a time, as 0.1.0 made them. Not
 //! here: what callers make of it (`orcheck_io::served`, `orcheck_client`).
 
 use orcheck_format::store::{Disk, identity_file, identity_of};
@@ -17,7 +17,7 @@ use orcheck_io::{Create, Dir, Steps, open_dir, random_bytes, read_small};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands before the time, in seconds since 1970.
+/// What precedes the time, in seconds since 1970.
 const SINCE: &str = "since ";
 /// Longest file.
 const MAX_BYTES: u64 = 64;

@@ -21,6 +21,7 @@ use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
 use orcheck_io::thread;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Memory {
     piece_bytes: usize,
     most: usize,
-    share: usize,
+    share: AtomicUsize,
     state: Mutex<Pieces>,
     given: Condvar,
 }
@@ -56,7 +57,7 @@ impl Memory {
         Self {
             piece_bytes,
             most,
-            share: share.max(1),
+            share: AtomicUsize::new(share.max(1)),
             state: Mutex::default(),
             given: Condvar::new(),
         }
@@ -67,7 +68,8 @@ impl Memory {
         let state = guard(&self.state);
         let none = |state: &mut Pieces| {
             let has = state.taken.get(&who).copied().unwrap_or(0);
-            has >= self.share || (state.free.is_empty() && state.made >= self.most)
+            has >= self.share.load(Ordering::Relaxed)
+                || (state.free.is_empty() && state.made >= self.most)
         };
         let (mut state, waited) = self
             .given
@@ -82,6 +84,11 @@ impl Memory {
         }
         state.made += 1;
         Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
+    }
+
+    /// From now on nobody has more than this many at a time.
+    pub(crate) fn set_share(&self, share: usize) {
+        self.share.store(share.max(1), Ordering::Relaxed);
     }
 
     pub(crate) fn give(&self, who: u64, piece: Buffer) {

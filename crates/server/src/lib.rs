@@ -1,4 +1,4 @@
-//! A staging I/O server: it stands before one directory, takes in what the nodes of many jobs write, and gives it back.
+//! A staging I/O server: it serves one directory, takes in what the nodes of many jobs write, and gives it back.
 //!
 //! How: every caller has proven one of the server's keys, and sees the directory of that key alone. What it writes is
 //! *pulled*: the server says how much it wants and of whom, so that few files at a time reach the disk, in large pieces
@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. What was acknowledged is durable: an answer to `sync` comes after the sync of file or directory.
-//! 2. A server keeps nothing that is not in its directory: it can be killed at any time and started anew.
+//! 2. A server keeps nothing that is not in its directory: it can be killed at any time and started again.
 //! 3. One server at a time has a directory.
 //! 4. Connections, threads and memory are bounded.
 //!
@@ -27,16 +27,14 @@ mod session;
 mod sharing;
 mod tenants;
 
-use account::Account;
 use ahead::Slots;
 pub use identity::expect_identity;
 use intake::{Intake, Memory, guard};
 use log::Log;
 use names::Names;
-use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::{Disk, PIECE_BYTES};
+use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
-use orcheck_io::net::{Address, Key, Listener, Users};
+use orcheck_io::net::{Address, Listener};
 use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
 use pull::{Begins, Grant, Limits, Pull};
 use session::{Port, Session, Whose};
@@ -47,8 +45,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tenants::{Owned, check_tenants};
-pub use tenants::{Tenant, User};
+use tenants::{Owned, Served};
+pub use tenants::{Reread, Tenant, User};
 
 /// The file by whose lock a server has its directory alone.
 const LOCK_FILE: &str = "server.lock";
@@ -68,7 +66,7 @@ const LOOK_SOON: Duration = Duration::from_millis(20);
 pub struct Config {
     /// Where it listens.
     pub address: Address,
-    /// The directory that it stands before.
+    /// The directory that it serves.
     pub dir: PathBuf,
     /// Whom it serves.
     pub tenants: Vec<Tenant>,
@@ -102,6 +100,8 @@ pub(crate) struct Shared {
     pull: Mutex<Pull>,
     ports: Mutex<BTreeMap<u64, Arc<Port>>>,
     intake: OnceLock<Intake>,
+    /// Pieces of memory on their way to the disk.
+    pieces: usize,
     /// Memory for what is read.
     pub(crate) outgoing: Memory,
     /// Memory for what is read before it is asked for. It may be held for long: nobody waits for it.
@@ -115,8 +115,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     files: AtomicU64,
     stopping: Arc<AtomicBool>,
-    /// What belongs to each of those whom the server serves.
-    pub(crate) owned: Vec<Owned>,
+    /// Whom the server serves.
+    pub(crate) served: Served,
     pub(crate) log: Log,
     refused_callers: AtomicU64,
     /// When bytes of a file were moved last, in ms of the clock.
@@ -211,8 +211,6 @@ impl Shared {
 /// A server; see the module.
 pub struct Server {
     listener: Listener,
-    keys: Vec<Key>,
-    users: Option<Users>,
     shared: Arc<Shared>,
     steps: Steps,
     sessions: Vec<(usize, JoinHandle<()>)>,
@@ -256,6 +254,15 @@ fn taken_by(owned: &Owned) -> Option<Taken> {
     })
 }
 
+/// Pieces that one of this many may have at a time: where there are others, nobody has all.
+fn share_of(pieces: usize, served: usize) -> usize {
+    if served > 1 {
+        pieces.div_ceil(2)
+    } else {
+        pieces
+    }
+}
+
 /// How long a server counts as busy after bytes were moved.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -286,7 +293,13 @@ impl Stopper {
     pub fn counts(&self) -> Counts {
         Counts {
             refused_callers: self.shared.refused_callers.load(Ordering::Relaxed),
-            quotas: self.shared.owned.iter().filter_map(taken_by).collect(),
+            quotas: self
+                .shared
+                .served
+                .owned()
+                .iter()
+                .filter_map(taken_by)
+                .collect(),
         }
     }
 
@@ -295,8 +308,38 @@ impl Stopper {
     /// # Errors
     /// What the directories say; what was charged before stands.
     pub fn reconcile(&self) -> Result<()> {
-        let mut owned = self.shared.owned.iter();
+        let owned = self.shared.served.owned();
+        let mut owned = owned.iter();
         owned.try_for_each(|one| reconcile::recount(&self.shared, one, &mut || true))
+    }
+
+    /// From now on these are served, and nobody else; open connections continue until they end. What was stored
+    /// before counts towards a new quota as soon as it has been counted.
+    ///
+    /// # Errors
+    /// As [`Server::bind`]; nothing has changed then.
+    pub fn serve(&self, tenants: &[Tenant], users: &[User]) -> Result<Reread> {
+        let shared = &self.shared;
+        let reread = shared
+            .served
+            .serve(tenants, users, shared.clock.unix_ms() / 1000)?;
+        let share = share_of(shared.pieces, shared.served.count());
+        for memory in [&shared.outgoing, &shared.ahead] {
+            memory.set_share(share.div_ceil(2));
+        }
+        // Breaks if: it is not waited for; who is refused from now on may come in for as long as the listener looks.
+        let until = shared.clock.now().saturating_add(10 * LOOK);
+        while !shared.served.is_known() && !shared.is_stopping() && shared.clock.now() < until {
+            shared.clock.sleep(LOOK_SOON);
+        }
+        Ok(reread)
+    }
+
+    /// The names of all that were served since the server began.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let owned = self.shared.served.owned();
+        owned.into_iter().map(|one| one.name).collect()
     }
 
     /// The server ends soon: what it has in memory is written first.
@@ -329,48 +372,11 @@ impl Server {
         clock: Arc<dyn Clock>,
         steps: Steps,
     ) -> Result<Self> {
-        check_tenants(&config.tenants, users)?;
-        let tenants = config.tenants.iter();
-        let known: Vec<(&str, Option<u64>)> = tenants
-            .map(|one| (one.name.as_str(), one.quota_bytes))
-            .chain(users.iter().map(|one| (one.name.as_str(), one.quota_bytes)))
-            .collect();
         let dir = open_dir(&config.dir, steps.clone())?;
         let lock = lock_alone(&*dir)?;
-        let root = |&(name, quota_bytes): &(&str, Option<u64>)| {
-            let name = if off(Switch::StoreTenant) {
-                known[0].0
-            } else {
-                name
-            };
-            let root = dir.child(name, true)?;
-            let one = Owned {
-                name: name.to_owned(),
-                root,
-                account: Account::unlimited(),
-                disk: Disk::default(),
-            };
-            Ok((one, quota_bytes))
-        };
-        let owned = known.iter().map(root).collect::<Result<Vec<_>>>()?;
-        let dirs: Vec<Arc<dyn Dir>> = owned.iter().map(|(one, _)| Arc::clone(&one.root)).collect();
-        let now_unix_s = clock.unix_ms() / 1000;
-        let disks = identity::settle(&*dir, &dirs, now_unix_s)?;
-        let identity = disks.first().map_or(0, |disk| disk.identity);
-        for (one, quota_bytes) in owned.iter().filter(|(_, quota)| quota.is_some()) {
-            one.account.count(&one.root, &mut || true)?;
-            one.account.limit(*quota_bytes);
-        }
-        let owned = owned.into_iter().zip(disks);
-        let owned: Vec<Owned> = owned
-            .map(|((one, _), disk)| Owned { disk, ..one })
-            .collect();
-        let numbered = users.iter().map(|user| user.uid);
-        let numbered = numbered.zip(config.tenants.len()..).collect();
-        let users = match users {
-            [] => None,
-            _ => Some(Users::new(numbered, encrypt)?),
-        };
+        let wanted = (config.tenants.as_slice(), users, encrypt);
+        let served = Served::new(dir, wanted, clock.unix_ms() / 1000)?;
+        let identity = served.own(0).disk.identity;
         let listener = Listener::bind(&config.address)?;
         let limits = Limits {
             pieces: config.pieces,
@@ -382,15 +388,10 @@ impl Server {
             turn: Duration::from_secs(5),
         };
         let pieces = config.pieces as usize;
-        // Where there are others, nobody has all.
-        let share = if known.len() > 1 {
-            pieces.div_ceil(2)
-        } else {
-            pieces
-        };
+        let share = share_of(pieces, served.count());
         let shared = Arc::new(Shared {
             order: config.order,
-            owned,
+            served,
             log: Log::new(Arc::clone(&clock)),
             refused_callers: AtomicU64::new(0),
             instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
@@ -398,6 +399,7 @@ impl Server {
             pull: Mutex::new(Pull::new(limits)),
             ports: Mutex::default(),
             intake: OnceLock::new(),
+            pieces,
             outgoing: Memory::new(pieces.div_ceil(2), share.div_ceil(2), PIECE_BYTES as usize),
             ahead: Memory::new(pieces / 2, share.div_ceil(2), PIECE_BYTES as usize),
             slots: Arc::new(Slots::new(DISK_THREADS)),
@@ -426,12 +428,6 @@ impl Server {
         let _ = shared.intake.set(intake);
         Ok(Self {
             listener,
-            keys: config
-                .tenants
-                .iter()
-                .map(|tenant| tenant.key.clone())
-                .collect(),
-            users,
             shared,
             steps,
             sessions: Vec::new(),
@@ -447,7 +443,7 @@ impl Server {
         self.listener.address()
     }
 
-    /// Which disk it stands before; see [`expect_identity`].
+    /// Which disk it has; see [`expect_identity`].
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.identity
@@ -472,8 +468,9 @@ impl Server {
         while !self.shared.is_stopping() {
             let due = self.shared.look(Pull::due);
             let look = due.map_or(LOOK, |_| LOOK_SOON);
-            let users = self.users.as_ref();
-            let came = (self.listener).accept_known(&self.keys, users, &self.steps, look);
+            let known = self.shared.served.admitted();
+            let (keys, users) = (&known.keys, known.users.as_ref());
+            let came = (self.listener).accept_known(keys, users, &self.steps, look);
             match came {
                 Ok(Some((which, conn))) => self.begin(which, conn),
                 Ok(None) => {}
@@ -505,7 +502,7 @@ impl Server {
             .iter()
             .filter(|(one, _)| *one == which)
             .count();
-        let share = if self.shared.owned.len() > 1 {
+        let share = if self.shared.served.count() > 1 {
             SESSIONS_MAX / 4 * 3
         } else {
             SESSIONS_MAX
@@ -515,7 +512,7 @@ impl Server {
         }
         self.next += 1;
         let id = self.next;
-        let own = self.shared.owned[which].clone();
+        let own = self.shared.served.own(which);
         let whose = Whose {
             root: own.root,
             account: own.account,

@@ -1,7 +1,7 @@
 //! Counting again what lies in the directories of those who have a quota: now and then, and soon after something could not
 //! be looked at.
 //!
-//! How: a thread lists one directory after the other while all else goes on, and rests after each for four times as long
+//! How: a thread lists one directory after the other while all else continues, and rests after each for four times as long
 //! as that took.
 //!
 //! Invariants:
@@ -45,12 +45,12 @@ fn run(shared: &Shared) {
     let mut last = (clock.now(), Duration::ZERO);
     while !shared.is_stopping() {
         clock.sleep(LOOK);
-        let counted = || {
-            shared
-                .owned
-                .iter()
-                .filter(|one| one.account.most().is_some())
-        };
+        let owned = shared.served.owned();
+        let counted = || owned.iter().filter(|one| one.account.most().is_some());
+        // Who got a quota while the server ran: until all is counted it does not hold.
+        for one in counted().filter(|one| one.account.is_new()) {
+            let _ = recount(shared, one, &mut || !shared.is_stopping());
+        }
         let since = clock.now().saturating_sub(last.0);
         let doubtful = || counted().any(|one| one.account.take_doubt());
         let due = |period: Duration| since >= period.max(last.1 * SHARE);

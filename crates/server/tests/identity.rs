@@ -1,4 +1,4 @@
-//! Which disk a server stands before: callers and operators notice another one.
+//! Which disk a server has: callers and operators notice another one.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

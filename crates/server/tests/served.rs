@@ -360,7 +360,7 @@ fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
     assert_eq!(file.sync().err().unwrap().kind(), ErrorKind::Unavailable);
     assert!(file.sync().is_err());
     let error = dir.sync().err().unwrap();
-    assert!(error.message().contains("started anew"), "{error}");
+    assert!(error.message().contains("started again"), "{error}");
     // The caller knows now; what it does from here on counts.
     write_small(&*dir, "b", b"text").unwrap();
     dir.sync().unwrap();

@@ -66,7 +66,14 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     }
     let thread = orcheck_io::thread::spawn("orcheck-agent", move || agent.run(linger))?;
     let late = "the agent did not end";
-    stop::wait_for(thread, &*clock, Duration::MAX, || stopper.stop(), late)??;
+    stop::wait_for(
+        thread,
+        &*clock,
+        Duration::MAX,
+        || (),
+        || stopper.stop(),
+        late,
+    )??;
     Ok(Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         ..outcome(String::new(), &job, &node)

@@ -455,3 +455,136 @@ fn users_known_by_munge_have_directories_of_their_own() {
     assert_ne!(gone.code, 0);
     assert!(gone.stderr.contains("munged"), "{}", gone.stderr);
 }
+
+/// Lines of the standard error of a server, as they come.
+struct Lines(std::sync::mpsc::Receiver<String>);
+
+impl Lines {
+    fn of(server: &mut Server) -> Self {
+        let err = BufReader::new(server.child.as_mut().unwrap().stderr.take().unwrap());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in err.lines() {
+                let Ok(()) = tell.send(line.unwrap()) else {
+                    return;
+                };
+            }
+        });
+        Self(told)
+    }
+
+    /// The next line that says so.
+    fn wait_for(&self, words: &str) -> String {
+        loop {
+            let next = self.0.recv_timeout(std::time::Duration::from_secs(30));
+            let line = next.unwrap_or_else(|_| panic!("no line with {words:?}"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+}
+
+fn hang_up(server: &Server) {
+    let pid = rustix::process::Pid::from_child(server.child.as_ref().unwrap());
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+}
+
+// Breaks if: the signal ends the server, or what it rereads ends connections; a mistake in the file has to change nothing.
+#[test]
+fn a_server_rereads_keys_and_quotas_at_sighup_and_keeps_its_connections() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("tenants.toml");
+    let physics = key(&scratch, "physics-key", 3);
+    let chemistry = key(&scratch, "chemistry-key", 4);
+    let write = |text: String| std::fs::write(&file, text).unwrap();
+    let table = |name: &str, key: &PathBuf, more: &str| {
+        format!("[{name}]\nkey = 'file:{}'\n{more}\n", key.display())
+    };
+    write(table("physics", &physics, ""));
+    let dir = scratch.dir("disk").display().to_string();
+    let first = format!("file:{}", key(&scratch, "key", 1).display());
+    let given = file.display().to_string();
+    let mut command = orcheck(&["server", "--dir", &dir, "--listen", "127.0.0.1:0", "--json"]);
+    command.args([
+        "--key",
+        &first,
+        "--key",
+        "env=env:SERVER_TEST_KEY",
+        "--tenants",
+        &given,
+    ]);
+    command.env("SERVER_TEST_KEY", "07".repeat(32));
+    let mut server = Server::run(command, scratch);
+    let lines = Lines::of(&mut server);
+    let open = |name: &str| {
+        let place = server.place(name);
+        orcheck_io::open_dir(place.as_ref(), orcheck_io::Steps::none())
+    };
+    // A program in the middle of a file, and one that waits.
+    let (own, others) = (open("key").unwrap(), open("physics-key").unwrap());
+    let files = [&own, &others].map(|dir| {
+        let file = dir.create("file", orcheck_io::Create::Buffered).unwrap();
+        file.write_at(&[7; 100_000], 0).unwrap();
+        file
+    });
+    assert!(open("chemistry-key").is_err());
+    // Another key for the first one, a quota for the second one, and a third one.
+    std::fs::write(server.scratch.path().join("key"), [9; 32]).unwrap();
+    write(table("physics", &physics, "quota_gib = 0.001") + &table("chemistry", &chemistry, ""));
+    key(&server.scratch, "old-key", 1);
+    hang_up(&server);
+    let line = lines.wait_for("reread");
+    for says in [
+        "new: chemistry",
+        "other keys: default",
+        "quotas: physics 0.001 GiB",
+        "not reread: the key of env, which comes from the environment, and all other options",
+    ] {
+        assert!(line.contains(says), "{says}: {line}");
+    }
+    for file in files {
+        file.write_at(&[8; 100_000], 100_000).unwrap();
+        file.sync().unwrap();
+        file.close().unwrap();
+    }
+    assert!(
+        open("old-key")
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("does not know this key")
+    );
+    assert!(open("key").unwrap().holds("file").unwrap());
+    assert!(!open("chemistry-key").unwrap().holds("file").unwrap());
+    // What was stored before is counted towards the quota.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let expected = (1 << 30) / 1000 - 200_000 - 30_000..(1 << 30) / 1000 - 200_000;
+    while !expected.contains(&others.free_bytes().unwrap()) {
+        assert!(
+            std::time::Instant::now() < until,
+            "{:?}",
+            others.free_bytes()
+        );
+        std::thread::yield_now();
+    }
+    // Nothing of a file with a mistake counts, and the server continues.
+    write(table("physics", &chemistry, "") + "[chemistry]\nquota = 1\n");
+    hang_up(&server);
+    let line = lines.wait_for("nothing was changed");
+    assert!(
+        line.contains("tenants.toml") && line.contains("quota"),
+        "{line}"
+    );
+    assert!(open("physics-key").unwrap().holds("file").unwrap());
+    // One that is not served any more is refused from then on.
+    write(table("physics", &physics, "quota_gib = 0.001"));
+    hang_up(&server);
+    let line = lines.wait_for("reread");
+    assert!(line.contains("gone: chemistry"), "{line}");
+    assert!(open("chemistry-key").is_err());
+    let ended = server.end();
+    assert_eq!(ended.code, 143);
+    let document = ended.stdout.split_once('{').unwrap().1;
+    assert!(document.contains("\"name\": \"physics\""), "{document}");
+}

@@ -1,7 +1,7 @@
 //! Level global on a staging I/O server, which is killed at each of its steps, or whose disk answers with an error at
 //! each of its calls: nothing acknowledged is lost, nobody hangs, and the run goes on when there is a server again.
 //!
-//! What is on the disks is looked at without a server: it stands before the directories that the other tests use.
+//! What is on the disks is looked at without a server: it serves the directories that the other tests use.
 
 use crate::hooks::{Key, Named};
 use crate::ledger::{Ledger, Story};

@@ -200,7 +200,7 @@ fn a_job_whose_address_says_which_disk_it_means_does_not_begin_on_another_one() 
                 &error,
                 ErrorKind::Unavailable,
                 &[
-                    "stands before another disk than the address says",
+                    "has another disk than the address says",
                     "expected identity 0123456789abcdef",
                     "mount the disk that the server had",
                 ],

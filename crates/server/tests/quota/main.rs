@@ -4,12 +4,14 @@
 mod running;
 
 use orcheck_format::ErrorKind;
+use orcheck_io::net::Key;
 use orcheck_io::steps::Effect;
 use orcheck_io::testing::{FaultPlan, Scratch};
 use orcheck_io::{
-    Clock, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, write_small,
+    Clock, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir, write_small,
 };
-use running::{ENTRY, MIB, QUOTA, Running, pattern, wait_until};
+use orcheck_server::Tenant;
+use running::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -368,7 +370,12 @@ fn all_is_counted_again_every_hour_and_soon_where_something_could_not_be_looked_
     let scratch = Scratch::in_memory("quota-hour");
     let (plan, steps) = FaultPlan::new().steps();
     let clock = Arc::new(Ahead::default());
-    let server = Running::with_clock(&scratch, steps, QUOTA, Arc::clone(&clock) as Arc<dyn Clock>);
+    let server = Running::with_clock(
+        &scratch,
+        steps,
+        Some(QUOTA),
+        Arc::clone(&clock) as Arc<dyn Clock>,
+    );
     let dir = server.open(&scratch);
     let before = left(&dir);
     let used = || server.stopper.counts().quotas[0].used_bytes;
@@ -391,4 +398,112 @@ fn all_is_counted_again_every_hour_and_soon_where_something_could_not_be_looked_
     assert_eq!(used(), QUOTA - before + 2 * ENTRY + MIB + 4096);
     pass_by(10);
     wait_until(|| used() == QUOTA - before + ENTRY + 4096);
+}
+
+// Breaks if: what was stored, or was open, before there was a quota is free for ever; or the quota ends what is open.
+#[test]
+fn a_quota_that_comes_while_the_server_runs_counts_what_was_stored_before() {
+    let scratch = Scratch::in_memory("quota-later");
+    let clock = Arc::new(SystemClock);
+    let server = Running::with_clock(&scratch, Steps::none(), None, clock);
+    let dir = server.open(&scratch);
+    write_new(&dir, "stays", MIB);
+    write_new(&dir, "goes", MIB);
+    let removed = dir.create("removed", Create::Buffered).unwrap();
+    removed.write_at(&pattern(2 * MIB as usize), 0).unwrap();
+    removed.sync().unwrap();
+    dir.remove("removed").unwrap();
+    let open = dir.create("open", Create::Buffered).unwrap();
+    open.allocate(3 * MIB).unwrap();
+    assert!(left(&dir) > QUOTA && server.stopper.counts().quotas.is_empty());
+    let reread = server.stopper.serve(&[tenant(Some(QUOTA))], &[]).unwrap();
+    assert_eq!(reread.quotas, [("one".to_owned(), Some(QUOTA))]);
+    assert!(reread.new.is_empty() && reread.gone.is_empty() && reread.other_keys.is_empty());
+    let own = 2 * ENTRY + 4096;
+    wait_until(|| left(&dir) == QUOTA - own - 3 * ENTRY - 7 * MIB);
+    assert!(is_refused(open.allocate(9 * MIB)));
+    // Both are as they were, and give back what they took.
+    removed.close().unwrap();
+    open.truncate(100).unwrap();
+    open.close().unwrap();
+    dir.remove("goes").unwrap();
+    wait_until(|| left(&dir) == QUOTA - own - 2 * ENTRY - MIB - 4096);
+    // Without it again, all that the disk has is free.
+    server.stopper.serve(&[tenant(None)], &[]).unwrap();
+    assert!(left(&dir) > QUOTA);
+}
+
+fn other() -> Tenant {
+    Tenant {
+        name: "two".to_owned(),
+        key: Key::new([2; 32]),
+        quota_bytes: None,
+    }
+}
+
+// Breaks if: who is not served any more has no quota any more, while its connections still write.
+#[test]
+fn who_is_served_no_more_keeps_its_quota_until_its_connections_end() {
+    let scratch = Scratch::in_memory("quota-gone");
+    let server = Running::start(&scratch, Steps::none());
+    let dir = server.open(&scratch);
+    let file = dir.create("file", Create::Buffered).unwrap();
+    let reread = server.stopper.serve(&[other()], &[]).unwrap();
+    assert_eq!(
+        (&*reread.new, &*reread.gone),
+        (&["two".to_owned()][..], &["one".to_owned()][..])
+    );
+    assert_eq!(reread.quotas, []);
+    file.allocate(6 * MIB).unwrap();
+    assert!(is_refused(file.allocate(QUOTA)));
+    file.write_at(&[1; 5000], 0).unwrap();
+    file.truncate(5000).unwrap();
+    file.close().unwrap();
+    assert!(open_dir(server.url(&scratch).as_ref(), Steps::none()).is_err());
+    // And has the one that it gets when it comes back.
+    server
+        .stopper
+        .serve(&[other(), tenant(Some(QUOTA / 2))], &[])
+        .unwrap();
+    assert_eq!(
+        left(&server.open(&scratch)),
+        QUOTA / 2 - 3 * ENTRY - 4096 - 8192
+    );
+}
+
+/// The directory of 'two' is not made until it may be.
+#[derive(Default)]
+struct Hangs {
+    is_there: AtomicBool,
+    may: AtomicBool,
+}
+
+impl StepHook for Hangs {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site == "dir.child" && step.target.ends_with("two") {
+            self.is_there.store(true, Ordering::Release);
+            wait_until(|| self.may.load(Ordering::Acquire));
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: callers have to wait for whoever changes whom the server serves, while a disk hangs.
+#[test]
+fn callers_do_not_wait_for_a_disk_that_hangs_while_keys_are_reread() {
+    let scratch = Scratch::in_memory("quota-hangs");
+    let hook = Arc::new(Hangs::default());
+    let server = Running::start(
+        &scratch,
+        Steps::with(Arc::clone(&hook) as Arc<dyn StepHook>),
+    );
+    let stopper = server.stopper.clone();
+    let reread = std::thread::spawn(move || stopper.serve(&[tenant(Some(QUOTA)), other()], &[]));
+    wait_until(|| hook.is_there.load(Ordering::Acquire));
+    let dir = server.open(&scratch);
+    write_new(&dir, "file", MIB);
+    assert_eq!(server.stopper.counts().quotas.len(), 1);
+    assert!(!reread.is_finished());
+    hook.may.store(true, Ordering::Release);
+    assert_eq!(reread.join().unwrap().unwrap().new, ["two"]);
 }

@@ -15,6 +15,14 @@ pub const QUOTA: u64 = 10 * MIB;
 pub const ENTRY: u64 = 4096;
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+pub fn tenant(quota_bytes: Option<u64>) -> Tenant {
+    Tenant {
+        name: "one".to_owned(),
+        key: Key::new([1; 32]),
+        quota_bytes,
+    }
+}
+
 pub struct Running {
     pub at: Address,
     pub stopper: Stopper,
@@ -28,18 +36,19 @@ impl Running {
     }
 
     pub fn with_quota(scratch: &Scratch, steps: Steps, quota: u64) -> Self {
-        Self::with_clock(scratch, steps, quota, Arc::new(SystemClock))
+        Self::with_clock(scratch, steps, Some(quota), Arc::new(SystemClock))
     }
 
-    pub fn with_clock(scratch: &Scratch, steps: Steps, quota: u64, clock: Arc<dyn Clock>) -> Self {
+    pub fn with_clock(
+        scratch: &Scratch,
+        steps: Steps,
+        quota: Option<u64>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let config = Config {
             address: Address::Tcp(([127, 0, 0, 1], 0).into()),
             dir: scratch.path().to_path_buf(),
-            tenants: vec![Tenant {
-                name: "one".to_owned(),
-                key: Key::new([1; 32]),
-                quota_bytes: Some(quota),
-            }],
+            tenants: vec![tenant(quota)],
             pieces: 4,
             at_once: 2,
             order: Order::Pulled,

@@ -38,22 +38,23 @@ impl Scrubbed {
     }
 }
 
-/// Begins to read the directories of these tenants below `dir`, at `rate_mib_s`, each container once in the time `every`.
+/// Begins to read the directories below `dir` of all whom the server serves, also of those who come later, at `rate_mib_s`,
+/// each container once in the time `every`.
 ///
 /// # Errors
 /// What the directories say.
 pub fn start(
     dir: &Path,
-    tenants: Vec<String>,
     rate_mib_s: u32,
     every: Duration,
     server: &Stopper,
     clock: &Arc<dyn Clock>,
 ) -> Result<Scrubbed> {
     let root = open_dir(dir, Steps::none())?;
-    let open = |name: String| Ok((name.clone(), root.child(&name, false)?));
-    let dirs = tenants.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let server = server.clone();
+    let mut watched = server.names();
+    let open = |name: &String| Ok((name.clone(), root.child(name, false)?));
+    let dirs = watched.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let (server, asked) = (server.clone(), server.clone());
     let busy = move |read_bytes| {
         server.read_beside(read_bytes);
         server.is_busy()
@@ -69,6 +70,15 @@ pub fn start(
     orcheck_io::thread::spawn("orcheck-scrub", move || {
         let (mut told, mut told_at) = (progress.counts(), clock.now());
         loop {
+            for name in asked.names() {
+                // One that cannot be opened now is tried again.
+                if !watched.contains(&name)
+                    && let Ok(dir) = root.child(&name, false)
+                {
+                    scrub.watch(name.clone(), dir);
+                    watched.push(name);
+                }
+            }
             scrub.pass(&mut |damage| say(&format!("{damage}")));
             let now = progress.counts();
             if now.containers > told.containers && clock.now() >= told_at.saturating_add(every) {
