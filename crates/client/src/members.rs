@@ -40,8 +40,8 @@ const ASKED_AT_ONCE: usize = 32;
 /// Between the number of an absent node and the name of a file in what nodes tell each other.
 const MARK: char = '/';
 
-/// What a directory remembers of the nodes of runs before `epoch`: the last that is known of each. Lists that cannot be read
-/// are said and left out.
+/// What a directory remembers of the nodes of the last few runs before `epoch`: the last that is known of each. Lists that
+/// cannot be read are reported and left out.
 pub(crate) fn remembered(
     dir: &dyn Dir,
     (job, epoch): (&JobName, u64),
@@ -51,7 +51,8 @@ pub(crate) fn remembered(
     let mut known: BTreeMap<String, Member> = BTreeMap::new();
     for entry in dir.list()? {
         let of = match FileName::parse(&entry.name) {
-            Some(FileName::Members { epoch: of }) if of < epoch => of,
+            // Breaks if: older ones are read too; each that is damaged would be a warning, and all that they know is forgotten.
+            Some(FileName::Members { epoch: of }) if of < epoch && epoch - of <= RUNS_KNOWN => of,
             _ => continue,
         };
         let list = match read_members(dir, job, of, trust) {
@@ -70,7 +71,7 @@ pub(crate) fn remembered(
             }
         }
     }
-    let recent = |member: &Member| member.epoch + RUNS_KNOWN >= epoch;
+    let recent = |member: &Member| member.epoch.saturating_add(RUNS_KNOWN) >= epoch;
     Ok(known.into_values().filter(recent).collect())
 }
 
@@ -260,4 +261,53 @@ fn ask(asked: &[(usize, &(NodeAt, u64))], own: (u32, u32), steps: &Steps) -> Res
         }
     }
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_format::ids::RunId;
+    use orcheck_io::dir::open_dir;
+    use orcheck_io::file::write_small;
+    use orcheck_io::testing::Scratch;
+
+    fn list(epoch: u64, name: &str) -> Vec<u8> {
+        let member = Member {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            key: [7; 32],
+            encrypt: false,
+            epoch,
+        };
+        let epoch = Epoch {
+            counter: epoch,
+            run: RunId([1; 16]),
+        };
+        let job = JobName::new("job").unwrap();
+        let nodes = vec![member];
+        Members { job, epoch, nodes }.encode()
+    }
+
+    #[test]
+    fn thousands_of_damaged_lists_are_a_few_warnings_and_cost_nothing_else() {
+        const NOW: u64 = 3_000;
+        let scratch = Scratch::new("members");
+        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let write = |epoch, bytes: &[u8]| {
+            let name = FileName::Members { epoch }.to_string();
+            write_small(dir.as_ref(), &name, bytes).unwrap();
+        };
+        (1..NOW).for_each(|epoch| write(epoch, b"no list"));
+        write(NOW - RUNS_KNOWN, &list(NOW - RUNS_KNOWN, "known"));
+        write(
+            NOW - RUNS_KNOWN - 1,
+            &list(NOW - RUNS_KNOWN - 1, "forgotten"),
+        );
+        let mut notes = Vec::new();
+        let (job, trust) = (JobName::new("job").unwrap(), Trust::nobody());
+        let known = remembered(dir.as_ref(), (&job, NOW), &trust, &mut notes).unwrap();
+        let names: Vec<&str> = known.iter().map(|member| member.name.as_str()).collect();
+        assert_eq!(names, ["known"]);
+        assert_eq!(notes.len() as u64, RUNS_KNOWN - 1, "{notes:?}");
+    }
 }

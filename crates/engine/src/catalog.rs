@@ -264,10 +264,10 @@ fn is_small(name: &FileName) -> bool {
 /// What a small file is called in notes.
 fn sort_of(name: Option<&FileName>) -> &'static str {
     match name {
-        Some(FileName::Commit { .. }) => "commit record",
-        Some(FileName::Claim { .. }) => "claim",
-        Some(FileName::Resumed { .. }) => "note of resumption",
-        _ => "choice",
+        Some(FileName::Commit { .. }) => "commit records",
+        Some(FileName::Claim { .. }) => "claims",
+        Some(FileName::Resumed { .. }) => "notes of resumption",
+        _ => "choices",
     }
 }
 
@@ -351,10 +351,10 @@ impl<'a> Scan<'a> {
     }
 
     /// Tells what could not be read in a place.
-    fn tell(&mut self, dir: &dyn Dir, sort: &str, unread: Unread) {
+    fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unread) {
         let summed = unread.more.into_iter().map(|(kind, count, first)| {
             let text = format!(
-                "skipped {count} more such files ({sort}s) in {}, the first of them: {first}",
+                "skipped {count} more such files ({sorts}) in {}, the first of them: {first}",
                 dir.path().display()
             );
             (kind, text)
@@ -397,7 +397,7 @@ impl<'a> Scan<'a> {
                                     self.take_claim(*epoch, &bytes, &path)
                                 }
                                 Some(FileName::Resumed { epoch }) => {
-                                    self.take_resumed(*epoch, &bytes)
+                                    self.take_resumed(*epoch, &bytes, unread)
                                 }
                                 Some(name @ FileName::Choice { .. }) => {
                                     self.take_choice(name, &bytes)
@@ -499,14 +499,13 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn take_resumed(&mut self, counter: u64, bytes: &[u8]) -> Result<()> {
+    fn take_resumed(&mut self, counter: u64, bytes: &[u8], unread: &mut Unread) -> Result<()> {
         let resumed = Resumed::decode(bytes)?;
         // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
         if let Err(error) = self.trust.check(bytes) {
-            self.notes.push(format!(
-                "the note of resumption of epoch {counter} does not count: {}",
-                error.message()
-            ));
+            let why = error.message();
+            let text = format!("the note of resumption of epoch {counter} does not count: {why}");
+            unread.add(None, text);
             return Ok(());
         }
         self.check_job(&resumed.job)?;

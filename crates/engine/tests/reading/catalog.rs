@@ -1,7 +1,11 @@
 //! Which commits count, which do not, and what is said about the rest.
 
+use std::sync::Arc;
+
 use orcheck_engine::catalog::Catalog;
-use orcheck_format::{Epoch, ErrorKind, FileName, JobName, Level, RunId};
+use orcheck_engine::trust::{Accept, Trust};
+use orcheck_format::{Epoch, ErrorKind, FileName, JobName, Level, Resumed, RunId};
+use orcheck_io::Secret;
 
 use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
 
@@ -321,4 +325,42 @@ fn thousands_of_damaged_records_are_a_few_warnings_and_cost_nothing_else() {
     let newest = Spec::new(DAMAGED, 1).commit_name();
     assert!(notes.iter().any(|note| note.contains(&newest)), "{notes:?}");
     assert_eq!(catalog.problems().len(), notes.len());
+}
+
+// Breaks if: each is a note of its own, as for other files that cannot be read.
+#[test]
+fn thousands_of_notes_of_resumption_that_do_not_count_are_a_few_warnings() {
+    const FORGED: u64 = 20_000;
+    let scratch = Scratch::new();
+    let dir = scratch.dir("a");
+    for counter in 1..=FORGED {
+        let resumed = Resumed {
+            job: job(),
+            epoch: Epoch {
+                counter,
+                run: RunId([7; 16]),
+            },
+            step: None,
+            from: None,
+        };
+        let name = FileName::Resumed { epoch: counter }.to_string();
+        std::fs::write(dir.join(name), resumed.encode()).unwrap();
+    }
+    let keys = [Arc::new(Secret::new([7; 32]))];
+    let trust = Trust::new(&keys, true, Accept::default()).unwrap();
+    let places = open_places(std::slice::from_ref(&dir));
+    let catalog = Catalog::scan_trusting(&job(), &places, &trust).unwrap();
+    let notes = catalog.notes();
+    assert!(notes.len() < 12, "{} notes: {:?}", notes.len(), notes[0]);
+    let more = format!(
+        "skipped {} more such files (notes of resumption)",
+        FORGED - 8
+    );
+    assert!(notes[0].contains(&more), "{}", notes[0]);
+    let newest = format!("the note of resumption of epoch {FORGED} does not count");
+    assert!(
+        notes.iter().any(|note| note.starts_with(&newest)),
+        "{notes:?}"
+    );
+    assert!(catalog.problems().is_empty(), "no fault of a disk");
 }
