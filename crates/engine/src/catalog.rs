@@ -158,6 +158,13 @@ impl Catalog {
         self.choices.contains_key(&key)
     }
 
+    /// Who wants it to stay and why; `None` where the file that says so cannot be read, or nobody does.
+    #[must_use]
+    pub fn mark(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+        let key = choice_key(step, epoch, Decision::Kept);
+        self.choices.get(&key).and_then(Option::as_ref)
+    }
+
     /// Who rejected this checkpoint and why; `None` where the file that says so cannot be read, or nobody did.
     #[must_use]
     pub fn rejection(&self, step: u64, epoch: Epoch) -> Option<&Choice> {

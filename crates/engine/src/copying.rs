@@ -15,44 +15,43 @@
 //!    copy or none, and the next copy, or the next run's prune, removes what is left.
 //! 3. What a newer run superseded, or the program rejected, is not copied.
 //! 4. Nothing is written where a run is alive, or where a checkpoint needs files of the same names.
-//! 5. The copy supersedes nothing: its claim has no note of resumption, and goes when the record is there.
+//! 5. The copy supersedes nothing: its claim has no note of resumption, and goes when the record is there. Where the resume
+//!    rule would take the record itself for that of a run that went back, the copy is refused.
 //! 6. Every byte that is written was proven by its checksum, and with a key by its tag, right before.
 //!
 //! Faults survived: those of `reader.rs`; a full disk, a failed fsync, a directory that is moved away (no record appears);
 //! another run that takes over meanwhile.
 //!
-//! Not here: which checkpoint is meant (callers), encoding of one container (`copying/again.rs`), replicas on other nodes: the
-//! run that resumes makes them.
+//! Not here: which checkpoint is meant (callers), what is refused (`copying/allowed.rs`), encoding of one container
+//! (`copying/again.rs`), replicas on other nodes: the run that resumes makes them.
 
 mod again;
+mod allowed;
 
 use crate::catalog::{Catalog, Commit};
-use crate::choose::check_unreferred;
+use crate::choose::{decide, decision};
 use crate::commit::{make_copy_visible, name_of, record_of_copy};
-use crate::epoch::{Claimant, bring_claim, claim, highest_counter, read_claim, wait_for_holder};
+use crate::epoch::{Claimant, bring_claim, claim, highest_counter, read_claim};
 use crate::reader::{Reader, homes};
 use crate::trust::Trust;
 use crate::verify::verify_commit_with;
 use again::{Again, write_again};
+use orcheck_format::choice::Decision;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord, ContainerRef};
-use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::Dir;
-use orcheck_io::file::read_small;
 use orcheck_io::net::{effective_uid, host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_plan::Placement;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a run that has just ended may take to let go of the directories.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest claim that is read, in bytes.
 const CLAIM_LIMIT_BYTES: u64 = 64 << 20;
 /// Level of the compressor where the source does not tell.
@@ -120,6 +119,8 @@ pub struct Order<'a> {
     pub destinations: Vec<Destination>,
     /// How pieces are made smaller; `None`: as they were.
     pub compress: Option<(Compression, i32)>,
+    /// How long a run that has just ended may take to let go of the destinations.
+    pub patience: Duration,
 }
 
 /// One container of a copy.
@@ -175,29 +176,14 @@ impl Order<'_> {
         let dirs: Vec<Arc<dyn Dir>> = there.iter().flatten().cloned().collect();
         let is_there = self.look(&dirs)?.is_some();
         if !is_there {
-            wait_for_holder(&dirs, Duration::ZERO, clock)?;
+            self.wait_for_run(&dirs, clock)?;
         }
         let mut notes = Vec::new();
         let containers = match is_there {
             true => Vec::new(),
             false => self.inspect(&mut notes)?,
         };
-        for (number, destination) in self.destinations.iter().enumerate() {
-            let of_it = containers.iter().filter(|one| one.destination == number);
-            let needed: u64 = of_it.map(|one| one.file_bytes).sum();
-            let free = match &there[number] {
-                Some(dir) => dir.free_bytes()?,
-                None => destination.root.free_bytes()?,
-            };
-            // Breaks if: this is left out; the copy would fail when the disk is full, after hours.
-            if needed > free && !off(Switch::CopyRoom) {
-                return Err(Error::no_space(format!(
-                    "{}: the copy takes {needed} bytes there, and {free} are free",
-                    destination.name
-                ))
-                .next("free space there, or give more directories"));
-            }
-        }
+        self.check_room(&there, &containers)?;
         Ok(Plan {
             containers,
             is_there,
@@ -224,7 +210,7 @@ impl Order<'_> {
                 notes: plan.notes.clone(),
             });
         }
-        wait_for_holder(&dirs, PATIENCE, clock)?;
+        self.wait_for_run(&dirs, clock)?;
         let record = &self.commit.record;
         let claimant = Claimant {
             job: self.job.clone(),
@@ -252,13 +238,15 @@ impl Order<'_> {
             None => {
                 self.clear(&dirs)?;
                 let written = self.write(plan, &dirs, counter, clock, tick, &mut notes);
-                written.inspect_err(|_| {
+                written.map_err(|error| {
                     // What cannot be removed now goes with the next copy or prune.
                     let _ = self.clear(&dirs);
+                    self.unless_removed(error)
                 })?
             }
         };
         let known = self.bring_claim(&dirs)?;
+        self.bring_mark(&dirs, clock)?;
         make_copy_visible(&dirs, &copy, held.epoch, self.trust)?;
         self.read_back(&dirs, &copy)?;
         if !known {
@@ -272,38 +260,6 @@ impl Order<'_> {
         })
     }
 
-    fn check_destinations(&self) -> Result<()> {
-        let wanted = match self.level {
-            Level::Global => 1..=usize::MAX,
-            Level::Node => self.commit.record.nodes.len()..=self.commit.record.nodes.len(),
-            level => {
-                return Err(Error::invalid(format!(
-                    "nothing is copied to level {level}, only to node or global"
-                ))
-                .next(
-                    "copy to node or global; a run with peers makes the replicas when it resumes",
-                ));
-            }
-        };
-        if !wanted.contains(&self.destinations.len()) {
-            return Err(Error::internal(format!(
-                "{} destinations for level {}",
-                self.destinations.len(),
-                self.level
-            )));
-        }
-        let mut names = BTreeSet::new();
-        match self
-            .destinations
-            .iter()
-            .find(|one| !names.insert(&one.name))
-        {
-            None => Ok(()),
-            Some(twice) => Err(Error::invalid(format!("{} is given twice", twice.name))
-                .next("give every directory once")),
-        }
-    }
-
     fn key(&self) -> (u64, Epoch) {
         (self.commit.record.step, self.commit.record.epoch)
     }
@@ -311,132 +267,6 @@ impl Order<'_> {
     fn is_of_it(&self, name: &FileName) -> bool {
         let (step, epoch) = self.key();
         name.checkpoint() == Some((step, epoch.counter, epoch.run.short_bytes()))
-    }
-
-    /// Whether the copy may be made, by what sources and destinations hold together; what is there of it already.
-    fn look(&self, dirs: &[Arc<dyn Dir>]) -> Result<Option<Commit>> {
-        let (step, epoch) = self.key();
-        let place = || format!("step {step}");
-        let sources = self.catalog.places();
-        let all = Catalog::scan_trusting(self.job, &[sources, dirs].concat(), self.trust)?;
-        let same = |commit: &&Commit| {
-            (commit.record.step, commit.record.epoch) == (step, epoch)
-                && commit.record.level == self.commit.record.level
-        };
-        if let Some(fenced) = all.fenced().iter().find(same)
-            // Breaks if: it is copied all the same; where the note is not known, the superseded step would be the newest.
-            && !off(Switch::CopySuperseded)
-        {
-            let why = all
-                .why_fenced(&fenced.record)
-                .unwrap_or("a newer run superseded it");
-            return Err(
-                Error::fenced(format!("step {step} does not count: {why}")).next(
-                    "copy a step that `orcheck ls` with all these directories calls restartable",
-                ),
-            );
-        }
-        if all.rejected().iter().any(|commit| same(&commit)) {
-            return Err(
-                Error::invalid(format!("step {step} was rejected by the program"))
-                    .next("copy another step"),
-            );
-        }
-        if dirs.is_empty() {
-            return Ok(None);
-        }
-        let there = Catalog::scan_trusting(self.job, dirs, self.trust)?;
-        self.check_job(dirs)?;
-        for (number, entry, name) in there.files() {
-            let Some(FileName::Commit { level, .. }) = name else {
-                continue;
-            };
-            let path = || dirs[*number].path().join(&entry.name).display().to_string();
-            if name.as_ref().is_some_and(|name| self.is_of_it(name)) && *level != self.level {
-                return Err(Error::invalid(format!(
-                    "the directory holds step {step} at level {level} already, with files of the same names: {}",
-                    path()
-                ))
-                .next("copy to another directory"));
-            }
-        }
-        let recorded = there.files().iter().find(|(_, _, name)| {
-            name.as_ref()
-                .is_some_and(|name| self.is_of_it(name) && matches!(name, FileName::Commit { .. }))
-        });
-        let Some((number, entry, _)) = recorded else {
-            // Breaks if: such files are replaced; a newer checkpoint there that refers to them would be lost.
-            if !off(Switch::CopyUnreferred) {
-                check_unreferred(&there, step, epoch, &BTreeSet::new()).map_err(|error| {
-                    error
-                        .at("in the directory that is copied to")
-                        .next("copy to another directory")
-                })?;
-            }
-            return Ok(None);
-        };
-        let commits = there.commits().iter();
-        let commits = commits.chain(there.fenced()).chain(there.rejected());
-        let mut commits = commits.filter(|commit| {
-            (commit.record.step, commit.record.epoch, commit.record.level)
-                == (step, epoch, self.level)
-        });
-        let Some(found) = commits.next() else {
-            return Err(Error::corrupt(format!(
-                "{} is there, and is damaged or not believed",
-                dirs[*number].path().join(&entry.name).display()
-            ))
-            .next("see what `orcheck verify` says of that directory, or copy to another one"));
-        };
-        for container in &found.record.containers {
-            let whole = there.files().iter().any(|(_, entry, _)| {
-                entry.name == container.file && entry.len_bytes == container.len_bytes
-            });
-            if !whole {
-                return Err(again_there(
-                    Error::not_found(format!("container {} is not there", container.file))
-                        .at(place()),
-                    step,
-                ));
-            }
-        }
-        Ok(Some(found.clone()))
-    }
-
-    /// Refuses directories that hold files of another job.
-    fn check_job(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
-        for dir in dirs {
-            for entry in dir.list()? {
-                let job = match FileName::parse(&entry.name) {
-                    Some(FileName::Claim { .. }) => {
-                        let bytes = read_small(dir.as_ref(), &entry.name, CLAIM_LIMIT_BYTES);
-                        bytes
-                            .and_then(|bytes| Claim::decode(&bytes))
-                            .map(|claim| claim.job)
-                    }
-                    Some(FileName::Commit { .. }) => {
-                        let limit = crate::catalog::RECORD_LIMIT_BYTES;
-                        let bytes = read_small(dir.as_ref(), &entry.name, limit);
-                        bytes
-                            .and_then(|bytes| CommitRecord::decode(&bytes))
-                            .map(|record| record.job)
-                    }
-                    _ => continue,
-                };
-                // What cannot be read is the catalog's business.
-                let Ok(job) = job else { continue };
-                if job != *self.job {
-                    return Err(Error::invalid(format!(
-                        "{} holds files of job {}, expected none but of job {}",
-                        dir.path().display(),
-                        job.as_str(),
-                        self.job.as_str()
-                    ))
-                    .next("copy to another directory"));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What is there, byte for byte.
@@ -676,6 +506,23 @@ impl Order<'_> {
         Ok(record_of_copy(record, self.level, servers, containers))
     }
 
+    /// What `error` is when the run that took the checkpoint lives, and let go of it while it was copied.
+    fn unless_removed(&self, error: Error) -> Error {
+        let record = &self.commit.record;
+        let name = name_of(record.step, record.epoch, record.level);
+        let places = self.catalog.places();
+        let mut copies = self.commit.copies.iter();
+        let is_gone = |place: &usize| places[*place].holds(&name).is_ok_and(|holds| !holds);
+        match error.kind() == ErrorKind::NotFound && copies.all(is_gone) {
+            false => error,
+            true => Error::unavailable(format!(
+                "step {} was removed from where it lay while it was copied",
+                record.step
+            ))
+            .next("copy again: the newest step is taken then; `orcheck keep STEP` makes one stay"),
+        }
+    }
+
     /// The claim of the run that took the checkpoint comes along: the directories then remember the job by it. Whether it is
     /// there.
     fn bring_claim(&self, dirs: &[Arc<dyn Dir>]) -> Result<bool> {
@@ -690,6 +537,18 @@ impl Order<'_> {
             bring_claim(dir, claim, self.trust)?;
         }
         Ok(true)
+    }
+
+    /// What somebody marked to be kept is kept as a copy too.
+    fn bring_mark(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
+        let (step, epoch) = self.key();
+        if !self.catalog.is_kept(step, epoch) {
+            return Ok(());
+        }
+        let known = self.catalog.mark(step, epoch).cloned();
+        let mark =
+            known.unwrap_or_else(|| decision(self.job, (step, epoch), Decision::Kept, "", clock));
+        decide(dirs, &mark)
     }
 
     /// Whoever looks into these directories alone finds the copy.

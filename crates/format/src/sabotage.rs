@@ -182,6 +182,7 @@ switches! {
     RejectedCounts = "rejected-counts", "that a rejected checkpoint does not count for the keep rule", "orcheck-engine reading rejected_checkpoints_do_not_count";
     KeptByHand = "kept-by-hand", "that prune leaves what somebody marked to be kept", "orcheck-engine reading marked_to_be_kept";
     CopySuperseded = "copy-superseded", "that what a newer run superseded is not copied to another level", "orcheck-engine copying superseded";
+    CopySupersedes = "copy-supersedes", "that a copy takes nothing out of the count where it goes", "orcheck-engine copying would_supersede";
     CopyUnreferred = "copy-unreferred", "that a copy replaces no files to which a newer checkpoint refers", "orcheck-engine copying refers_to";
     CopyTemporary = "copy-temporary", "that containers of a copy appear under their names only when they are whole", "orcheck-engine copying killed";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";

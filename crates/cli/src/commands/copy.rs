@@ -11,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::copying::{Copied, Destination, Order, Plan};
@@ -32,6 +33,8 @@ use crate::stop;
 
 /// Level of the compressor where one is asked for.
 const COMPRESS_LEVEL: i32 = 1;
+/// How long a run that has just ended may take to let go of the directories that are copied to.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Copies one checkpoint.
 pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
@@ -55,6 +58,7 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
             CopyCompress::Zstd => (Compression::Zstd, COMPRESS_LEVEL),
             CopyCompress::Lz4 => (Compression::Lz4, COMPRESS_LEVEL),
         }),
+        patience: PATIENCE,
     };
     let failed = |error: Error| explain((&job, commit, &which), &trust, show_progress, error);
     let clock = SystemClock::new();

@@ -20,6 +20,7 @@ use orcheck_io::testing::Scratch;
 use orcheck_io::{Dir, Steps, open_dir};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn open(paths: &[PathBuf]) -> Vec<Arc<dyn Dir>> {
     let dirs = paths
@@ -62,6 +63,7 @@ fn copy_to(
         level,
         destinations: destinations.collect(),
         compress: None,
+        patience: Duration::ZERO,
     };
     let clock = SystemClock::new();
     let plan = order.plan(&clock)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::copying::Order;
@@ -141,6 +142,7 @@ fn a_copy_that_is_stopped_removes_what_it_wrote() {
             level: Level::Global,
             destinations: site.global(&["a", "b"], &Steps::none()),
             compress: None,
+            patience: Duration::ZERO,
         };
         let clock = SystemClock::new();
         let plan = order.plan(&clock).unwrap();

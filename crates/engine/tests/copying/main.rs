@@ -10,13 +10,16 @@ mod refused;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fixture::{Spec, Written, claim, epoch, job, open_places, payload, write};
 use orcheck_engine::catalog::Catalog;
+use orcheck_engine::choose::{decide, decision};
 use orcheck_engine::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::reader::Reader;
 use orcheck_engine::trust::Trust;
 use orcheck_engine::verify::verify_commit;
+use orcheck_format::choice::Decision;
 use orcheck_format::encoding::Compression;
 use orcheck_format::{CommitRecord, FileName, Level, Result};
 use orcheck_io::testing::Scratch as Memory;
@@ -119,6 +122,7 @@ fn copy(
         level,
         destinations,
         compress,
+        patience: Duration::ZERO,
     };
     let clock = SystemClock::new();
     let plan = order.plan(&clock)?;
@@ -368,5 +372,30 @@ fn what_a_dead_run_left_of_the_step_is_replaced() {
         assert_eq!(of_step.count(), own.count());
         let other = "s000000000011-e000001-11111111-n0000-w00.orc";
         assert_eq!(others(dir), ["epoch-000001.claim", "notes.txt", other]);
+    }
+}
+
+// Breaks if: the mark stays behind; the next run's prune would remove what somebody wants to stay.
+#[test]
+fn what_is_marked_to_be_kept_is_kept_as_a_copy() {
+    for readable in [true, false] {
+        let site = Site::new();
+        let of = (STEP, site.written.record.epoch);
+        let mark = decision(&job(), of, Decision::Kept, "why not", &SystemClock::new());
+        let name = mark.file_name().to_string();
+        let place = open_places(&site.sources()[..1]);
+        decide(&place, &mark).unwrap();
+        if !readable {
+            fixture::flip(&site.sources()[0].join(&name), 20, 1);
+        }
+        site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+            .unwrap();
+        for root in ["a", "b"] {
+            let dir = site.root(root).join("cavity");
+            let catalog = Catalog::scan(&job(), &open_places(&[dir])).unwrap();
+            assert!(catalog.is_kept(of.0, of.1));
+            let brought = catalog.mark(of.0, of.1).unwrap();
+            assert_eq!(brought.why == "why not", readable);
+        }
     }
 }

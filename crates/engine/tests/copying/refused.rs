@@ -1,15 +1,18 @@
 //! What is not copied, and why.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use orcheck_engine::copying::Destination;
-use orcheck_engine::epoch::{Claimant, claim as take_claim};
+use orcheck_engine::catalog::Catalog;
+use orcheck_engine::copying::{Destination, Order};
+use orcheck_engine::epoch::{Claimant, Held, claim as take_claim};
 use orcheck_engine::trust::Trust;
 use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
-use orcheck_io::{Create, Dir, Entry, File, Steps, SystemClock, open_dir};
+use orcheck_io::{Clock, Create, Dir, Entry, File, Steps, SystemClock, Taken, open_dir};
 
-use crate::fixture::{Spec, claim, epoch, flip, write};
+use crate::fixture::{Spec, claim, epoch, flip, job, open_places, write};
 use crate::{STEP, Site, copy};
 
 /// Asks for a copy to `a`, which must be refused and leave everything as it is.
@@ -165,34 +168,39 @@ fn missing_directories_of_nodes_are_named() {
     );
 }
 
-// Breaks if: nobody asks whether a run is alive there; its next commit would be superseded, or its prune meet our files.
-#[test]
-fn a_living_run_keeps_its_directories() {
-    let site = Site::new();
-    let dir = open_dir(&there(&site), Steps::none()).unwrap();
-    let claimant = Claimant {
+/// A run on another host.
+fn claimant() -> Claimant {
+    Claimant {
         trust: Trust::nobody(),
-        job: crate::fixture::job(),
+        job: job(),
         run: epoch(2).run,
         host: "host-b".into(),
         pid: 99,
         uid: 7,
         world_size: 4,
         nodes: vec!["n0".into()],
-    };
-    let held = take_claim(&[dir], &claimant, 2, &SystemClock::new()).unwrap();
-    refused(
-        &site,
-        ErrorKind::Unavailable,
-        &["job 'cavity' is held by another run", "host-b"],
-    );
+    }
+}
+
+// Breaks if: nobody asks whether a run is alive there; its next commit would be superseded, or its prune meet our files.
+#[test]
+fn a_living_run_keeps_its_directories() {
+    let site = Site::new();
+    let dir = open_dir(&there(&site), Steps::none()).unwrap();
+    let held = take_claim(&[dir], &claimant(), 2, &SystemClock::new()).unwrap();
+    let words = [
+        "job 'cavity' is held by another run",
+        "host-b",
+        "Next: wait for it or end it, or copy to another directory",
+    ];
+    refused(&site, ErrorKind::Unavailable, &words);
     drop(held);
     site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
         .unwrap();
 }
 
-/// A directory whose disk is nearly full.
-struct Full(Arc<dyn Dir>);
+/// A directory on a disk with this many bytes free.
+struct Full(Arc<dyn Dir>, u64);
 
 impl Dir for Full {
     fn path(&self) -> &Path {
@@ -222,16 +230,19 @@ impl Dir for Full {
     fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
         self.0
             .child(name, create)
-            .map(|child| Arc::new(Full(child)) as Arc<dyn Dir>)
+            .map(|child| Arc::new(Full(child, self.1)) as Arc<dyn Dir>)
     }
     fn remove_child(&self, name: &str) -> Result<()> {
         self.0.remove_child(name)
     }
     fn free_bytes(&self) -> Result<u64> {
-        Ok(1 << 20)
+        Ok(self.1)
     }
     fn read_only(&self) -> Result<bool> {
         self.0.read_only()
+    }
+    fn taken_itself(&self) -> Result<Taken> {
+        self.0.taken_itself()
     }
 }
 
@@ -239,10 +250,185 @@ impl Dir for Full {
 #[test]
 fn room_is_looked_for_before_anything_is_written() {
     let site = Site::new();
-    let root: Arc<dyn Dir> = Arc::new(Full(open_dir(&site.root("a"), Steps::none()).unwrap()));
+    let root = open_dir(&site.root("a"), Steps::none()).unwrap();
+    let root: Arc<dyn Dir> = Arc::new(Full(root, 1 << 20));
     let destination = Destination::new(root, vec!["cavity".into()], "a".into());
     let error = copy(&site.sources(), Level::Global, vec![destination], None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(error.message().contains("1048576 are free"), "{error}");
     assert!(!site.root("a").join("cavity").exists());
+}
+
+// Breaks if: each directory is compared with the room of the disk alone: two that share it would take it twice.
+#[test]
+fn room_is_counted_once_for_all_directories_on_one_disk() {
+    let site = Site::new();
+    // Enough for either container, and not for both.
+    let each = site.written.record.containers[0].len_bytes;
+    let full = |root: &str, share: u64| -> Arc<dyn Dir> {
+        let root = open_dir(&site.root(root), Steps::none()).unwrap();
+        Arc::new(Full(root, share * each / 2))
+    };
+    let destinations = |roots: [&str; 2], below: [&[&str]; 2], share: u64| -> Vec<Destination> {
+        let two = roots.iter().zip(below);
+        two.map(|(root, below)| {
+            let name = format!("{root}/{}", below.join("/"));
+            let below = below.iter().map(|&name| name.to_owned()).collect();
+            Destination::new(full(root, share), below, name)
+        })
+        .collect()
+    };
+    let cavity: [&[&str]; 2] = [&["cavity"], &["cavity"]];
+    let nodes: [&[&str]; 2] = [&["cavity", "node0"], &["cavity", "node1"]];
+    for (level, roots, below) in [
+        (Level::Global, ["a", "b"], cavity),
+        (Level::Node, ["c", "c"], nodes),
+    ] {
+        let few = destinations(roots, below, 3);
+        let error = copy(&site.sources(), level, few, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(!site.root(roots[0]).join("cavity").exists());
+        copy(&site.sources(), level, destinations(roots, below, 5), None).unwrap();
+    }
+}
+
+// Breaks if: a checkpoint that counts where the copy goes does not count any more once the copy is there.
+#[test]
+fn a_copy_that_would_supersede_what_is_there_is_refused() {
+    // Another run took a later step there, which these nodes know nothing of: they began with epochs of their own.
+    let other = |counter: u64, run: u8| {
+        let mut spec = Spec::new(12, counter);
+        spec.epoch.run = RunId([run; 16]);
+        spec
+    };
+    for (number, spec) in [other(0, 9), other(1, 9)].into_iter().enumerate() {
+        let site = Site::new();
+        write(&[there(&site)], &spec);
+        let words = [
+            "step 12 of epoch ",
+            "would not count any more",
+            "Next: copy to another directory",
+        ];
+        refused(&site, ErrorKind::Invalid, &words);
+        let places = open_places(&[there(&site)]);
+        let catalog = Catalog::scan(&job(), &places).unwrap();
+        assert_eq!(catalog.commits().len(), 1, "{number}");
+    }
+    // Earlier steps of earlier runs stay beside it, and so does what is superseded there already.
+    let site = Site::new();
+    let mut earlier = other(0, 9);
+    earlier.step = STEP - 1;
+    write(&[there(&site)], &earlier);
+    write(&[there(&site)], &other(0, 9));
+    claim(&there(&site), epoch(1), Some(Some(STEP - 1)));
+    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+        .unwrap();
+    let catalog = Catalog::scan(&job(), &open_places(&[there(&site)])).unwrap();
+    let steps: Vec<u64> = catalog
+        .commits()
+        .iter()
+        .map(|commit| commit.record.step)
+        .collect();
+    assert_eq!(steps, [STEP, STEP - 1]);
+}
+
+/// A clock on which a run lets go of its directories while somebody sleeps.
+struct Letting {
+    clock: SystemClock,
+    held: Mutex<Option<Held>>,
+    slept: AtomicU64,
+}
+
+impl Clock for Letting {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+    fn unix_ms(&self) -> u64 {
+        self.clock.unix_ms()
+    }
+    fn sleep(&self, _: Duration) {
+        if self.slept.fetch_add(1, Ordering::SeqCst) == 2 {
+            drop(self.held.lock().unwrap().take());
+        }
+    }
+}
+
+// Breaks if: nobody waits for a run that has just ended; a copy at the end of a batch script would fail by chance.
+#[test]
+fn a_run_that_is_just_ending_is_waited_for() {
+    let site = Site::new();
+    let dir = open_dir(&there(&site), Steps::none()).unwrap();
+    let held = take_claim(&[dir], &claimant(), 2, &SystemClock::new()).unwrap();
+    let clock = Letting {
+        clock: SystemClock::new(),
+        held: Mutex::new(Some(held)),
+        slept: AtomicU64::new(0),
+    };
+    let order = |dry: bool| {
+        let places = open_places(&site.sources());
+        let catalog = Catalog::scan(&job(), &places).unwrap();
+        let trust = Trust::nobody();
+        let order = Order {
+            job: &job(),
+            catalog: &catalog,
+            commit: &catalog.commits()[0],
+            places,
+            trust: &trust,
+            level: Level::Global,
+            destinations: site.global(&["a"], &Steps::none()),
+            compress: None,
+            patience: Duration::from_secs(60),
+        };
+        let plan = order.plan(&clock)?;
+        match dry {
+            true => Ok(()),
+            false => order.carry_out(&plan, &clock, &mut |_| Ok(())).map(|_| ()),
+        }
+    };
+    order(true).unwrap();
+    assert_eq!(clock.slept.load(Ordering::SeqCst), 3);
+    order(false).unwrap();
+}
+
+// Breaks if: it is said that the directories of nodes are missing, which are all there.
+#[test]
+fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
+    let site = Site::new();
+    let places = open_places(&site.sources());
+    let catalog = Catalog::scan(&job(), &places).unwrap();
+    let trust = Trust::nobody();
+    let order = Order {
+        job: &job(),
+        catalog: &catalog,
+        commit: &catalog.commits()[0],
+        places,
+        trust: &trust,
+        level: Level::Global,
+        destinations: site.global(&["a"], &Steps::none()),
+        compress: None,
+        patience: Duration::ZERO,
+    };
+    let plan = order.plan(&SystemClock::new()).unwrap();
+    let mut heard = 0;
+    let done = order.carry_out(&plan, &SystemClock::new(), &mut |_| {
+        heard += 1;
+        if heard == 1 {
+            // As prune does it: the records first.
+            for dir in site.sources() {
+                std::fs::remove_file(dir.join(site.spec.commit_name())).unwrap();
+            }
+            for path in &site.written.paths {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        Ok(())
+    });
+    let error = done.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(
+        error.message().contains("was removed from where it lay"),
+        "{error}"
+    );
+    assert_eq!(error.message().matches("Next: ").count(), 1, "{error}");
+    assert_eq!(std::fs::read_dir(there(&site)).unwrap().count(), 0);
 }
