@@ -183,7 +183,7 @@ pub(crate) fn open(
                 "another run of the job began while this one was without an agent: epoch {} was given",
                 counter - 1
             );
-            return Err(Error::fenced(text).next("end this one; the other one goes on"));
+            return Err(Error::fenced(text).next("end this one; the other one continues the job"));
         }
         again.counter = counter;
     }

@@ -356,13 +356,13 @@ impl Session {
             let mended = mend::mend(&copies, dir.as_ref(), &others, &replicas);
             if mended.made > 0 {
                 shared.note(format!(
-                    "{} copies of step {step} were made anew after the loss of nodes",
+                    "{} copies of step {step} were made again after the loss of nodes",
                     mended.made
                 ));
             }
             for error in mended.errors {
                 shared.note(format!(
-                    "a copy of step {step} could not be made anew: {error}"
+                    "a copy of step {step} could not be made again: {error}"
                 ));
             }
         })?);

@@ -78,7 +78,7 @@ impl Waiter {
                     "checkpoint {step} is not yet safe at level {pending} after {:.3} s",
                     timeout.as_secs_f64()
                 ))
-                .next("wait longer; it goes on in the background"));
+                .next("wait longer; it continues in the background"));
             }
             index.wait_news(news, left.min(SLICE));
         }
@@ -93,5 +93,5 @@ pub(crate) fn engine_gone(shared: &ControlShared) -> Error {
         .map(|note| format!(": {note}"))
         .unwrap_or_default();
     Error::unavailable(format!("the checkpoint engine of this node ended{why}"))
-        .next("with agents, take the next checkpoint, which goes on with others; without, restart the program from the last committed checkpoint")
+        .next("with agents, take the next checkpoint, which continues with others; without, restart the program from the last committed checkpoint")
 }

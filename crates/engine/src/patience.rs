@@ -82,7 +82,7 @@ impl Patience {
         if index.is_gone() {
             return Err(
                 Error::unavailable("the checkpoint engine of this node ended")
-                    .next("with agents, take the next checkpoint, which goes on with others; without, restart the program from the last committed checkpoint"),
+                    .next("with agents, take the next checkpoint, which continues with others; without, restart the program from the last committed checkpoint"),
             );
         }
         Ok(())

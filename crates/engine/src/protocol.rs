@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How the cause of a loss begins that was decided when a commit record may have been written already: any copy of it counts at
 /// a restart. It is left where it is; a newer run may have found it.
-pub const UNDECIDED: &str = "its commit record may be there all the same";
+pub const UNDECIDED: &str = "its commit record may nevertheless be there";
 
 /// The same cause of a loss, of which a commit record may be there.
 #[must_use]

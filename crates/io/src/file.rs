@@ -538,7 +538,7 @@ impl File for OsFile {
         done.map_err(|errno| {
             self.lost.store(true, Ordering::Release);
             rustix_error(errno, format_args!("sync {}", self.path))
-                .next("what was written to it is lost; write it anew to another file")
+                .next("what was written to it is lost; write it again, to another file")
         })?;
         self.steps.done(Effect::Synced { file: self.number });
         Ok(())
@@ -616,7 +616,7 @@ impl File for OsFile {
         let closed = unsafe { libc::close(number) };
         if closed != 0 {
             return Err(os_error(last_errno(), format_args!("close {path}"))
-                .next("what was written to it may be lost; write it anew to another file"));
+                .next("what was written to it may be lost; write it again, to another file"));
         }
         if lost.into_inner() {
             return Err(Error::unavailable(format!(

@@ -285,7 +285,7 @@ fn peers_job(root: &std::path::Path, nodes: &[&'static str]) -> Job {
 fn mended(session: &mut Session) -> u32 {
     let mut made = 0;
     while let Some(told) = session.take_warning() {
-        let count = told.split_once(" copies of step 1 were made anew");
+        let count = told.split_once(" copies of step 1 were made again");
         made += count.map_or(0, |(count, _)| count.parse::<u32>().unwrap());
     }
     made

@@ -126,7 +126,7 @@ fn private_memory_comes_back_although_nothing_reached_the_disk() {
         says(
             &refused(session.wait(1, Level::Global, POLL)),
             ErrorKind::Unavailable,
-            &["not yet safe", "goes on in the background"],
+            &["not yet safe", "continues in the background"],
         );
         hold.release();
         session.close(LONG).unwrap();

@@ -141,9 +141,9 @@ fn any_two_nodes_may_be_lost() {
             let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
             let job = job(scratch.path(), 1).placed(&placed);
             let mut warnings = restores(&job, 2);
-            // Copies may have been made anew meanwhile, which is said too.
+            // Copies may have been made again meanwhile, which is reported too.
             // And this run, which asks for one loss only, does not know that two were provided for.
-            warnings.retain(|text| !text.contains("made anew") && !text.contains("may exist"));
+            warnings.retain(|text| !text.contains("made again") && !text.contains("may exist"));
             // By chance the copies lie where the ranks are now: then there is nothing to be told.
             let Some(told) = warnings.first() else {
                 continue;
@@ -280,7 +280,7 @@ fn copies_that_were_lost_are_made_anew() {
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");
                 let told = session.take_warning().unwrap_or_default();
-                if let Some((count, _)) = told.split_once(" copies of step 1 were made anew") {
+                if let Some((count, _)) = told.split_once(" copies of step 1 were made again") {
                     made.fetch_add(count.parse().unwrap(), Ordering::SeqCst);
                 }
                 std::thread::yield_now();

@@ -195,7 +195,7 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     );
     if choice.anew_mtbf_s.is_finite() && !choice.is_without() {
         text += &format!(
-            "What that does not survive begins the work anew: every {} in the mean. Nothing is on the file system at the end; set `global` besides for what must outlive the allocation.\n",
+            "A failure that this does not survive starts the work over: every {} on average. Nothing is on the file system at the end; also set `global` for what must outlive the allocation.\n",
             span(choice.anew_mtbf_s)
         );
     }

@@ -53,7 +53,7 @@ pub fn run(args: &SimulateArgs) -> std::result::Result<Outcome, Failure> {
     if let Some(path) = &args.plot {
         let first = job.live(args.seed, 0)?;
         let rows = vec![("all runs".to_owned(), shares(&lives))];
-        let causes = causes("Where the time goes besides computing", rows);
+        let causes = causes("Where the time goes, apart from computing", rows);
         draw(
             path,
             &[
