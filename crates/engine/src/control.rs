@@ -416,6 +416,14 @@ impl Control {
                 // First: who learns of the outcome and asks for notes at once gets those that explain it.
                 index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
                 index.publish(step, level, &outcome);
+                let word = match outcome {
+                    Outcome::Committed => "committed",
+                    _ => "lost",
+                };
+                let facts = &self.context.facts;
+                let node = &facts.nodes[self.context.node as usize];
+                let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
+                self.context.steps.at("control.published", &what)?;
                 if outcome == Outcome::Committed {
                     self.after_commit(step, level);
                 }

@@ -3,6 +3,7 @@
 //! Threads make the numbers of a run vary; "the second write of node 1's container of step 3" is the same step in
 //! every run. A [`Key`] is such a name: site, target without what is random in it, and the how-manieth of these.
 
+use crate::ledger::Ledger;
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -129,6 +130,9 @@ impl Named {
 
 impl StepHook for Named {
     fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site == "control.published" {
+            Ledger::decided(Path::new(&self.root), step.target);
+        }
         if !self.armed.load(Ordering::SeqCst) {
             return Verdict::Go;
         }

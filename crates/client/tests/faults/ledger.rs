@@ -3,6 +3,7 @@
 //! One line is one append, so that a run that is killed leaves whole lines behind.
 
 use crate::payload::Origin;
+use orcheck_client::Event;
 use orcheck_format::ids::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -39,10 +40,14 @@ impl Ledger {
         let text = std::fs::read_to_string(&path).unwrap();
         let kept = text.lines().filter(|line| {
             let mut words = line.split(' ').skip(1);
-            let acked = words.next() == Some("acked");
+            let word = words.next();
+            if word == Some("safe") {
+                words.next();
+            }
+            let promised = word == Some("acked") || word == Some("safe");
             let step = words.next().and_then(|step| step.parse().ok());
             let given_up = step.is_some_and(|step: u64| step <= last);
-            !(acked && given_up && words.next() == Some(&level.to_string()))
+            !(promised && given_up && words.next() == Some(&level.to_string()))
         });
         std::fs::write(
             &path,
@@ -85,6 +90,42 @@ impl Ledger {
         self.line(&format!("acked {step} {level}"));
     }
 
+    /// A rank on this node begins a call in which it is told of losses.
+    pub fn call(&self, rank: u32, node: &str) {
+        self.line(&format!("call {rank} {node}"));
+    }
+
+    /// The call returned.
+    pub fn done(&self, rank: u32) {
+        self.line(&format!("done {rank}"));
+    }
+
+    /// A rank was told what became of a step.
+    pub fn told(&self, rank: u32, event: &Event) {
+        let Event { step, level, .. } = event;
+        match &event.error {
+            None => self.line(&format!("safe {rank} {step} {level}")),
+            Some(error) => self.line(&format!("lost {rank} {step} {level} {error}")),
+        }
+    }
+
+    /// A rank ended its session, and is told nothing any more; its levels.
+    pub fn left(&self, rank: u32, levels: &[Level]) {
+        let levels: Vec<String> = levels.iter().map(Level::to_string).collect();
+        self.line(&format!("left {rank} {}", levels.join(" ")));
+    }
+
+    /// What a node's control thread has published: "node epoch step level committed|lost". From a hook, which knows no
+    /// run. Nothing where the file cannot be opened: the run may be at a limit.
+    pub fn decided(root: &Path, what: &str) {
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(root.join("ledger"));
+        if let Ok(mut file) = file {
+            let _ = file.write_all(format!("0 decided {what}\n").as_bytes());
+        }
+    }
+
     /// Restored bytes were not those of one checkpoint.
     pub fn wrong(&self, text: &str) {
         self.line(&format!("wrong {text}"));
@@ -115,17 +156,37 @@ pub struct Told {
     pub begun: BTreeSet<u64>,
     pub staged: BTreeSet<u64>,
     pub acked: BTreeSet<(u64, Level)>,
+    /// What some rank was told to be safe.
+    pub safe: BTreeSet<(u64, Level)>,
     pub wrong: Vec<String>,
     pub errors: Vec<String>,
     pub warnings: Vec<String>,
     pub closed: bool,
 }
 
+/// One of the moments that the oracle looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Moment {
+    /// Rank, its node.
+    Call(u32, String),
+    Done(u32),
+    /// Rank, step, level; lost: with this text.
+    Told(u32, u64, Level, Option<String>),
+    Left(u32, Vec<Level>),
+    /// By its node, epoch, step, level: lost.
+    Decided(String, u64, u64, Level),
+    Staged(u64),
+    Epoch(u64),
+}
+
 /// What all runs of a trial told.
 #[derive(Debug, Default)]
 pub struct Story {
     pub runs: BTreeMap<u64, Told>,
+    /// Without the moments.
     pub text: String,
+    /// In the order in which they happened, each with its run.
+    pub moments: Vec<(u64, Moment)>,
 }
 
 impl Story {
@@ -135,16 +196,28 @@ impl Story {
     }
 
     /// Reads what a ledger says.
-    pub fn parse(text: String) -> Self {
+    pub fn parse(all: String) -> Self {
         let mut runs: BTreeMap<u64, Told> = BTreeMap::new();
-        for line in text.lines() {
+        let mut text = String::new();
+        let mut moments = Vec::new();
+        for line in all.lines() {
             let mut words = line.splitn(3, ' ');
             let run = words.next().and_then(|w| w.parse().ok()).unwrap();
-            let told = runs.entry(run).or_default();
             let (word, rest) = (
                 words.next().unwrap_or_default(),
                 words.next().unwrap_or_default(),
             );
+            let moment = moment(word, rest);
+            let shown = matches!(moment, None | Some(Moment::Staged(_) | Moment::Epoch(_)));
+            moments.extend(moment.map(|moment| (run, moment)));
+            if word == "decided" {
+                continue;
+            }
+            let told = runs.entry(run).or_default();
+            if shown {
+                text += line;
+                text.push('\n');
+            }
             let numbers: Vec<u64> = rest.split(' ').map_while(|w| w.parse().ok()).collect();
             match word {
                 "epoch" => told.epoch = Some(numbers[0]),
@@ -165,6 +238,11 @@ impl Story {
                     let level = rest.split(' ').nth(1).unwrap().parse().unwrap();
                     told.acked.insert((numbers[0], level));
                 }
+                "safe" => {
+                    let level = rest.split(' ').nth(2).unwrap().parse().unwrap();
+                    told.safe.insert((numbers[1], level));
+                }
+                "call" | "done" | "left" | "lost" => {}
                 "wrong" => told.wrong.push(rest.to_owned()),
                 "error" => told.errors.push(rest.to_owned()),
                 "warning" => told.warnings.push(rest.to_owned()),
@@ -172,7 +250,11 @@ impl Story {
                 other => panic!("ledger line '{other}'"),
             }
         }
-        Self { runs, text }
+        Self {
+            runs,
+            text,
+            moments,
+        }
     }
 
     /// One run; empty if it told nothing.
@@ -180,9 +262,10 @@ impl Story {
         self.runs.get(&run).cloned().unwrap_or_default()
     }
 
-    /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`.
+    /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`, or told to be safe there.
     pub fn newest_acked(&self, before: u64, level: Option<Level>) -> Option<u64> {
-        let told = self.runs.range(..before).flat_map(|(_, told)| &told.acked);
+        let told = self.runs.range(..before);
+        let told = told.flat_map(|(_, told)| told.acked.iter().chain(&told.safe));
         told.filter(|(_, at)| level.is_none_or(|level| level == *at))
             .map(|(step, _)| *step)
             .max()
@@ -227,4 +310,33 @@ impl Story {
             .max();
         self.newest_acked(before, None).max(resumed)
     }
+}
+
+/// What the oracle reads of a line, if anything.
+fn moment(word: &str, rest: &str) -> Option<Moment> {
+    let mut words = rest.splitn(5, ' ');
+    let mut next = || words.next().unwrap_or_default();
+    Some(match word {
+        "call" => Moment::Call(next().parse().unwrap(), next().to_owned()),
+        "done" => Moment::Done(next().parse().unwrap()),
+        "safe" | "lost" => {
+            let (rank, step) = (next().parse().unwrap(), next().parse().unwrap());
+            let level = next().parse().unwrap();
+            let text = rest.splitn(4, ' ').nth(3).map(str::to_owned);
+            Moment::Told(rank, step, level, text.filter(|_| word == "lost"))
+        }
+        "left" => {
+            let mut words = rest.split(' ').filter(|word| !word.is_empty());
+            let rank = words.next().unwrap().parse().unwrap();
+            Moment::Left(rank, words.map(|level| level.parse().unwrap()).collect())
+        }
+        "decided" => {
+            let (node, epoch) = (next().to_owned(), next().parse().unwrap());
+            let (step, level) = (next().parse().unwrap(), next().parse().unwrap());
+            return (next() == "lost").then_some(Moment::Decided(node, epoch, step, level));
+        }
+        "staged" => Moment::Staged(next().parse().unwrap()),
+        "epoch" => Moment::Epoch(next().parse().unwrap()),
+        _ => return None,
+    })
 }

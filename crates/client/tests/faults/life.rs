@@ -207,24 +207,33 @@ impl Workload {
 
     /// The newest state that all ranks can read, through the engine alone and without claiming anything.
     pub fn readable(&self, root: &Path, view: View) -> Result<Option<Origin>, String> {
+        Ok(self.states(root, view, 1)?.first().copied())
+    }
+
+    /// The newest states that all ranks can read, at most so many.
+    pub fn states(&self, root: &Path, view: View, most: usize) -> Result<Vec<Origin>, String> {
         let name = JobName::new("job").unwrap();
         let places: Vec<Places> = match (0..self.nodes)
             .map(|node| self.places(root, node, view))
             .collect()
         {
             Ok(places) => places,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(format!("{view:?}: {error}")),
         };
         let offer = candidates(&name, &places[0]).map_err(|error| format!("{view:?}: {error}"))?;
+        let mut states = Vec::new();
         for candidate in offer.candidates {
             match self.read(&places, candidate, &mut Vec::new()) {
-                Ok(origin) => return Ok(Some(origin)),
+                Ok(origin) => states.push(origin),
                 Err(Trouble::Refused(_)) => {}
                 Err(Trouble::Wrong(text)) => return Err(format!("{view:?}: {text}")),
             }
+            if states.len() >= most {
+                break;
+            }
         }
-        Ok(None)
+        Ok(states)
     }
 
     /// One checkpoint, read by all ranks from the places of their nodes, with what is to be said about it.
@@ -450,7 +459,8 @@ impl Life {
             root: root.to_owned(),
             run,
             checkpoints,
-            more: String::new(),
+            // Whoever asks when checkpoints are due is told of losses too.
+            more: "every_steps = 1\n".to_owned(),
             steps: Steps::none(),
             clock: Arc::new(SystemClock),
             names: None,
@@ -513,18 +523,15 @@ impl Life {
             clock: Arc::clone(&self.clock),
             ..self.workload.job(&self.root, self.steps.clone())
         };
-        let job = if self.more.is_empty() {
-            job
-        } else {
-            job.with(&self.more)
-        };
+        let job = job.with(&self.more);
         job.run(|session, rank| {
             let here = |number| {
                 if rank == 0 {
                     between(number);
                 }
             };
-            self.live_rank(session, rank, &here);
+            let node = self.workload.node_of(rank);
+            self.live_rank(session, rank, &format!("n{node}"), &here);
         });
     }
 
@@ -550,13 +557,14 @@ impl Life {
             clock: Arc::clone(&self.clock),
         };
         let session = Session::open_with("job", collective, Options::from_text(&text), environment);
-        self.live_rank(session, rank, between);
+        self.live_rank(session, rank, node, between);
     }
 
     fn live_rank(
         &self,
         session: orcheck_format::Result<Session>,
         rank: u32,
+        node: &str,
         between: &(dyn Fn(u64) + Sync),
     ) {
         let ledger = self.ledger();
@@ -573,6 +581,9 @@ impl Life {
         if lead {
             ledger.epoch(session.epoch().counter);
         }
+        let watching = ledger.clone();
+        session.watch(Some(Box::new(move |event| watching.told(rank, event))));
+        let levels = self.levels_of(&session);
         between(0);
         let scale = self.workload.scale;
         let mut state = Payload::blank(rank, scale);
@@ -647,49 +658,103 @@ impl Life {
             if lead {
                 ledger.begun(step);
             }
-            match session.checkpoint(step) {
+            let due = asked(&ledger, (rank, node), &mut session, |session| {
+                session.due(step)
+            });
+            if let Err(error) = due {
+                complain("due", &error);
+            }
+            let taken = asked(&ledger, (rank, node), &mut session, |session| {
+                session.checkpoint(step)
+            });
+            match taken {
                 Ok(()) if lead => ledger.staged(step),
                 Ok(()) => {}
                 Err(error) => ledger.error("checkpoint", &error),
             }
             state.scribble(self.workload.lent);
             if self.sealed {
-                self.wait_for(&session, &ledger, lead, step, Level::Process);
+                self.wait_for(&mut session, &ledger, (rank, node), step, Level::Process);
             }
             if self.hurried {
             } else if self.workload.overlapped {
                 previous
                     .into_iter()
-                    .for_each(|step| self.wait(&session, &ledger, lead, step));
+                    .for_each(|step| self.wait(&mut session, &ledger, (rank, node), step));
             } else {
-                self.wait(&session, &ledger, lead, step);
+                self.wait(&mut session, &ledger, (rank, node), step);
             }
         }
         if self.workload.overlapped && self.checkpoints > 0 && !self.hurried {
-            self.wait(&session, &ledger, lead, last + self.checkpoints);
+            self.wait(&mut session, &ledger, (rank, node), last + self.checkpoints);
         }
-        // Of every rank: what one node sees of a directory, the others may not see.
-        while let Some(warning) = session.take_warning() {
-            ledger.warning(&warning);
-        }
-        match session.close(LONG) {
+        ledger.call(rank, node);
+        let (closed, warnings) = session.close_telling(LONG);
+        warnings.iter().for_each(|warning| ledger.warning(warning));
+        ledger.done(rank);
+        ledger.left(rank, &levels);
+        match closed {
             Ok(()) if lead => ledger.closed(),
             Ok(()) => {}
             Err(error) => complain("close", &error),
         }
     }
 
-    fn wait(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64) {
+    /// The levels at which this session has checkpoints: one may be left out when it opens.
+    fn levels_of(&self, session: &Session) -> Vec<Level> {
+        let is_there = |level: &Level| match session.safe_step(*level) {
+            Err(error) => error.kind() != ErrorKind::Unsupported,
+            Ok(_) => true,
+        };
+        self.workload
+            .levels()
+            .into_iter()
+            .filter(is_there)
+            .collect()
+    }
+
+    fn wait(&self, session: &mut Session, ledger: &Ledger, who: (u32, &str), step: u64) {
         for level in self.workload.levels() {
-            self.wait_for(session, ledger, lead, step, level);
+            self.wait_for(session, ledger, who, step, level);
         }
     }
 
-    fn wait_for(&self, session: &Session, ledger: &Ledger, lead: bool, step: u64, level: Level) {
-        match session.wait(step, level, LONG) {
+    fn wait_for(
+        &self,
+        session: &mut Session,
+        ledger: &Ledger,
+        who: (u32, &str),
+        step: u64,
+        level: Level,
+    ) {
+        // As the C call: it tells.
+        let waited = asked(ledger, who, session, |session| {
+            let waited = session.wait(step, level, LONG);
+            session.look_for_losses();
+            waited
+        });
+        match waited {
             Ok(()) => ledger.acked(step, level),
-            Err(error) if lead => ledger.error(&format!("wait {step} {level}"), &error),
+            Err(error) if who.0 == 0 => ledger.error(&format!("wait {step} {level}"), &error),
             _ => {}
         }
     }
+}
+
+/// A call in which a rank is told of losses, and reads its warnings.
+fn asked<T>(
+    ledger: &Ledger,
+    (rank, node): (u32, &str),
+    session: &mut Session,
+    call: impl FnOnce(&mut Session) -> T,
+) -> T {
+    ledger.call(rank, node);
+    let result = call(session);
+    // Before the warnings are read, which would look again.
+    ledger.done(rank);
+    // Of every rank: what one node sees of a directory, the others may not see.
+    while let Some(warning) = session.take_warning() {
+        ledger.warning(&warning);
+    }
+    result
 }

@@ -1,5 +1,8 @@
 //! Trials: verdicts, their table, the run that must come up again after a fault, and workers that share the trials.
 
+#[path = "oracle.rs"]
+pub mod oracle;
+
 use crate::ledger::Story;
 use crate::life::{Life, View, Workload};
 use crate::payload::Origin;
@@ -8,6 +11,7 @@ use orcheck_io::dir::open_dir;
 use orcheck_io::environment::env_var;
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::{Child, Ended, Scratch};
+use oracle::Counts;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -285,6 +289,7 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
             return Err((Verdict::SilentWrong, format!("run {run}: {text}")));
         }
     }
+    judged(workload, root, &story)?;
     let mut strongest = None;
     for level in workload.levels().into_iter().rev() {
         let found = workload
@@ -309,6 +314,12 @@ pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<S
         }
     }
     Ok(story)
+}
+
+/// What the oracle says of all that was reported until now.
+pub fn judged(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, Failure> {
+    oracle::judge(workload, root, story)
+        .map_err(|text| (Verdict::SilentWrong, format!("{text}; {}", told(story))))
 }
 
 /// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is recorded in every
