@@ -1,7 +1,7 @@
 //! The engine in agents: ranks die and what they took is made safe all the same; agents die and nothing safe is lost.
 
 use crate::hooks::{Key, Named};
-use crate::ledger::Story;
+use crate::ledger::{Story, published};
 use crate::life::{Life, Workload};
 use crate::processes::{CORES, HOSTS, TREE, each_rank, ends};
 use crate::signals::moment;
@@ -41,7 +41,7 @@ pub const AGENT_HOSTS: Workload = Workload {
 };
 
 /// With a pool that holds all, and nothing lent: whatever was whole when an agent ended is there in the end.
-const AGENT_ROOM: Workload = Workload {
+pub const AGENT_ROOM: Workload = Workload {
     name: "4 processes on 2 nodes, agents, room for all",
     lent: false,
     overlapped: false,
@@ -79,7 +79,7 @@ const KEYS: &str = "keys";
 
 /// Who is hit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
+pub enum Victim {
     Rank(u32),
     Agent(u32),
 }
@@ -105,10 +105,13 @@ pub fn lingering(
     let place = if workload.dirs > 0 { "ost0" } else { "local" };
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let child = Child::run(|| {
-        let steps = hook.as_ref().map_or_else(Steps::none, |(hook, _)| {
-            hook.arm();
-            hook.steps()
-        });
+        let steps = match &hook {
+            None => published(root),
+            Some((hook, _)) => {
+                hook.arm();
+                hook.steps()
+            }
+        };
         let job = JobName::new("job").unwrap();
         let name = format!("n{node}");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -122,7 +125,7 @@ pub fn lingering(
     });
     // It can be reached, or has ended.
     drop(there);
-    here.read_exact(&mut [0]).unwrap();
+    let _ = here.read(&mut [0]);
     child
 }
 
@@ -273,8 +276,13 @@ fn trial(workload: Workload, victim: Victim, key: &Key) -> Outcome {
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
     let hook = Named::at(root, key.clone(), Do::Kill);
+    hit(workload, root, victim, &hook)
+}
+
+/// One trial in these directories, with a hook that kills the victim.
+pub fn hit(workload: Workload, root: &Path, victim: Victim, hook: &Arc<Named>) -> Outcome {
     let keys = root.join(KEYS);
-    let (ended, mut agents, replaced) = run(workload, root, victim, &hook, &keys);
+    let (ended, mut agents, replaced) = run(workload, root, victim, hook, &keys);
     let mut struck = replaced
         || matches!(victim, Victim::Rank(rank) if ended[rank as usize] == Ended::Signaled(9));
     let story = Story::read(root);

@@ -130,9 +130,7 @@ impl Named {
 
 impl StepHook for Named {
     fn at(&self, step: &StepInfo) -> Verdict {
-        if step.site == "control.published" {
-            Ledger::decided(Path::new(&self.root), step.target);
-        }
+        Ledger::look(Path::new(&self.root), step);
         if !self.armed.load(Ordering::SeqCst) {
             return Verdict::Go;
         }

@@ -5,11 +5,12 @@
 use crate::payload::Origin;
 use orcheck_client::Event;
 use orcheck_format::ids::Level;
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The writing side: used by the ranks of a run.
@@ -90,9 +91,9 @@ impl Ledger {
         self.line(&format!("acked {step} {level}"));
     }
 
-    /// A rank on this node begins a call in which it is told of losses.
-    pub fn call(&self, rank: u32, node: &str) {
-        self.line(&format!("call {rank} {node}"));
+    /// A rank on this node, in this epoch, begins a call in which it is told of losses.
+    pub fn call(&self, rank: u32, node: &str, epoch: u64) {
+        self.line(&format!("call {rank} {epoch} {node}"));
     }
 
     /// The call returned.
@@ -115,15 +116,28 @@ impl Ledger {
         self.line(&format!("left {rank} {}", levels.join(" ")));
     }
 
-    /// What a node's control thread has published: "node epoch step level committed|lost". From a hook, which knows no
+    /// For hooks: notes what a node's control thread has published, "node epoch step level committed|lost". A hook knows no
     /// run. Nothing where the file cannot be opened: the run may be at a limit.
-    pub fn decided(root: &Path, what: &str) {
+    pub fn look(root: &Path, step: &StepInfo) {
+        if step.site != "control.published" {
+            return;
+        }
         let file = std::fs::OpenOptions::new()
             .append(true)
             .open(root.join("ledger"));
         if let Ok(mut file) = file {
-            let _ = file.write_all(format!("0 decided {what}\n").as_bytes());
+            let _ = file.write_all(format!("0 decided {}\n", step.target).as_bytes());
         }
+    }
+
+    /// How many outcomes of a step a node has published, in any epoch.
+    pub fn outcomes(root: &Path, node: &str, step: u64) -> usize {
+        let text = std::fs::read_to_string(root.join("ledger")).unwrap_or_default();
+        let of_node = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix("0 decided ")?.strip_prefix(node)?;
+            rest.split(' ').nth(2)
+        });
+        of_node.filter(|found| found.parse() == Ok(step)).count()
     }
 
     /// Restored bytes were not those of one checkpoint.
@@ -147,6 +161,21 @@ impl Ledger {
     }
 }
 
+/// A hook that only notes what is published.
+struct Published(PathBuf);
+
+impl StepHook for Published {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        Ledger::look(&self.0, step);
+        Verdict::Go
+    }
+}
+
+/// Steps of which the ledger gets what is published, and that all happen.
+pub fn published(root: &Path) -> Steps {
+    Steps::with(Arc::new(Published(root.to_owned())))
+}
+
 /// What one run told.
 #[derive(Debug, Default, Clone)]
 pub struct Told {
@@ -167,8 +196,8 @@ pub struct Told {
 /// One of the moments that the oracle looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moment {
-    /// Rank, its node.
-    Call(u32, String),
+    /// Rank, its epoch and node.
+    Call(u32, u64, String),
     Done(u32),
     /// Rank, step, level; lost: with this text.
     Told(u32, u64, Level, Option<String>),
@@ -176,7 +205,6 @@ pub enum Moment {
     /// By its node, epoch, step, level: lost.
     Decided(String, u64, u64, Level),
     Staged(u64),
-    Epoch(u64),
 }
 
 /// What all runs of a trial told.
@@ -208,7 +236,7 @@ impl Story {
                 words.next().unwrap_or_default(),
             );
             let moment = moment(word, rest);
-            let shown = matches!(moment, None | Some(Moment::Staged(_) | Moment::Epoch(_)));
+            let shown = matches!(moment, None | Some(Moment::Staged(_)));
             moments.extend(moment.map(|moment| (run, moment)));
             if word == "decided" {
                 continue;
@@ -317,7 +345,10 @@ fn moment(word: &str, rest: &str) -> Option<Moment> {
     let mut words = rest.splitn(5, ' ');
     let mut next = || words.next().unwrap_or_default();
     Some(match word {
-        "call" => Moment::Call(next().parse().unwrap(), next().to_owned()),
+        "call" => {
+            let (rank, epoch) = (next().parse().unwrap(), next().parse().unwrap());
+            Moment::Call(rank, epoch, next().to_owned())
+        }
         "done" => Moment::Done(next().parse().unwrap()),
         "safe" | "lost" => {
             let (rank, step) = (next().parse().unwrap(), next().parse().unwrap());
@@ -333,10 +364,11 @@ fn moment(word: &str, rest: &str) -> Option<Moment> {
         "decided" => {
             let (node, epoch) = (next().to_owned(), next().parse().unwrap());
             let (step, level) = (next().parse().unwrap(), next().parse().unwrap());
-            return (next() == "lost").then_some(Moment::Decided(node, epoch, step, level));
+            // Level process has no events.
+            let told = level != Level::Process && next() == "lost";
+            return told.then_some(Moment::Decided(node, epoch, step, level));
         }
         "staged" => Moment::Staged(next().parse().unwrap()),
-        "epoch" => Moment::Epoch(next().parse().unwrap()),
         _ => return None,
     })
 }

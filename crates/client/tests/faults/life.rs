@@ -3,7 +3,7 @@
 #[path = "workloads.rs"]
 mod workloads;
 
-use crate::ledger::{Ledger, Story};
+use crate::ledger::{Ledger, Story, published};
 use crate::payload::{Origin, Payload};
 use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
@@ -448,6 +448,8 @@ pub struct Life {
     sealed: bool,
     /// No checkpoint is waited for.
     hurried: bool,
+    /// Before it asks for the next one it computes until the node knows what became of the last.
+    informed: bool,
     /// Where it tells what happens, if that must be open before it begins.
     ledger: Option<Ledger>,
 }
@@ -461,11 +463,12 @@ impl Life {
             checkpoints,
             // Whoever asks when checkpoints are due is told of losses too.
             more: "every_steps = 1\n".to_owned(),
-            steps: Steps::none(),
+            steps: published(root),
             clock: Arc::new(SystemClock),
             names: None,
             sealed: false,
             hurried: false,
+            informed: false,
             ledger: None,
         }
     }
@@ -490,6 +493,13 @@ impl Life {
     /// Takes one checkpoint after the other without waiting for any.
     pub fn hurried(mut self) -> Self {
         self.hurried = true;
+        self
+    }
+
+    /// Computes until the node knows what became of each checkpoint, before it asks for the next one. (Not in `power`.)
+    #[allow(dead_code)]
+    pub fn informed(mut self) -> Self {
+        self.informed = true;
         self
     }
 
@@ -658,6 +668,9 @@ impl Life {
             if lead {
                 ledger.begun(step);
             }
+            if self.informed && number > 1 {
+                self.compute_until_decided(node, step - 1, levels.len());
+            }
             let due = asked(&ledger, (rank, node), &mut session, |session| {
                 session.due(step)
             });
@@ -688,7 +701,7 @@ impl Life {
         if self.workload.overlapped && self.checkpoints > 0 && !self.hurried {
             self.wait(&mut session, &ledger, (rank, node), last + self.checkpoints);
         }
-        ledger.call(rank, node);
+        ledger.call(rank, node, session.epoch().counter);
         let (closed, warnings) = session.close_telling(LONG);
         warnings.iter().for_each(|warning| ledger.warning(warning));
         ledger.done(rank);
@@ -697,6 +710,15 @@ impl Life {
             Ok(()) if lead => ledger.closed(),
             Ok(()) => {}
             Err(error) => complain("close", &error),
+        }
+    }
+
+    /// Until the node has published as many outcomes of a step; not for ever, because its engine may have ended.
+    fn compute_until_decided(&self, node: &str, step: u64, outcomes: usize) {
+        let clock = SystemClock;
+        let until = clock.now() + Duration::from_millis(500);
+        while clock.now() < until && Ledger::outcomes(&self.root, node, step) < outcomes {
+            std::thread::park_timeout(Duration::from_micros(500));
         }
     }
 
@@ -748,7 +770,7 @@ fn asked<T>(
     session: &mut Session,
     call: impl FnOnce(&mut Session) -> T,
 ) -> T {
-    ledger.call(rank, node);
+    ledger.call(rank, node, session.epoch().counter);
     let result = call(session);
     // Before the warnings are read, which would look again.
     ledger.done(rank);

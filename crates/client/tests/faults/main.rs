@@ -36,6 +36,7 @@ mod payload;
 mod processes;
 mod reads;
 mod records;
+mod reported;
 mod rivals;
 mod scenarios;
 mod servers;
@@ -84,6 +85,7 @@ const TESTS: &[harness::Test] = tests![
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
     reads::one_error_at_every_call_of_verify,
+    reported::every_loss_is_told_and_nothing_else,
     rivals::clocks_that_lie,
     rivals::several_restarts_at_once,
     scenarios::what_happens_to_users_of_scr_and_fti,

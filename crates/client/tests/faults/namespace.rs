@@ -26,7 +26,7 @@ const STEPS: u64 = 150;
 const STRUCK: &str = "struck";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Change {
+pub enum Change {
     Moved,
     Replaced,
     /// By a copy with all that it held.
@@ -52,7 +52,7 @@ impl Change {
     }
 
     /// Does it; whether that was possible now.
-    fn happens(self, dir: &Path, away: &Path) -> bool {
+    pub fn happens(self, dir: &Path, away: &Path) -> bool {
         match self {
             Self::Moved => std::fs::rename(dir, away).is_ok(),
             Self::Replaced => {

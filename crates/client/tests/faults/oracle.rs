@@ -5,14 +5,15 @@
 //!
 //! * **Missing**: a loss was published on a rank's node before one of its calls began, and that call did not tell it; or a
 //!   rank ended its session and was never told what became of a step.
-//! * **Invented**: something is restartable at a level that was told to be lost there for good, or two ranks were told
-//!   opposite things. (That what was told to be safe is restartable is proven with all other promises, in `trial.rs`.)
+//! * **Invented**: something is restartable at a level that was told to be lost there for good; two ranks were told
+//!   opposite things; or something that was told to be safe, and is not old enough to be pruned, is not restartable.
 //!
 //! Not restartable are also steps that were pruned, and those that a newer run superseded. A loss that is "not known to be
 //! safe" may be found or not: its commit record was being written. Nothing else is excused.
 
-use crate::ledger::{Moment, Story};
+use crate::ledger::{Moment, Story, Told};
 use crate::life::{View, Workload};
+use crate::payload::Origin;
 use orcheck_engine::protocol::UNDECIDED;
 use orcheck_format::ids::Level;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +59,8 @@ impl std::fmt::Display for Counts {
 }
 
 impl Counts {
-    /// The inverse of `Display`.
+    /// The inverse of `Display`. (`power` counts nothing.)
+    #[allow(dead_code)]
     pub fn parse(text: &str) -> Self {
         let mut words = text.split(' ').map(|word| word.parse().unwrap_or(0));
         let mut next = || words.next().unwrap_or(0);
@@ -87,14 +89,9 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
     let mut counts = Counts::default();
     let mut ranks: BTreeMap<(u64, u32), Rank> = BTreeMap::new();
     let mut lost: BTreeMap<(String, u64), BTreeSet<Key>> = BTreeMap::new();
-    let mut epochs: BTreeMap<u64, u64> = BTreeMap::new();
     let mut staged: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (run, moment) in &story.moments {
-        let mut rank = |rank: &u32| ranks.entry((*run, *rank)).or_default();
         match moment {
-            Moment::Epoch(epoch) => {
-                epochs.insert(*run, *epoch);
-            }
             Moment::Staged(step) => {
                 staged.entry(*run).or_default().insert(*step);
             }
@@ -102,34 +99,31 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
                 let lost = lost.entry((node.clone(), *epoch)).or_default();
                 lost.insert((*step, *level));
             }
-            Moment::Call(number, node) => {
-                let rank = rank(number);
-                let epoch = epochs.get(run).copied().unwrap_or(0);
-                let published = lost.get(&(node.clone(), epoch)).into_iter().flatten();
+            Moment::Call(number, epoch, node) => {
+                let rank = ranks.entry((*run, *number)).or_default();
+                let published = lost.get(&(node.clone(), *epoch)).into_iter().flatten();
                 let news = published.filter(|key| !rank.told.contains_key(key));
                 rank.due = news.copied().collect();
                 counts.in_time += rank.due.len() as u64;
             }
             Moment::Told(number, step, level, text) => {
-                let rank = rank(number);
+                let rank = ranks.entry((*run, *number)).or_default();
                 rank.due.remove(&(*step, *level));
                 rank.told.insert((*step, *level), text.clone());
             }
             Moment::Done(number) => {
-                if let Some((step, level)) = rank(number).due.first() {
+                let rank = ranks.entry((*run, *number)).or_default();
+                if let Some((step, level)) = rank.due.first() {
                     return Err(format!(
                         "MISSING: run {run}, rank {number}: step {step} was published as lost at level {level} before a call, which did not tell it"
                     ));
                 }
             }
             Moment::Left(number, levels) => {
-                let rank = rank(number);
+                let rank = ranks.entry((*run, *number)).or_default();
                 let steps = staged.get(run).into_iter().flatten();
                 let all = steps.flat_map(|step| levels.iter().map(move |level| (*step, *level)));
-                if let Some((step, level)) = all
-                    .filter(|key| !rank.told.contains_key(key))
-                    .min()
-                {
+                if let Some((step, level)) = all.filter(|key| !rank.told.contains_key(key)).min() {
                     return Err(format!(
                         "MISSING: run {run}, rank {number}: closed, and never told what became of step {step} at level {level}"
                     ));
@@ -139,6 +133,51 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
     }
     invented(workload, root, &ranks, &mut counts)?;
     Ok(counts)
+}
+
+/// What the last run was told to be safe, and what is not old enough to be pruned, is restartable at that level. Only for
+/// trials that take nothing away.
+pub fn kept(workload: &Workload, root: &Path, story: &Story) -> Result<(), String> {
+    let begun = |(_, told): &(&u64, &Told)| !told.begun.is_empty();
+    let Some((&run, told)) = story.runs.iter().rev().find(begun) else {
+        return Ok(());
+    };
+    let mut gone = BTreeSet::new();
+    for (_, moment) in story.moments.iter().filter(|(of, _)| *of == run) {
+        match moment {
+            Moment::Told(_, step, level, Some(text)) if !text.contains(OPEN) => {
+                gone.insert((*step, *level));
+            }
+            Moment::Told(_, step, level, None) => {
+                gone.remove(&(*step, *level));
+            }
+            _ => {}
+        }
+    }
+    for level in workload.levels() {
+        let newer = |step: u64| {
+            let newer = told.begun.range(step + 1..);
+            newer
+                .filter(|newer| !gone.contains(&(**newer, level)))
+                .count()
+        };
+        let wanted: Vec<u64> = (told.safe.iter())
+            .filter(|(step, at)| *at == level && newer(*step) < workload.keep)
+            .map(|(step, _)| *step)
+            .collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let found = workload.states(root, View::Only(level), ALL)?;
+        for step in wanted {
+            if !found.contains(&Origin { run, step }) {
+                return Err(format!(
+                    "INVENTED: run {run}: step {step} was told to be safe at level {level}; restartable is {found:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn invented(

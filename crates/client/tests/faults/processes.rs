@@ -271,7 +271,12 @@ fn trial(workload: Workload, victim: u32, key: &Key) -> Outcome {
     let scratch = Scratch::in_memory("processes");
     let root = scratch.path();
     let hook = Named::at(root, key.clone(), Do::Kill);
-    let (ended, late) = run(workload, root, victim, &hook, None);
+    hit(workload, root, victim, &hook)
+}
+
+/// One trial in these directories, with a hook that kills the victim.
+pub fn hit(workload: Workload, root: &Path, victim: u32, hook: &Arc<Named>) -> Outcome {
+    let (ended, late) = run(workload, root, victim, hook, None);
     let result = judge(&workload, root, victim, &ended, late);
     Outcome::of(
         ended[victim as usize] == Ended::Signaled(9),

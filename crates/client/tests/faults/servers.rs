@@ -31,13 +31,13 @@ const KEYS: &str = "keys";
 const PROMPTLY: Duration = Duration::from_secs(20);
 
 /// Each rank's container goes to a server of its own, and to its node.
-const SERVED_PAIR: Workload = Workload {
+pub const SERVED_PAIR: Workload = Workload {
     name: "2 ranks, 2 nodes, node + global on a server",
     ..PAIR
 };
 
 /// Only what the server has is there.
-const SERVED_STRIPED: Workload = Workload {
+pub const SERVED_STRIPED: Workload = Workload {
     name: "2 ranks, traditional on a server, keep 1",
     ..STRIPED
 };
@@ -173,7 +173,8 @@ fn run(
 ) -> (Ended, Ended, bool) {
     let mut serving = Serving::start(workload, root, None, Some(hook));
     // Its end may not have been noted yet.
-    if serving.at.is_none() {
+    let early = serving.at.is_none();
+    if early {
         serving.child.wait(PROMPTLY);
         serving = Serving::start(workload, root, None, None);
     }
@@ -197,7 +198,11 @@ fn run(
         let ended = apart_with(&life, &|_| {});
         over.store(true, Ordering::Release);
         let (server, struck) = watcher.join().unwrap();
-        (ended, server, struck || server == Ended::Signaled(9))
+        (
+            ended,
+            server,
+            early || struck || server == Ended::Signaled(9),
+        )
     })
 }
 
@@ -260,9 +265,13 @@ fn judge(
 fn trial(workload: Workload, key: &Key, what: Do) -> Outcome {
     let scratch = Scratch::in_memory("server");
     let root = scratch.path();
-    let killed = what == Do::Kill;
     let hook = Named::at(root, key.clone(), what);
-    let (ended, server, struck) = run(workload, root, &hook, CHECKPOINTS, &|_| {}, &|| {});
+    hit(workload, root, &hook, what == Do::Kill)
+}
+
+/// One trial in these directories, with a hook that kills the server, or lets its disk fail.
+pub fn hit(workload: Workload, root: &Path, hook: &Arc<Named>, killed: bool) -> Outcome {
+    let (ended, server, struck) = run(workload, root, hook, CHECKPOINTS, &|_| {}, &|| {});
     Outcome::of(
         struck || !killed,
         judge(workload, root, (ended, server), killed),

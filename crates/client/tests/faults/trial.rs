@@ -7,11 +7,11 @@ use crate::ledger::Story;
 use crate::life::{Life, View, Workload};
 use crate::payload::Origin;
 use crate::records::records;
+use oracle::Counts;
 use orcheck_io::dir::open_dir;
 use orcheck_io::environment::env_var;
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::{Child, Ended, Scratch};
-use oracle::Counts;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -326,6 +326,8 @@ pub fn judged(workload: &Workload, root: &Path, story: &Story) -> Result<Counts,
 /// directory.
 pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
+    oracle::kept(workload, root, &story)
+        .map_err(|text| (Verdict::LostWork, format!("{text}; {}", told(&story))))?;
     let open = |path: &Path| open_dir(&root.join(path), Steps::none()).ok();
     let mut found = records(workload, &open);
     for level in workload.levels() {

@@ -8,6 +8,7 @@ use crate::trial::{Failure, Outcome, PATIENCE, Table, Verdict, heal, share, told
 use orcheck_format::ids::Level;
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{Child, Ended, Scratch};
+use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// The old run takes steps 1 and 2 in peace and is stopped somewhere in 3.
@@ -18,7 +19,7 @@ const EIO: i32 = 5;
 
 /// When the old run is let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Release {
+pub enum Release {
     /// The new run has claimed its epoch and looked at nothing yet; it waits until the old one has ended.
     Claimed,
     /// The new run has restarted; it waits until the old one has ended, and takes no checkpoint of its own.
@@ -29,7 +30,7 @@ enum Release {
     Closed,
 }
 
-const RELEASES: [Release; 4] = [
+pub const RELEASES: [Release; 4] = [
     Release::Claimed,
     Release::Restarted,
     Release::Recorded,
@@ -82,28 +83,31 @@ impl Door {
     }
 }
 
+/// Whether the old run is stopped at a step.
+pub type At = Box<dyn Fn(&Key) -> bool + Send + Sync>;
+
 /// Both runs in one process, which a trial kills when it hangs. Exit code 3: the old run never came to the door.
-fn both_runs(workload: Workload, scratch: &Scratch, key: &Key, release: Release) -> i32 {
+fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     let door = std::sync::Arc::new(Door::default());
-    let (key, at_door) = (key.clone(), std::sync::Arc::clone(&door));
+    let at_door = std::sync::Arc::clone(&door);
     let decide = move |found: &Key, _: &orcheck_io::steps::StepInfo| {
-        if *found == key {
+        if at(found) {
             at_door.stop();
         }
         Do::Go
     };
-    let hook = Named::new(scratch.path(), Box::new(decide));
-    let old = Life::new(workload, scratch.path(), 1, CHECKPOINTS).steps(hook.steps());
+    let hook = Named::new(root, Box::new(decide));
+    let old = Life::new(workload, root, 1, CHECKPOINTS).steps(hook.steps());
     let own = u64::from(release != Release::Restarted);
     let no_container = |found: &Key, _: &orcheck_io::steps::StepInfo| {
         let container = found.site == "dir.create" && found.target.ends_with(".orc");
         if container { Do::Fail(EIO) } else { Do::Go }
     };
-    let lost = Named::new(scratch.path(), Box::new(no_container));
+    let lost = Named::new(root, Box::new(no_container));
     if release == Release::Recorded {
         lost.arm();
     }
-    let new = Life::new(workload, scratch.path(), 2, own)
+    let new = Life::new(workload, root, 2, own)
         .with("take_over = true")
         .steps(lost.steps());
     std::thread::scope(|scope| {
@@ -130,18 +134,26 @@ fn both_runs(workload: Workload, scratch: &Scratch, key: &Key, release: Release)
 
 fn trial(workload: Workload, key: &Key, release: Release) -> Outcome {
     let scratch = Scratch::in_memory("zombie");
-    let ended = Child::run(|| both_runs(workload, &scratch, key, release)).wait(PATIENCE);
-    let result = judge(&workload, &scratch, release, ended);
+    let key = key.clone();
+    stopped_at(
+        workload,
+        scratch.path(),
+        Box::new(move |found| *found == key),
+        release,
+    )
+}
+
+/// One trial in these directories.
+pub fn stopped_at(workload: Workload, root: &Path, at: At, release: Release) -> Outcome {
+    let at = std::cell::Cell::new(Some(at));
+    let ended = Child::run(|| both_runs(workload, root, at.take().unwrap(), release));
+    let ended = ended.wait(PATIENCE);
+    let result = judge(&workload, root, release, ended);
     Outcome::of(ended == Ended::Exited(0), result.map(|()| Verdict::Pass))
 }
 
-fn judge(
-    workload: &Workload,
-    scratch: &Scratch,
-    release: Release,
-    ended: Ended,
-) -> Result<(), Failure> {
-    let story = Story::read(scratch.path());
+fn judge(workload: &Workload, root: &Path, release: Release, ended: Ended) -> Result<(), Failure> {
+    let story = Story::read(root);
     let failed = |verdict, text: &str| Err((verdict, format!("{text}; {}", told(&story))));
     match ended {
         Ended::Exited(0 | 3) => {}
@@ -191,7 +203,7 @@ fn judge(
             );
         }
     }
-    heal(workload, scratch.path(), 3).map(|_| ())
+    heal(workload, root, 3).map(|_| ())
 }
 
 // Breaks if: `make_visible` does not look at the claims after its renames (an acknowledged step is lost), or
