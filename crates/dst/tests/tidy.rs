@@ -762,3 +762,25 @@ fn what_only_looks_like_a_violation_passes() {
         Vec::<String>::new()
     );
 }
+
+/// Breaks if: a module of the fault suite is in no stage of `tools/soak.sh`.
+#[test]
+fn every_fault_is_tried_many_times_in_a_soak() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let soak = read("tools/soak.sh");
+    let suite = read("crates/client/tests/faults/main.rs");
+    let tests = suite.split("tests![").nth(1).unwrap();
+    let tests = tests.split("];").next().unwrap();
+    let modules: Vec<&str> = tests
+        .lines()
+        .filter_map(|line| line.trim().split_once("::"))
+        .map(|(module, _)| module)
+        .collect();
+    assert!(modules.len() > 20);
+    for module in modules {
+        assert!(
+            soak.contains(&format!(" {module}::")),
+            "{module}:: is in no stage of tools/soak.sh"
+        );
+    }
+}

@@ -258,7 +258,7 @@ switches! {
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
     Succession = "succession", "that a run goes on when an agent of it ended", "orcheck-client agent goes_on";
     NobodyBetween = "nobody-between", "that a run which was without an agent does not supersede another run", "orcheck-client agent began_meanwhile";
-    UndecidedSaid = "undecided-said", "that a loss is not called final while a commit record may be there", "orcheck-engine protocol may_be_there";
+    UndecidedSaid = "undecided-said", "that a loss is not called final while a commit record may be there", "orcheck-engine protocol may_be_there; orcheck-client faults every_loss_is_told";
     UncommittedBound = "uncommitted-bound", "that no more checkpoints are staged than may be uncommitted", "orcheck-client session one_checkpoint_at_most";
     ToldAgain = "told-again", "that what was whole in memory when an agent ended is flushed again", "orcheck-client agent flushed_again";
     UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";
@@ -278,7 +278,7 @@ switches! {
     RelayHangsUp = "relay-hangs-up", "that a relay which lost the lead lets go of the nodes below it", "orcheck-engine tree a_lost_relay; orcheck-dst jobs jobs_with_faults";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-client session alloc_leaves_room";
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
-    LossTold = "loss-told", "that the next call tells of a lost checkpoint", "orcheck-client session every_loss_on_a_full";
+    LossTold = "loss-told", "that the next call tells of a lost checkpoint", "orcheck-client session every_loss_on_a_full; orcheck-client faults every_loss_is_told";
     FencedTold = "fenced-told", "that a superseded run gets an error from its next checkpoint", "orcheck-client session superseded_run_gets";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-client session what_never_comes";
     // Staging I/O servers.
