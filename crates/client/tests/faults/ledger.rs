@@ -39,22 +39,23 @@ impl Ledger {
     pub fn give_up(root: &Path, level: Level, last: u64) {
         let path = root.join("ledger");
         let text = std::fs::read_to_string(&path).unwrap();
-        let kept = text.lines().filter(|line| {
-            let mut words = line.split(' ').skip(1);
-            let word = words.next();
-            if word == Some("safe") {
-                words.next();
+        let mut kept = String::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(5, ' ').collect();
+            let of = |step: usize, at: usize| {
+                let step = words.get(step).and_then(|step| step.parse().ok());
+                step.is_some_and(|step: u64| step <= last)
+                    && words.get(at) == Some(&level.to_string().as_str())
+            };
+            match words.get(1) {
+                Some(&"acked") if of(2, 3) => continue,
+                // It was told all the same.
+                Some(&"safe") if of(3, 4) => kept += &line.replacen(" safe ", " gone ", 1),
+                _ => kept += line,
             }
-            let promised = word == Some("acked") || word == Some("safe");
-            let step = words.next().and_then(|step| step.parse().ok());
-            let given_up = step.is_some_and(|step: u64| step <= last);
-            !(promised && given_up && words.next() == Some(&level.to_string()))
-        });
-        std::fs::write(
-            &path,
-            kept.map(|line| format!("{line}\n")).collect::<String>(),
-        )
-        .unwrap();
+            kept.push('\n');
+        }
+        std::fs::write(&path, kept).unwrap();
     }
 
     fn line(&self, text: &str) {
@@ -99,6 +100,11 @@ impl Ledger {
     /// The call returned.
     pub fn done(&self, rank: u32) {
         self.line(&format!("done {rank}"));
+    }
+
+    /// A rank's call gave an error: for this rank the step was not staged, and the error has told it.
+    pub fn refused(&self, rank: u32, step: u64) {
+        self.line(&format!("refused {rank} {step}"));
     }
 
     /// A rank was told what became of a step.
@@ -202,6 +208,8 @@ pub enum Moment {
     /// Rank, step, level; lost: with this text.
     Told(u32, u64, Level, Option<String>),
     Left(u32, Vec<Level>),
+    /// Rank, step.
+    Refused(u32, u64),
     /// By its node, epoch, step, level: lost.
     Decided(String, u64, u64, Level),
     Staged(u64),
@@ -270,7 +278,7 @@ impl Story {
                     let level = rest.split(' ').nth(2).unwrap().parse().unwrap();
                     told.safe.insert((numbers[1], level));
                 }
-                "call" | "done" | "left" | "lost" => {}
+                "call" | "done" | "gone" | "left" | "lost" | "refused" => {}
                 "wrong" => told.wrong.push(rest.to_owned()),
                 "error" => told.errors.push(rest.to_owned()),
                 "warning" => told.warnings.push(rest.to_owned()),
@@ -350,7 +358,8 @@ fn moment(word: &str, rest: &str) -> Option<Moment> {
             Moment::Call(rank, epoch, next().to_owned())
         }
         "done" => Moment::Done(next().parse().unwrap()),
-        "safe" | "lost" => {
+        "refused" => Moment::Refused(next().parse().unwrap(), next().parse().unwrap()),
+        "safe" | "gone" | "lost" => {
             let (rank, step) = (next().parse().unwrap(), next().parse().unwrap());
             let level = next().parse().unwrap();
             let text = rest.splitn(4, ' ').nth(3).map(str::to_owned);

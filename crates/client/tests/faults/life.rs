@@ -683,7 +683,10 @@ impl Life {
             match taken {
                 Ok(()) if lead => ledger.staged(step),
                 Ok(()) => {}
-                Err(error) => ledger.error("checkpoint", &error),
+                Err(error) => {
+                    ledger.refused(rank, step);
+                    ledger.error("checkpoint", &error);
+                }
             }
             state.scribble(self.workload.lent);
             if self.sealed {

@@ -8,6 +8,8 @@
 //! * **Invented**: something is restartable at a level that was told to be lost there for good; two ranks were told
 //!   opposite things; or something that was told to be safe, and is not old enough to be pruned, is not restartable.
 //!
+//! A rank whose `checkpoint` gave an error has been told by it: where ranks died, others may have staged that step.
+//!
 //! Not restartable are also steps that were pruned, and those that a newer run superseded. A loss that is "not known to be
 //! safe" may be found or not: its commit record was being written. Nothing else is excused.
 
@@ -82,6 +84,8 @@ struct Rank {
     told: BTreeMap<Key, Option<String>>,
     /// What the call that it is in has to tell.
     due: BTreeSet<Key>,
+    /// Steps that an error refused to this rank.
+    refused: BTreeSet<u64>,
 }
 
 /// Looks at all runs; what is wrong, or what was looked at.
@@ -102,7 +106,8 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
             Moment::Call(number, epoch, node) => {
                 let rank = ranks.entry((*run, *number)).or_default();
                 let published = lost.get(&(node.clone(), *epoch)).into_iter().flatten();
-                let news = published.filter(|key| !rank.told.contains_key(key));
+                let news = published
+                    .filter(|key| !rank.told.contains_key(key) && !rank.refused.contains(&key.0));
                 rank.due = news.copied().collect();
                 counts.in_time += rank.due.len() as u64;
             }
@@ -110,6 +115,10 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
                 let rank = ranks.entry((*run, *number)).or_default();
                 rank.due.remove(&(*step, *level));
                 rank.told.insert((*step, *level), text.clone());
+            }
+            Moment::Refused(number, step) => {
+                let rank = ranks.entry((*run, *number)).or_default();
+                rank.refused.insert(*step);
             }
             Moment::Done(number) => {
                 let rank = ranks.entry((*run, *number)).or_default();
@@ -123,7 +132,8 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
                 let rank = ranks.entry((*run, *number)).or_default();
                 let steps = staged.get(run).into_iter().flatten();
                 let all = steps.flat_map(|step| levels.iter().map(move |level| (*step, *level)));
-                if let Some((step, level)) = all.filter(|key| !rank.told.contains_key(key)).min() {
+                let told = |key: &Key| rank.told.contains_key(key) || rank.refused.contains(&key.0);
+                if let Some((step, level)) = all.filter(|key| !told(key)).min() {
                     return Err(format!(
                         "MISSING: run {run}, rank {number}: closed, and never told what became of step {step} at level {level}"
                     ));
