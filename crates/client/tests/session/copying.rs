@@ -190,6 +190,33 @@ fn a_job_with_both_levels_continues_and_outlives_the_loss_of_its_nodes() {
     continues(&on_global(root, 4, &["pfs"]), 4);
 }
 
+// Breaks if: a copy of what its job has gone back behind stands in the way of the next copy, or is what a job continues from.
+#[test]
+fn a_job_that_went_back_is_copied_beside_what_it_superseded() {
+    let scratch = Scratch::new("copy-back");
+    let root = scratch.path();
+    let on_nodes = Job::new(root, 2, 0, true).nodes(2);
+    let sources = nodes(root, &["n0", "n1"]);
+    takes(&on_nodes, &[1, 2, 3], Level::Node);
+    let copied = copy(root, &sources, &["pfs"], &nobody()).unwrap();
+    assert_eq!((copied.record.step, copied.record.epoch.counter), (3, 1));
+    // The nodes lose the newest step; what the next run takes is another step 3.
+    for source in &sources {
+        for name in disk::names(source) {
+            if name.starts_with("s000000000003") {
+                disk::remove_file(&source.join(name));
+            }
+        }
+    }
+    takes(&on_nodes, &[3], Level::Node);
+    let copied = copy(root, &sources, &["pfs"], &nobody()).unwrap();
+    assert_eq!((copied.record.step, copied.record.epoch.counter), (3, 2));
+    let (_, counts) = the_commit(root, &["pfs"], &nobody());
+    assert_eq!(counts.record.epoch.counter, 2);
+    continues(&on_global(root, 2, &["pfs"]), 3);
+    continues(&on_global(root, 2, &["pfs"]), 4);
+}
+
 // Breaks if: replicas do not stand in for nodes whose directories are gone.
 #[test]
 fn replicas_alone_suffice() {

@@ -123,7 +123,7 @@ impl Order<'_> {
                         .next("copy to another directory")
                 })?;
             }
-            self.check_supersedes(&there)?;
+            self.check_supersedes(&there, &all)?;
             return Ok(None);
         };
         let commits = there.commits().iter();
@@ -155,13 +155,20 @@ impl Order<'_> {
     }
 
     /// Refuses directories in which a checkpoint that counts would not count any more with the copy beside it: the resume
-    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run.
-    fn check_supersedes(&self, there: &Catalog) -> Result<()> {
+    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run. What `all` that is
+    /// known says was superseded is not missed.
+    fn check_supersedes(&self, there: &Catalog, all: &Catalog) -> Result<()> {
         let (step, epoch) = self.key();
+        let key = |commit: &Commit| {
+            let record = &commit.record;
+            (record.step, record.epoch, record.level)
+        };
+        let counts = |commit: &Commit| all.commits().iter().any(|one| key(one) == key(commit));
         let superseded = there.commits().iter().find(|commit| {
-            let (its, of) = (commit.record.step, commit.record.epoch);
-            of.counter < epoch.counter && its >= step
-                || of.counter == epoch.counter && of.run != epoch.run
+            let (its, of, _) = key(commit);
+            let by_it = of.counter < epoch.counter && its >= step
+                || of.counter == epoch.counter && of.run != epoch.run;
+            by_it && counts(commit)
         });
         // Breaks if: it is passed over; the next run would go back to the copy, and prune what is newer.
         match superseded.filter(|_| !off(Switch::CopySupersedes)) {
