@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use orcheck_format::Level;
+use orcheck_format::{Error, Level};
 
 use crate::exit;
 
@@ -57,7 +57,7 @@ pub enum Command {
     Prove(ProveArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
-    /// Stand before a directory as a staging I/O server: pull what nodes write, and write it once, in order
+    /// Serve a directory as a staging I/O server: pull what nodes write, and write it once, in order
     Server(ServerArgs),
     /// Make of a directory of a parallel file system one directory for each of its servers
     Place(PlaceArgs),
@@ -158,10 +158,26 @@ impl Which {
         }
     }
 
-    /// The step, if one is given; the last one counts.
+    /// The step, if one is given.
     pub fn step(&self) -> Option<u64> {
-        let mut steps = self.targets.iter().rev();
-        steps.find_map(|target| match target {
+        self.steps().next()
+    }
+
+    /// Refuses several steps.
+    pub fn check(&self) -> Result<(), Error> {
+        let first = self.step();
+        match self.steps().find(|&step| Some(step) != first) {
+            None => Ok(()),
+            Some(other) => Err(Error::invalid(format!(
+                "steps {} and {other} are given, expected one",
+                first.unwrap_or(other)
+            ))
+            .next("give one step; a directory whose name is a number is written with a slash")),
+        }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = u64> {
+        self.targets.iter().filter_map(|target| match target {
             Target::Step(step) => Some(*step),
             Target::Dir(_) => None,
         })
@@ -262,7 +278,7 @@ proven before it is written. The copy is whole or not there; the sources stay as
 that were copied to continues from it. Refused: what a newer run superseded, a run that is alive there, another job's directories.")]
 pub struct CopyArgs {
     /// Level of the copy: global, or node
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_parser = level_of_copy)]
     pub to: Level,
     #[command(flatten)]
     pub which: Which,
@@ -288,6 +304,16 @@ pub struct CopyArgs {
     /// Show what would be copied, and copy nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+fn level_of_copy(text: &str) -> Result<Level, String> {
+    match text.parse() {
+        Ok(level @ (Level::Global | Level::Node)) => Ok(level),
+        _ => Err(
+            "expected global or node; a run with peers makes the replicas when it resumes"
+                .to_owned(),
+        ),
+    }
 }
 
 /// How a copy is made smaller.
@@ -376,18 +402,24 @@ pub struct RunArgs {
         long,
         visible_alias = "max-restarts",
         value_name = "N",
-        default_value_t = 3
+        default_value_t = 3,
+        allow_negative_numbers = true
     )]
     pub restarts: u32,
     /// Runs in a row without a newer committed step (or that open no job) after which it gives up; 0: it never does for that
     /// reason
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        allow_negative_numbers = true
+    )]
     pub no_progress: u32,
     /// Time to wait before a restart; doubled each time, up to 60 s, until a run commits a newer step. Without a unit in seconds
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time_or_none, allow_negative_numbers = true)]
     pub pause: f64,
     /// Time between asking the command to end and killing it; without a unit in seconds
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none, allow_negative_numbers = true)]
     pub grace: f64,
     #[command(flatten)]
     pub nodes: NodeArgs,
@@ -406,7 +438,12 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
     /// Share by which floating-point elements may differ, such as 1e-12; it does not apply to regions of type ORC_BYTES
-    #[arg(long, value_name = "REL", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "REL",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub tolerance: f64,
     /// Run undisturbed a second time, and leave out what differs between these two runs
     #[arg(long)]
@@ -421,7 +458,7 @@ pub struct ProveArgs {
     #[arg(long)]
     pub keep: bool,
     /// Longest time of one run; without a unit in seconds
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
     /// Where the key of an encrypted job comes from: file:PATH, keyring:NAME or env:NAME. Default: ORCHECK_ENCRYPT_KEY
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
@@ -575,9 +612,9 @@ pub struct NodeArgs {
     #[arg(long, value_name = "COMMAND")]
     pub alive: Option<String>,
     /// Time between two looks at the nodes; without a unit in seconds
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_none, allow_negative_numbers = true)]
     pub look: f64,
-    /// Fewest nodes to go on with
+    /// Fewest nodes to continue with
     #[arg(long, value_name = "N")]
     pub min_nodes: Option<usize>,
     /// The nodes are names on this machine: ORCHECK_NODE is set to the list, over which the ranks are dealt
@@ -589,15 +626,15 @@ pub struct NodeArgs {
 #[command(after_help = "\
 The run hears of it within seconds, takes a checkpoint at the next step that its ranks agree on, and orc_should_stop() \
 is true on all of them. With every_steps as the only trigger that is the next checkpoint. The request is for the run \
-that is there: `orcheck run` does not start the job again (it ends with 13), but whoever starts it anew goes on from \
-the checkpoint. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
+that is there: `orcheck run` does not start the job again (it ends with 13), and a job that is started again continues \
+from the checkpoint. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
 pub struct HaltArgs {
     #[command(flatten)]
     pub place: Where,
     #[command(flatten)]
     pub unlock: Unlock,
     /// Longest wait for the run to end, without a unit in seconds; the request stays afterwards
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
     /// Halt at this time and not before: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
     #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "list", "remove"])]
@@ -622,7 +659,7 @@ pub struct HaltArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For the end of a batch script: when ranks are gone, their agents still write, replicate and commit what was sealed. An \
-agent whose ranks live goes on until they end; use `orcheck halt` first.")]
+agent whose ranks live continues until they end; use `orcheck halt` first.")]
 pub struct DrainArgs {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
@@ -631,7 +668,7 @@ pub struct DrainArgs {
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
     /// Longest wait, without a unit in seconds
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
 }
 

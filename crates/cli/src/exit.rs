@@ -56,13 +56,14 @@ Exit codes:
     9  no space left, or quota used up
    10  not found: job, directory, step, rank, region or command
    12  timeout: a deadline passed
-   13  halted: the job ended because `orcheck halt` asked for it; start it again to go on
+   13  halted: the job ended because `orcheck halt` asked for it; start it again to continue
    14  differs: `orcheck prove` found regions that a restart does not bring back as they were
    15  unreachable: a directory that may hold it cannot be read (permission, server or disk); nothing is known to be lost
   130  stopped by SIGINT
   143  stopped by SIGTERM
-`orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it), but with 13 when
-a job that was asked to halt ended well.";
+
+`orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it), but with 13 when a job that was \
+asked to halt ended well.";
 
 /// The code for an error that a command does not treat specially.
 pub fn of(kind: ErrorKind) -> u8 {

@@ -154,6 +154,7 @@ impl Job {
 
     /// The commit that is meant: the newest, or that of the step.
     pub fn pick(&self, which: &Which) -> std::result::Result<&Commit, Failure> {
+        which.check()?;
         let wanted = |commit: &&Commit| {
             which.step().is_none_or(|step| commit.record.step == step)
                 && which.level.is_none_or(|level| commit.record.level == level)

@@ -95,10 +95,10 @@ pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
         .find(|container| container.holds(rank))
         .ok_or_else(|| {
             Error::not_found(format!(
-                "rank {rank} is not in step {} of job {}: the checkpoint was written by {} ranks",
+                "rank {rank} is not in step {} of job {}, whose highest rank is {}",
                 commit.step,
                 commit.job.as_str(),
-                commit.world_size
+                commit.world_size.saturating_sub(1)
             ))
         })
 }

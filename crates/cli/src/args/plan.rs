@@ -170,7 +170,7 @@ Failures come at random, independently of each other, and may strike in checkpoi
 computing, from the end of one checkpoint to the begin of the next. TIME is a number and s, min, h, d or y. A LEVEL is \
 NAME:cost=TIME,mtbf=TIME,restart=TIME,after=TIME: what a checkpoint of it costs the program, with the lower levels; the mean \
 time between failures that need it and no higher one; from such a failure until the program computes again (default: the \
-cost); and from when the program goes on until the checkpoint has reached the level (default: at once).")]
+cost); and from when the program continues until the checkpoint has reached the level (default: at once).")]
 pub struct IntervalArgs {
     #[command(flatten)]
     pub job: JobArgs,

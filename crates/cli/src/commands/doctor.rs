@@ -23,7 +23,9 @@ use serde_json::{Value, json};
 use crate::args::DoctorArgs;
 use crate::exit;
 use crate::job::roots;
-use crate::output::{Failure, Outcome, Tone, cell, count, plain, size, table, table_text};
+use crate::output::{
+    Failure, Outcome, Tone, cell, count, draw_together, plain, size, table, table_text,
+};
 
 /// How long a program may take to tell its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
@@ -111,7 +113,8 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
 
     let of = |mark: Mark| report.items.iter().filter(|item| item.mark == mark).count() as u64;
     let (notes, problems) = (of(Mark::Note), of(Mark::Problem));
-    let mut table = table(&["", "what", "item", "found", "what to do"]);
+    let mut table = table(&["", "what", "item", "found"]);
+    let mut advice = String::new();
     for item in &report.items {
         let tone = match item.mark {
             Mark::Ok => Tone::Good,
@@ -123,11 +126,18 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
             plain(&item.group),
             plain(&item.name),
             plain(&item.found),
-            plain(&item.advice),
         ]);
+        if !item.advice.is_empty() {
+            // Not in the table: a command that is broken into the lines of a cell cannot be copied.
+            advice += &format!("{}: {}: {}\n", item.group, item.name, item.advice);
+        }
     }
+    if !advice.is_empty() {
+        advice = format!("\nWhat to do:\n{advice}");
+    }
+    draw_together(&mut table);
     let text = format!(
-        "{}\n{}, {}, {} ok\n",
+        "{}{advice}\n{}, {}, {} ok\n",
         table_text(&table),
         count(problems, "problem"),
         count(notes, "note"),

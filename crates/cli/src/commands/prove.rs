@@ -28,7 +28,7 @@ use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, env_var, open_dir, rand
 use rustix::process::{Pid, Signal, set_child_subreaper};
 use serde_json::{Value, json};
 
-use super::run::{left_behind, reap, signal_all};
+use super::run::{left_behind, not_started, reap, signal_all};
 use crate::args::{ProveArgs, Unlock, Where};
 use crate::exit;
 use crate::job::{Job, trust};
@@ -237,11 +237,8 @@ impl Prover<'_> {
         enough: &dyn Fn(&[u64]) -> bool,
     ) -> std::result::Result<Job, Failure> {
         let mut command = self.command(place, start)?;
-        let mut child = command.spawn().map_err(|error| {
-            let shown = self.args.command[0].to_string_lossy();
-            Error::unavailable(format!("command {shown} cannot be started: {error}"))
-                .next("check its name and PATH")
-        })?;
+        let started = command.spawn();
+        let mut child = started.map_err(|error| not_started(&self.args.command[0], &error))?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let begin = self.clock.now();
         let mut ended = None;

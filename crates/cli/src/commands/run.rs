@@ -23,6 +23,7 @@ mod nodes;
 mod told;
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -417,17 +418,9 @@ impl Supervisor<'_> {
             // A process group in the background is stopped when it reads from the terminal.
             command.stdin(Stdio::null());
         }
-        command.spawn().map_err(|error| {
-            let shown = program.to_string_lossy();
-            match error.kind() {
-                std::io::ErrorKind::NotFound => {
-                    Error::not_found(format!("command {shown} does not exist"))
-                        .next("check its name and PATH")
-                }
-                _ => Error::unavailable(format!("command {shown} cannot be started: {error}")),
-            }
-            .into()
-        })
+        command
+            .spawn()
+            .map_err(|error| not_started(program, &error).into())
     }
 
     /// Ends what a run left behind: its process group and its orphans.
@@ -442,7 +435,7 @@ impl Supervisor<'_> {
         while left_behind(group) {
             let waited = self.clock.now().saturating_sub(asked);
             if waited >= self.grace + KILL_WAIT {
-                self.say("left", attempt, "processes of the run cannot be killed (waiting for a device?); going on without them");
+                self.say("left", attempt, "processes of the run cannot be killed (waiting for a device?); continuing without them");
                 return;
             }
             if waited >= self.grace && !killed {
@@ -466,6 +459,17 @@ fn poll_child(child: &mut Child) -> Result<Option<ExitStatus>> {
     child
         .try_wait()
         .map_err(|error| Error::internal(format!("the command cannot be waited for: {error}")))
+}
+
+/// Why a command did not start.
+pub(super) fn not_started(program: &OsStr, error: &std::io::Error) -> Error {
+    let shown = program.to_string_lossy();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Error::not_found(format!("command {shown} does not exist"))
+            .next("check its name and PATH"),
+        _ => Error::unavailable(format!("command {shown} cannot be started: {error}"))
+            .next("check its permissions, and that it is a program of this machine"),
+    }
 }
 
 /// Collects orphans that ended. Only between runs: the command itself has been collected then.

@@ -138,6 +138,9 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
     let hidden = search.hidden().iter();
     let mut notes: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
     let mut jobs = Vec::new();
+    if search.names().is_empty() && given {
+        notes.push("no job is in the directories given".to_owned());
+    }
     for name in search.names() {
         let found = search.take(&name, &trust);
         match found.and_then(|job| Running::of(&job)) {

@@ -196,7 +196,16 @@ fn what_makes_no_sense_is_refused() {
         (&["--to", "global"][..], "no directory is given to copy to"),
         (
             &["--to", "peers(1)", "--global", &a],
-            "nothing is copied to level peers(1), only to node or global",
+            "expected global or node; a run with peers makes the replicas",
+        ),
+        (
+            &["--to", "peers", "--global", &a],
+            "expected global or node; a run with peers makes the replicas",
+        ),
+        // Breaks if: the last one counts; a step is copied that somebody took for a list.
+        (
+            &["--to", "global", "--global", &a, "9", "10"],
+            "steps 9 and 10 are given, expected one",
         ),
         (
             &["--to", "node", "--global", &a],

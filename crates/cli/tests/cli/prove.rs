@@ -2,7 +2,7 @@
 
 use crate::fixture::Scratch;
 use crate::program::{command_line, tell};
-use crate::{Answer, orcheck};
+use crate::{Answer, answer, orcheck};
 
 /// Small, and with a directory that nobody may use: the program's own stay as they are.
 const OPTIONS: &str =
@@ -90,6 +90,10 @@ fn what_differs_between_undisturbed_runs_can_be_left_out() {
 
 #[test]
 fn a_command_that_takes_too_few_checkpoints_is_told_what_to_do() {
+    let missing = answer(&["prove", "--", "./no-such-command"]);
+    assert_eq!(missing.code, 10, "{}", missing.stderr);
+    let words = "command ./no-such-command does not exist. Next: check its name and PATH";
+    assert!(missing.stderr.contains(words), "{}", missing.stderr);
     let scratch = Scratch::new();
     let done = prove(&scratch, &[], "ends");
     assert_eq!(done.code, 1, "{}{}", done.stdout, done.stderr);

@@ -153,6 +153,7 @@ fn tables_fit_a_terminal_of_80_columns() {
         ([&["verify", "--all"][..], &cavity].concat(), "step"),
         (lima.to_vec(), "levels"),
         (vec!["plan", "survival", "--table1"], "nodes"),
+        (vec!["plan", "burst"], "mode"),
         (
             vec![
                 "plan",
@@ -191,6 +192,73 @@ fn tables_fit_a_terminal_of_80_columns() {
         let is_row =
             |wide: &str| rows.contains(&wide.split_whitespace().collect::<Vec<_>>().join(" "));
         assert!(!wide.is_some_and(is_row), "{wide:?}");
+    }
+}
+
+// Breaks if: the advice is a column, which is too narrow for a command that is to be copied; or it says the same as the message.
+#[test]
+fn the_advice_of_doctor_stands_in_lines_of_its_own() {
+    let shown = on_a_terminal(&["doctor", "--dir", "/nonexistent"]);
+    let mut advice = shown.lines().map(str::trim_end);
+    assert!(advice.any(|line| line == "What to do:"), "{shown}");
+    let line = "/nonexistent: placed directory: create it or correct the path";
+    assert!(advice.any(|found| found == line), "{shown}");
+    assert!(!shown.contains("Next:"), "{shown}");
+    assert!(shown.contains(" MADV_POPULATE_WRITE "), "{shown}");
+}
+
+// Breaks if: directories in which there is no job are passed over without a word.
+#[test]
+fn status_says_that_no_job_is_there() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("empty").display().to_string();
+    let told = answer(&["status", "--dir", &root]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert!(
+        told.stderr.contains("no job is in the directories given"),
+        "{}",
+        told.stderr
+    );
+}
+
+// Breaks if: the last of several steps counts, and the others are passed over.
+#[test]
+fn several_steps_are_refused_where_one_is_meant() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    let cavity = ["--dir", &root, "--job", "cavity", "3", "4"];
+    for command in [
+        &["show"][..],
+        &["verify"],
+        &["restore", "--all", "--out", "/nonexistent/out"],
+    ] {
+        let refused = answer(&[command, &cavity].concat());
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        let words = "steps 3 and 4 are given, expected one";
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+}
+
+// Breaks if: a negative number is taken for an option, and the advice is of no use.
+#[test]
+fn negative_numbers_are_refused_as_values() {
+    for (arguments, words) in [
+        (
+            &["run", "--restarts", "-1"][..],
+            "invalid value '-1' for '--restarts <N>'",
+        ),
+        (
+            &["run", "--pause", "-1"],
+            "invalid value '-1' for '--pause <TIME>'",
+        ),
+        (
+            &["prove", "--tolerance", "-1"],
+            "--tolerance -1: expected a share",
+        ),
+    ] {
+        let refused = answer(&[arguments, &["--", "true"]].concat());
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
                 &group,
                 role,
                 Mark::Problem,
-                error,
+                error.what(),
                 "create it or correct the path",
             );
         }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::result::read;
 use crate::args::BurstArgs;
 use crate::exit;
-use crate::output::{Failure, Outcome, plain, right, table, table_text};
+use crate::output::{Failure, Outcome, draw_together, plain, right, table, table_text};
 
 /// Simulates bursts.
 pub fn run(args: &BurstArgs) -> std::result::Result<Outcome, Failure> {
@@ -47,17 +47,10 @@ fn forecast(args: &BurstArgs) -> Result<(String, Value)> {
         true => Mode::ALL.to_vec(),
         false => args.modes.clone(),
     };
-    let mut shown = table(&[
-        "mode",
-        "servers",
-        "time",
-        "rate",
-        "streams a server",
-        "disk requests",
-        "head moves",
-        "disk busy",
-        "formula",
-    ]);
+    let heads = [
+        "mode", "servers", "time", "MB/s", "streams", "requests", "moves", "busy", "formula",
+    ];
+    let mut rows = Vec::new();
     let mut documents = Vec::new();
     for cached in [false, true] {
         for &mode in &modes {
@@ -71,12 +64,12 @@ fn forecast(args: &BurstArgs) -> Result<(String, Value)> {
             };
             let outcome = simulate(&parameters, &burst)?;
             let formula = closed_form(&parameters, &burst)?;
-            shown.add_row(vec![
+            rows.push(vec![
                 plain(mode.name()),
                 plain(through(cached)),
                 right(format!("{:.1} s", outcome.time_s)),
                 right(format!(
-                    "{:.1} MB/s",
+                    "{:.1}",
                     burst.rate_bytes_per_s(outcome.time_s) / 1e6
                 )),
                 right(outcome.streams_per_server),
@@ -88,8 +81,23 @@ fn forecast(args: &BurstArgs) -> Result<(String, Value)> {
             documents.push(document_of(&burst, &outcome, formula));
         }
     }
+    // Most bursts have no formula.
+    let columns = match documents.iter().all(|of| of["formula_s"].is_null()) {
+        true => heads.len() - 1,
+        false => heads.len(),
+    };
+    let mut shown = table(&heads[..columns]);
+    for mut row in rows {
+        row.truncate(columns);
+        shown.add_row(row);
+    }
+    draw_together(&mut shown);
+    let text = format!(
+        "{}\nstreams: at once to a server; requests: to its disk; moves: of the disk's head; busy: time that the disk works\n",
+        table_text(&shown)
+    );
     let document = json!({ "parameters": parameters, "bursts": documents });
-    Ok((table_text(&shown), document))
+    Ok((text, document))
 }
 
 /// What was measured, and what the model says of it.
@@ -148,6 +156,7 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
         if !calibration.name.is_empty() {
             text += &format!("{}:\n", calibration.name);
         }
+        draw_together(&mut shown);
         text += &table_text(&shown);
         text += &format!("largest deviation: {:+.1} %\n", worst * 100.0);
         setups.push(json!({
