@@ -194,7 +194,7 @@ impl Session {
         check_call(step, self.last_step, &self.regions)?;
         let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
-        let route = self.route.as_ref().map(|route| &route.dir);
+        let route = self.route.as_ref();
         let striped = self.options.mode == Mode::Traditional;
         let (mut records, mut sources, mut entries, mut lent) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());

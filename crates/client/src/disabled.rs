@@ -19,15 +19,16 @@
 use crate::array::ArrayLayout;
 use crate::checkpoint::{HISTORY, check_call, not_staged};
 use crate::options::Without;
-use crate::regions::{Codec, Region, Regions, Stored, check_routed};
+use crate::regions::{Codec, Region, Regions, Stored};
 use crate::resume::{Restarted, Which, found_too_late, nothing_found};
-use crate::session::{Route, Stats};
+use crate::route::{Route, check_routed};
+use crate::session::Stats;
 use crate::trigger::Request;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName, Level};
 use orcheck_io::memory::{Buffer, Span};
+use orcheck_io::page_bytes;
 use orcheck_io::steps::Steps;
-use orcheck_io::{environment::temp_dir, open_dir, page_bytes, process_id, random_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,6 +40,7 @@ static REQUEST: Request = Request::new();
 pub struct Disabled {
     job: JobName,
     why: Without,
+    rank: u32,
     steps: Steps,
     regions: Regions,
     allocations: BTreeMap<usize, Buffer>,
@@ -55,6 +57,7 @@ impl Disabled {
         Self {
             job,
             why,
+            rank,
             steps,
             regions: Regions::default(),
             allocations: BTreeMap::new(),
@@ -103,7 +106,11 @@ impl Disabled {
     }
 
     pub(crate) fn unprotect(&mut self, name: &str) -> Result<()> {
-        self.regions.remove(name)
+        self.regions.remove(name)?;
+        if let Some(route) = &self.route {
+            route.prune(name, &self.regions);
+        }
+        Ok(())
     }
 
     /// Ordinary memory.
@@ -141,20 +148,13 @@ impl Disabled {
 
     /// A path among the temporary files; what is written there is not captured.
     pub(crate) fn route(&mut self, name: &str) -> Result<PathBuf> {
-        check_routed(name)?;
+        check_routed(name, &self.regions)?;
         let route = match self.route.take() {
             Some(route) => route,
-            None => {
-                let parent = open_dir(&temp_dir(), self.steps.clone())?;
-                let unique = u64::from_le_bytes(random_bytes());
-                let child = format!("orcheck-disabled-{}-{unique:016x}", process_id());
-                let dir = parent.child(&child, true)?;
-                Route { parent, dir, child }
-            }
+            None => Route::among_temporary_files(&self.job, self.rank, &self.steps)?,
         };
-        let path = route.dir.path().join(name);
-        self.route = Some(route);
-        self.regions.put(name, Region::file(name))?;
+        let path = self.route.insert(route).path(name)?;
+        self.regions.put(name, Region::file())?;
         Ok(path)
     }
 

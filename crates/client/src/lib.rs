@@ -39,6 +39,7 @@ mod peers;
 pub mod regions;
 pub mod report;
 mod resume;
+mod route;
 pub mod session;
 mod stager;
 mod start;

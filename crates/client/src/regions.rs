@@ -7,11 +7,11 @@
 //! Not here: copying (`engine::stage`), reading back (`engine::restore`).
 
 use crate::array::ArrayLayout;
+use crate::route::Route;
 use orcheck_engine::stage::Source;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::{MAX_NAME_BYTES, RegionKind, RegionRecord};
-use orcheck_io::dir::{Create, Dir};
 use orcheck_io::memory::{Span, crc_span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -87,8 +87,8 @@ pub enum Target {
     Strided(Span, ArrayLayout),
     /// Packed by the program.
     Codec(Arc<Mutex<Box<dyn Codec>>>),
-    /// A file that the program writes: its name in the routed directory.
-    File(String),
+    /// A file that the program writes, of the region's name.
+    File,
 }
 
 /// One protected region.
@@ -158,6 +158,12 @@ impl Regions {
         self.map.iter()
     }
 
+    /// Names of routed files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        let files = (self.map.iter()).filter(|(_, region)| matches!(region.target, Target::File));
+        files.map(|(name, _)| name.as_str())
+    }
+
     /// Whether there are any.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -175,7 +181,7 @@ impl Regions {
         };
         let inside = self.map.iter().find(|(_, region)| match region.target {
             Target::Memory(span) | Target::Strided(span, _) => overlap(span),
-            Target::Codec(_) | Target::File(_) => false,
+            Target::Codec(_) | Target::File => false,
         });
         inside.map(|(name, _)| name)
     }
@@ -216,21 +222,6 @@ impl Regions {
             names.join(", ")
         ))
     }
-}
-
-/// Names of routed files are file names everywhere.
-///
-/// # Errors
-/// Invalid, with what is allowed.
-pub(crate) fn check_routed(name: &str) -> Result<()> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > 128 || !name.chars().all(allowed) || name.starts_with('.') {
-        return Err(Error::invalid(format!(
-            "routed file '{}': allowed are 1 to 128 letters, digits, '.', '_' and '-', not beginning with '.'",
-            name.escape_debug()
-        )));
-    }
-    Ok(())
 }
 
 /// Names become part of messages and files of other programs: no control characters.
@@ -315,9 +306,8 @@ impl Region {
     }
 
     /// A file that the program writes.
-    pub(crate) fn file(name: &str) -> Self {
-        let target = Target::File(name.to_owned());
-        Self::new(RegionKind::File, Dtype::Bytes, 0, target)
+    pub(crate) fn file() -> Self {
+        Self::new(RegionKind::File, Dtype::Bytes, 0, Target::File)
     }
 
     /// Whether it can be lent.
@@ -335,15 +325,15 @@ impl Region {
     }
 
     /// The record (without extents) and the source of this region for a checkpoint.
-    /// `stored_by` is the rank that stores a `SAME` region, `route` the routed directory.
+    /// `stored_by` is the rank that stores a `SAME` region, `route` where routed files are.
     ///
     /// # Errors
     /// What the codec or the file says.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &self,
         name: &str,
         stored_by: Option<u32>,
-        route: Option<&Arc<dyn Dir>>,
+        route: Option<&Route>,
     ) -> Result<(RegionRecord, Source)> {
         let (len_bytes, mut source) = match &self.target {
             Target::Memory(span) => (span.len_bytes() as u64, Source::Memory(*span)),
@@ -364,10 +354,10 @@ impl Region {
                 let read = move |at: u64, dst: &mut [u8]| lock(&codec).pack(at, dst);
                 (len_bytes, Source::Read(Box::new(read)))
             }
-            Target::File(file) => {
-                let dir =
+            Target::File => {
+                let route =
                     route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
-                let file = dir.open(file).map_err(|error| {
+                let file = route.open(name).map_err(|error| {
                     error
                         .at(format!("region '{name}'"))
                         .next("write the routed file before the checkpoint")
@@ -436,7 +426,7 @@ impl Region {
         let now_bytes = match &self.target {
             Target::Memory(span) => Some(span.len_bytes() as u64),
             Target::Strided(_, layout) => Some(layout.packed_bytes()?),
-            Target::Codec(_) | Target::File(_) => None,
+            Target::Codec(_) | Target::File => None,
         };
         if let Some(now_bytes) = now_bytes
             && stored.len_bytes != now_bytes
@@ -475,7 +465,7 @@ impl Region {
                 layout.scatter(*span, at, bytes);
                 Ok(())
             }
-            Target::File(_) => match file {
+            Target::File => match file {
                 Some(file) => file.write_at(bytes, at),
                 None => Err(Error::internal("a routed file that is not open")),
             },
@@ -491,20 +481,6 @@ fn kind_name(kind: RegionKind) -> &'static str {
         RegionKind::Codec => "codec",
         RegionKind::File => "file",
     }
-}
-
-/// Creates a routed file anew.
-///
-/// # Errors
-/// What the directory says.
-pub fn create_file(dir: &dyn Dir, name: &str) -> Result<Box<dyn orcheck_io::file::File>> {
-    match dir.remove(name) {
-        Err(error) if error.kind() != orcheck_format::error::ErrorKind::NotFound => {
-            return Err(error);
-        }
-        _ => {}
-    }
-    dir.create(name, Create::Buffered)
 }
 
 fn lock(codec: &Mutex<Box<dyn Codec>>) -> std::sync::MutexGuard<'_, Box<dyn Codec>> {

@@ -17,7 +17,8 @@ use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
 use crate::peers::{exchange_holdings, tell_sources};
-use crate::regions::{OPTIONAL, Region, Stored, Target, create_file};
+use crate::regions::{OPTIONAL, Region, Stored, Target};
+use crate::route::restore_file;
 use crate::session::{Session, is_damage};
 use orcheck_engine::choose::listed;
 use orcheck_engine::commit::copy_here;
@@ -649,7 +650,6 @@ impl Session {
             .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
             .map(|(name, region)| (name.clone(), region.clone()))
             .collect();
-        let route = self.route.as_ref().map(|route| Arc::clone(&route.dir));
         let Some((_, view)) = &mut self.resume.found else {
             return Err(Error::internal("no checkpoint is open"));
         };
@@ -661,20 +661,7 @@ impl Session {
             let of_region = |error: Error| error.at(format!("region '{name}'"));
             match &region.target {
                 Target::Memory(span) => view.read(&name, *span)?,
-                Target::File(file) => {
-                    let dir = route
-                        .as_ref()
-                        .ok_or_else(|| Error::internal("no routed directory"))?;
-                    // A file that cannot be written is no damage of the checkpoint.
-                    let ours = |error: Error| Error::invalid(error.message()).at("routed file");
-                    let file = create_file(dir.as_ref(), file).map_err(ours)?;
-                    view.stream(&name, &mut |at, bytes| {
-                        region
-                            .take_back(at, bytes, Some(file.as_ref()))
-                            .map_err(|error| of_region(ours(error)))
-                    })?;
-                    file.close().map_err(ours)?;
-                }
+                Target::File => restore_file(self.route.as_ref(), &name, &region, view)?,
                 _ => view.stream(&name, &mut |at, bytes| {
                     region.take_back(at, bytes, None).map_err(of_region)
                 })?,

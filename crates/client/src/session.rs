@@ -19,9 +19,10 @@ use crate::membership::Membership;
 use crate::open::{Opened, open};
 use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
-use crate::regions::{Codec, Region, Regions, check_routed};
+use crate::regions::{Codec, Region, Regions};
 use crate::report;
 use crate::resume::Resume;
+use crate::route::Route;
 use crate::stager::Stager;
 use crate::threads::Threads;
 use crate::told::{LostSteps, Told};
@@ -36,19 +37,15 @@ use orcheck_engine::kept::Kept;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::patience::Patience;
 use orcheck_engine::places::Places;
-use orcheck_engine::prune::route_name;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Epoch, JobName, Level};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::dir::Dir;
 use orcheck_io::gate::Gates;
 use orcheck_io::memory::Span;
 use orcheck_io::pool::Pool;
-use orcheck_io::served::is_served;
 use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,26 +105,6 @@ pub struct Stats {
     pub lost: LostSteps,
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,
-}
-
-/// Where this rank's routed files are.
-pub(crate) struct Route {
-    pub parent: Arc<dyn Dir>,
-    pub dir: Arc<dyn Dir>,
-    pub child: String,
-}
-
-impl Route {
-    /// Removes the directory with all files in it.
-    ///
-    /// # Errors
-    /// What the directories say.
-    pub(crate) fn remove(self) -> Result<()> {
-        for entry in self.dir.list()? {
-            self.dir.remove(&entry.name)?;
-        }
-        self.parent.remove_child(&self.child)
-    }
 }
 
 /// One rank's view of one job.
@@ -333,7 +310,7 @@ impl Session {
         self.put(name, Region::packed(codec, flags))
     }
 
-    fn put(&mut self, name: &str, region: Region) -> Result<()> {
+    pub(crate) fn put(&mut self, name: &str, region: Region) -> Result<()> {
         if matches!(
             self.lent.get(name),
             Some(Lent::Streamed(_) | Lent::Borrowed(_))
@@ -362,32 +339,11 @@ impl Session {
                 .next("wait with lent_done before unprotecting it"));
         }
         self.lent.remove(name);
-        self.regions.remove(name)
-    }
-
-    /// A path at which the program writes a file that becomes region `name`: read at each
-    /// checkpoint, written back by `restart`. Local.
-    ///
-    /// # Errors
-    /// What the directory says.
-    pub fn route(&mut self, name: &str) -> Result<PathBuf> {
-        check_routed(name)?;
-        if self.route.is_none() {
-            let writable = [Level::Node, Level::Global].map(|level| self.places.of_level(level));
-            let here = |dir: &Arc<dyn Dir>| !is_served(dir.path());
-            let parent = writable.into_iter().flatten().find(here).ok_or_else(|| {
-                Error::unavailable("no directory of this machine is left for routed files")
-                    .next("set `node_dir`: a program cannot write files on a staging I/O server")
-            })?;
-            let child = route_name(self.epoch, self.rank);
-            let dir = parent.child(&child, true)?;
-            self.route = Some(Route { parent, dir, child });
+        self.regions.remove(name)?;
+        if let Some(route) = &self.route {
+            route.prune(name, &self.regions);
         }
-        self.put(name, Region::file(name))?;
-        match &self.route {
-            Some(route) => Ok(route.dir.path().join(name)),
-            None => Err(Error::internal("the routed directory vanished")),
-        }
+        Ok(())
     }
 
     // ---- triggers ----------------------------------------------------------------------------

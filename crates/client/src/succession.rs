@@ -202,10 +202,6 @@ impl Session {
             let text = format!("{MOST_IN_A_CALL} agents of the job ended one after the other");
             let next = "look at what ends them; the next checkpoint tries again";
             local = Err(Error::unavailable(text).next(next));
-        } else if self.route.is_some() {
-            let text = "an agent of the job ended, and with routed files no other one takes over";
-            let next = "restart the program from the last committed checkpoint";
-            local = Err(Error::unavailable(text).next(next));
         }
         // What it was still staging nobody takes any more.
         self.stager = None;

@@ -53,6 +53,7 @@ pub mod remote;
 pub mod replicas;
 pub mod restore;
 pub mod room;
+pub mod routed;
 pub mod scrub;
 pub mod stage;
 pub mod stream;

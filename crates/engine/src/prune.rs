@@ -20,6 +20,7 @@
 //! Not here: when to prune (`control.rs`).
 
 use crate::catalog::RECORD_LIMIT_BYTES;
+use crate::routed::collect_of_job;
 use orcheck_format::choice::Decision;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level};
@@ -30,8 +31,6 @@ use orcheck_io::dir::Dir;
 use orcheck_io::file::read_small;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-const ROUTE_PREFIX: &str = "route-e";
 
 /// What is to be kept.
 #[derive(Debug, Clone)]
@@ -256,13 +255,11 @@ pub fn prune(
     let staying = staying.filter(|_| !kept.is_empty());
     let oldest_epoch = kept.iter().chain(staying).map(|&(_, epoch)| epoch);
     let oldest_epoch = oldest_epoch.min().unwrap_or(0);
+    let mut routed = Ok(());
     for Listed { dir, names } in &listed {
         for (name, is_dir) in names {
             if *is_dir {
-                let over = |epoch| epoch < rule.epoch.counter || off(Switch::OwnRoute);
-                if route_epoch(name).is_some_and(over) {
-                    remove_route(*dir, name)?;
-                }
+                routed = routed.and(collect_of_job(*dir, name, rule.epoch.counter));
                 continue;
             }
             let goes = match FileName::parse(name) {
@@ -290,7 +287,8 @@ pub fn prune(
             }
         }
     }
-    Ok(gone)
+    // Breaks if: this ends the loop; files of a program that cannot be removed would keep every old checkpoint.
+    routed.map(|()| gone)
 }
 
 /// Containers before the records that name them: what must not happen, see [`Switch::RecordsFirst`].
@@ -373,44 +371,6 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             | FileName::HaltAt { epoch },
         ) => epoch < counter,
         _ => false,
-    }
-}
-
-/// Name of the directory in which a rank of a run finds its routed files.
-#[must_use]
-pub fn route_name(epoch: Epoch, rank: u32) -> String {
-    format!(
-        "{ROUTE_PREFIX}{:06}-{}-r{rank}",
-        epoch.counter,
-        epoch.run.short()
-    )
-}
-
-/// Epoch counter of a routed directory; `None` for any other name.
-fn route_epoch(name: &str) -> Option<u64> {
-    let mut parts = name.strip_prefix(ROUTE_PREFIX)?.split('-');
-    let (counter, run, rank) = (parts.next()?, parts.next()?, parts.next()?);
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let is_ours = digits(counter)
-        && run.len() == 8
-        && run.bytes().all(|b| b.is_ascii_hexdigit())
-        && rank.strip_prefix('r').is_some_and(digits)
-        && parts.next().is_none();
-    counter.parse().ok().filter(|_| is_ours)
-}
-
-/// Removes the routed files that a run left behind when it was killed.
-fn remove_route(dir: &dyn Dir, name: &str) -> Result<()> {
-    let child = match dir.child(name, false) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        child => child?,
-    };
-    for entry in child.list()?.iter().filter(|entry| !entry.is_dir) {
-        remove(child.as_ref(), &entry.name)?;
-    }
-    match dir.remove_child(name) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -497,25 +457,6 @@ mod tests {
             ),
         ] {
             assert_eq!(is_of_dead_run(target, 5), dead, "{target}");
-        }
-    }
-
-    #[test]
-    fn routed_directories_are_known_by_their_whole_name() {
-        let epoch = Epoch {
-            counter: 5,
-            run: RunId([0xab; 16]),
-        };
-        assert_eq!(route_name(epoch, 12), "route-e000005-abababab-r12");
-        assert_eq!(route_epoch(&route_name(epoch, 12)), Some(5));
-        for name in [
-            "route-e5",
-            "route-e000005-abababab-r",
-            "route-e000005-notahex!-r1",
-            "route-e000005-abababab-r1-x",
-            "results",
-        ] {
-            assert_eq!(route_epoch(name), None, "{name}");
         }
     }
 }

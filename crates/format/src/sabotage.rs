@@ -313,6 +313,7 @@ switches! {
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
     SmallStack = "small-stack", "that a call which does not fit on the stack of its thread is refused", "orcheck-capi stack too_small";
     OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
+    LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     ForkedChild = "forked-child", "that a forked child does not use the sessions of its parent", "orcheck-io lib a_child_is_not_the_owner";
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-client session after_damage; orcheck-client faults damaged_structures";
