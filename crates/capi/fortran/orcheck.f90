@@ -96,6 +96,7 @@ module orcheck
     integer(c_int64_t) :: lost_steps(0:8, 0:4) = 0
     !> 1: this session has no checkpoints (option enabled).
     integer(c_int64_t) :: disabled = 0
+    integer(c_int64_t) :: routed_bytes = 0
   end type
 
   integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2
@@ -330,10 +331,11 @@ module orcheck
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int) :: c_restart_region
     end function
-    function c_route(s, name, path, cap) bind(c, name='orc_route')
+    function c_route(s, name, flags, path, cap) bind(c, name='orc_route_file')
       import
       type(c_ptr), value :: s
       character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: flags
       character(kind=c_char), intent(out) :: path(*)
       integer(c_size_t), value :: cap
       integer(c_int) :: c_route
@@ -692,16 +694,18 @@ contains
     call conclude(c_restart_region(s%handle, text(name)), ierr)
   end subroutine
 
-  !> Path of a file that the program writes itself and that becomes part of the checkpoint.
-  subroutine orc_route(s, name, path, ierr)
+  !> Path of a file that the program writes itself and that becomes part of the checkpoint. With flags = ORC_OPTIONAL
+  !> it may be absent: orc_restart from a checkpoint without it removes the one that is there.
+  subroutine orc_route(s, name, path, ierr, flags)
     type(orc_session_t), intent(in) :: s
     character(len=*), intent(in) :: name
     character(len=:), allocatable, intent(out) :: path
     integer, intent(out), optional :: ierr
+    integer, intent(in), optional :: flags
     character(kind=c_char), target :: buffer(4096)
     integer(c_int) :: status
     buffer = c_null_char
-    status = c_route(s%handle, text(name), buffer, size(buffer, kind=c_size_t))
+    status = c_route(s%handle, text(name), or_zero(flags), buffer, size(buffer, kind=c_size_t))
     path = copied(c_loc(buffer))
     call conclude(status, ierr)
   end subroutine

@@ -218,7 +218,7 @@ typedef enum {
 typedef enum {
   /**
    * The region may be absent from the checkpoint at restart (the program has changed since); its
-   * memory is then left as it is.
+   * memory is then left as it is. Of files: see orc_route_file().
    */
   ORC_OPTIONAL = 1,
   /**
@@ -499,6 +499,11 @@ typedef struct {
    * 1: this session has no checkpoints (option `enabled`), and the other figures are 0.
    */
   uint64_t disabled;
+  /**
+   * Memory that files of orc_route() took on this host when the last orc_checkpoint() looked: of all
+   * ranks and programs of the job. 0 where they lie in node_dir, or in route_dir without route_budget.
+   */
+  uint64_t routed_bytes;
 } orc_stats;
 
 /**
@@ -808,13 +813,27 @@ orc_status orc_restart(orc_session *session,
 
 /**
  * Gives the path of a file that the program writes itself and that becomes region name of every
- * following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). Local.
+ * following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The file
+ * lies in a directory of this rank alone, on the node or in memory; docs/files.md. Local.
  *
- * @param name  1 to 128 of A-Z a-z 0-9 . _ -, not beginning with a dot
+ * @param name  a relative path of up to 8 names, as in "out/step/part.bin", each 1 to 128 of
+ *              A-Z a-z 0-9 . _ -, not beginning with a dot; the directories in it are made
  * @param path  gets the path, which holds until the session ends
  * @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
  */
 orc_status orc_route(orc_session *session, const char *name, char *path, size_t cap);
+
+/**
+ * As orc_route(), with flags.
+ *
+ * @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: a checkpoint then has none, and
+ *               orc_restart() from it removes the one that is there
+ */
+orc_status orc_route_file(orc_session *session,
+                          const char *name,
+                          int flags,
+                          char *path,
+                          size_t cap);
 
 /**
  * [collective] Like orc_find(), but finds the checkpoint of a given step, or the newest one older than

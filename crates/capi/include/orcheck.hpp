@@ -443,10 +443,10 @@ public:
     check(status);
     return true;
   }
-  /** Path of a file that the program itself writes. */
-  std::string route(const std::string &name) {
+  /** Path of a file that the program writes itself; with ORC_OPTIONAL it may be absent, see orc_route_file(). */
+  std::string route(const std::string &name, int flags = 0) {
     char path[4096];
-    check(orc_route(session_, name.c_str(), path, sizeof path));
+    check(orc_route_file(session_, name.c_str(), flags, path, sizeof path));
     return path;
   }
 

@@ -158,9 +158,11 @@ pub(crate) fn status_of_restart(restarted: Restarted) -> (orc_status, u64) {
 }
 
 /// Gives the path of a file that the program writes itself and that becomes region name of every
-/// following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). Local.
+/// following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The file
+/// lies in a directory of this rank alone, on the node or in memory; docs/files.md. Local.
 ///
-/// @param name  1 to 128 of A-Z a-z 0-9 . _ -, not beginning with a dot
+/// @param name  a relative path of up to 8 names, as in "out/step/part.bin", each 1 to 128 of
+///              A-Z a-z 0-9 . _ -, not beginning with a dot; the directories in it are made
 /// @param path  gets the path, which holds until the session ends
 /// @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
 #[unsafe(no_mangle)]
@@ -170,27 +172,58 @@ pub unsafe extern "C" fn orc_route(
     path: *mut c_char,
     cap: usize,
 ) -> orc_status {
-    boundary("orc_route", || {
-        not_null(path, "path")?;
-        if cap > 0 {
-            // SAFETY: not NULL, and the caller promises room for `cap` bytes.
-            unsafe { path.write(0) };
-        }
-        // SAFETY: the caller promises a zero-terminated text that stays during the call.
-        let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
-        let routed = registry::with(session, |session| session.route(name))?;
-        let bytes = routed.as_os_str().as_bytes();
-        if cap < bytes.len() + 1 {
-            return Err(Error::invalid(format!(
-                "region \"{name}\": the path needs {} bytes, cap is {cap}",
-                bytes.len() + 1
-            )));
-        }
-        // SAFETY: room for the path and its zero byte was just checked.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), path.cast::<u8>(), bytes.len());
-            path.add(bytes.len()).write(0);
-        }
-        Ok(String::new())
+    // SAFETY: as the caller promises.
+    boundary("orc_route", || unsafe {
+        route((session, name), 0, (path, cap))
     })
+}
+
+/// As orc_route(), with flags.
+///
+/// @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: a checkpoint then has none, and
+///               orc_restart() from it removes the one that is there
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orc_route_file(
+    session: *mut orc_session,
+    name: *const c_char,
+    flags: c_int,
+    path: *mut c_char,
+    cap: usize,
+) -> orc_status {
+    boundary("orc_route_file", || {
+        let flags = u32::try_from(flags)
+            .map_err(|_| Error::invalid(format!("flags are {flags}, allowed is ORC_OPTIONAL")))?;
+        // SAFETY: as the caller promises.
+        unsafe { route((session, name), flags, (path, cap)) }
+    })
+}
+
+/// # Safety
+/// `name` is NULL or a zero-terminated text that stays during the call, `path` NULL or room for `cap` bytes.
+unsafe fn route(
+    (session, name): (*mut orc_session, *const c_char),
+    flags: u32,
+    (path, cap): (*mut c_char, usize),
+) -> Result<String> {
+    not_null(path, "path")?;
+    if cap > 0 {
+        // SAFETY: not NULL, and the caller promises room for `cap` bytes.
+        unsafe { path.write(0) };
+    }
+    // SAFETY: the caller promises a zero-terminated text that stays during the call.
+    let name = unsafe { text(name, "name", NAME_LIMIT_BYTES) }?;
+    let routed = registry::with(session, |session| session.route_file(name, flags))?;
+    let bytes = routed.as_os_str().as_bytes();
+    if cap < bytes.len() + 1 {
+        return Err(Error::invalid(format!(
+            "region \"{name}\": the path needs {} bytes, cap is {cap}",
+            bytes.len() + 1
+        )));
+    }
+    // SAFETY: room for the path and its zero byte was just checked.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), path.cast::<u8>(), bytes.len());
+        path.add(bytes.len()).write(0);
+    }
+    Ok(String::new())
 }

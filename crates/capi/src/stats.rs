@@ -57,6 +57,7 @@ pub unsafe extern "C" fn orc_stats_read(
             interval_s: read.interval_s,
             lost_steps: read.lost.table(),
             disabled: u64::from(read.disabled),
+            routed_bytes: read.routed_bytes,
         };
         // A program of an older version has room for the first fields alone.
         let len_bytes = struct_size.min(size_of::<orc_stats>());

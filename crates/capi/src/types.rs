@@ -111,7 +111,7 @@ pub enum orc_dtype {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_flag {
     /// The region may be absent from the checkpoint at restart (the program has changed since); its
-    /// memory is then left as it is.
+    /// memory is then left as it is. Of files: see orc_route_file().
     ORC_OPTIONAL = 1,
     /// Holds the same bytes on all ranks, and may be stored once.
     ORC_SAME = 2,
@@ -302,4 +302,7 @@ pub struct orc_stats {
     pub lost_steps: [[u64; 9]; 5],
     /// 1: this session has no checkpoints (option `enabled`), and the other figures are 0.
     pub disabled: u64,
+    /// Memory that files of orc_route() took on this host when the last orc_checkpoint() looked: of all
+    /// ranks and programs of the job. 0 where they lie in node_dir, or in route_dir without route_budget.
+    pub routed_bytes: u64,
 }

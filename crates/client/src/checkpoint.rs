@@ -200,7 +200,9 @@ impl Session {
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (name, region) in self.regions.iter() {
             let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
-            let (record, source) = region.prepare(name, elsewhere, route)?;
+            let Some((record, source)) = region.prepare(name, elsewhere, route)? else {
+                continue;
+            };
             let len_bytes = record.len_bytes;
             let source = self.tracked_or(name, region.flags, source);
             let entry = match (&source, self.lent.get(name)) {
@@ -225,6 +227,8 @@ impl Session {
             sources.push(source);
             entries.push(entry);
         }
+        let routed_bytes = route.map_or(Ok(0), |route| route.check_room(0))?;
+        self.stats.routed_bytes = routed_bytes;
         let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
         let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
         Ok(Prepared {

@@ -147,14 +147,18 @@ impl Disabled {
     }
 
     /// A path among the temporary files; what is written there is not captured.
-    pub(crate) fn route(&mut self, name: &str) -> Result<PathBuf> {
-        check_routed(name, &self.regions)?;
+    pub(crate) fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
+        check_routed(name, flags, &self.regions)?;
         let route = match self.route.take() {
             Some(route) => route,
-            None => Route::among_temporary_files(&self.job, self.rank, &self.steps)?,
+            None => Route::among_temporary_files(
+                (&self.job, self.rank),
+                &self.steps,
+                &mut self.warnings,
+            )?,
         };
         let path = self.route.insert(route).path(name)?;
-        self.regions.put(name, Region::file())?;
+        self.regions.put(name, Region::file(flags))?;
         Ok(path)
     }
 

@@ -30,7 +30,7 @@ pub enum Membership {
     /// With checkpoints.
     Enabled(Box<Session>),
     /// Without.
-    Disabled(Disabled),
+    Disabled(Box<Disabled>),
 }
 
 use Membership::{Disabled as Off, Enabled as On};
@@ -74,7 +74,8 @@ impl Membership {
                 if rank == 0 {
                     report::disabled(&job, why);
                 }
-                Ok(Off(Disabled::new(job, why, rank, environment.steps)))
+                let off = Disabled::new(job, why, rank, environment.steps);
+                Ok(Off(Box::new(off)))
             }
         });
         opened.inspect_err(|error| {
@@ -159,7 +160,15 @@ impl Membership {
     /// # Errors
     /// As there.
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
-        either!(self, session => session.route(name))
+        self.route_file(name, 0)
+    }
+
+    /// See [`Session::route_file`]; without checkpoints, as [`Self::route`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
+        either!(self, session => session.route_file(name, flags))
     }
 
     /// See [`Session::due`]; without checkpoints, never.

@@ -49,6 +49,10 @@ pub struct Options {
     pub global: Vec<PathBuf>,
     /// Directory of level `node`, local to the node.
     pub node_dir: Option<PathBuf>,
+    /// Where files of the program lie; default: in the node's directory, else in memory.
+    pub route_dir: Option<PathBuf>,
+    /// What files of the program may take there on a host; default: in memory a quarter of what is usable.
+    pub route_budget_bytes: Option<u64>,
     /// Failure domain this rank lives on; default: the host's name.
     pub node_name: Option<String>,
     /// The group of users that shares the job's directories; `None`: they are this user's alone.
@@ -275,6 +279,13 @@ impl Options {
             ))
             .next("name staging I/O servers in `global`"));
         }
+        if let Some(served) = raw.route_dir.as_ref().filter(|path| is_served(path)) {
+            return Err(Error::invalid(format!(
+                "route_dir = '{}': expected a directory of this machine",
+                served.display()
+            ))
+            .next("name a directory that the program can write files in"));
+        }
         let without = enabled::without(raw.enabled, anywhere)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
         let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
@@ -314,6 +325,11 @@ impl Options {
             without,
             global,
             node_dir: raw.node_dir,
+            route_dir: raw.route_dir,
+            route_budget_bytes: raw
+                .route_budget
+                .map(|size| size.bytes("route_budget"))
+                .transpose()?,
             node_name: raw.node_name,
             group: raw.group,
             pool_bytes: match raw.pool {

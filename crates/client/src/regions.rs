@@ -9,7 +9,7 @@
 use crate::array::ArrayLayout;
 use crate::route::Route;
 use orcheck_engine::stage::Source;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::{MAX_NAME_BYTES, RegionKind, RegionRecord};
 use orcheck_io::memory::{Span, crc_span};
@@ -306,8 +306,8 @@ impl Region {
     }
 
     /// A file that the program writes.
-    pub(crate) fn file() -> Self {
-        Self::new(RegionKind::File, Dtype::Bytes, 0, Target::File)
+    pub(crate) fn file(flags: u32) -> Self {
+        Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
     }
 
     /// Whether it can be lent.
@@ -325,7 +325,8 @@ impl Region {
     }
 
     /// The record (without extents) and the source of this region for a checkpoint.
-    /// `stored_by` is the rank that stores a `SAME` region, `route` where routed files are.
+    /// `stored_by` is the rank that stores a `SAME` region, `route` where routed files are. `None`: an optional file that
+    /// is absent.
     ///
     /// # Errors
     /// What the codec or the file says.
@@ -334,7 +335,7 @@ impl Region {
         name: &str,
         stored_by: Option<u32>,
         route: Option<&Route>,
-    ) -> Result<(RegionRecord, Source)> {
+    ) -> Result<Option<(RegionRecord, Source)>> {
         let (len_bytes, mut source) = match &self.target {
             Target::Memory(span) => (span.len_bytes() as u64, Source::Memory(*span)),
             Target::Strided(span, layout) => {
@@ -357,11 +358,18 @@ impl Region {
             Target::File => {
                 let route =
                     route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
-                let file = route.open(name).map_err(|error| {
-                    error
-                        .at(format!("region '{name}'"))
-                        .next("write the routed file before the checkpoint")
-                })?;
+                let file = match route.open(name) {
+                    Err(error)
+                        if error.kind() == ErrorKind::NotFound && self.flags & OPTIONAL != 0 =>
+                    {
+                        return Ok(None);
+                    }
+                    file => file.map_err(|error| {
+                        error.at(format!("region '{name}'")).next(
+                            "write the routed file before the checkpoint, or route it as OPTIONAL",
+                        )
+                    })?,
+                };
                 let len_bytes = file.len_bytes()?;
                 let read = move |at: u64, dst: &mut [u8]| file.read_at(dst, at);
                 (len_bytes, Source::Read(Box::new(read)))
@@ -383,7 +391,7 @@ impl Region {
             same_as: stored_by,
             extents: Vec::new(),
         };
-        Ok((record, source))
+        Ok(Some((record, source)))
     }
 
     /// Whether a stored region can be read into this one.

@@ -654,7 +654,7 @@ impl Session {
             return Err(Error::internal("no checkpoint is open"));
         };
         for (name, region) in regions {
-            if view.region(&name).is_none() {
+            if view.region(&name).is_none() && !matches!(region.target, Target::File) {
                 continue;
             }
             self.environment.steps.at("restart.region", &name)?;

@@ -1,31 +1,38 @@
 //! Files that the program writes itself (`route`): where they are, how they enter a checkpoint, what a restart puts there.
 //!
-//! How: each rank has a directory (`engine/src/routed.rs`), and the region of a file is named by its path below that. The
-//! program opens the path as it likes; everything here starts from the directory's handle and takes one name at a time.
+//! How: each rank has a directory (`engine/src/routed.rs`): in `route_dir`, or else in that of the job's node, or else in
+//! memory (`/dev/shm`). The region of a file is named by its path below that. The program opens the path as it likes;
+//! everything here starts from the directory's handle and takes one name at a time.
 //!
 //! Invariants:
 //! 1. A name is a relative path of at most [`MAX_PARTS`] plain names. No link is followed below the directory.
 //! 2. The directories in a file's path are there as long as it is routed.
 //! 3. The directory goes with the session; what a killed process left goes with the next one that routes a file there.
+//! 4. A file reaches a shared file system once, in the container: it never lies in a directory of level `global`.
+//! 5. In memory the files of a job may take `route_budget` bytes of a host: a checkpoint and a restart that find or make
+//!    more are refused.
+//! 6. After a restart the files are those of the checkpoint: one that was absent then is absent.
 //!
 //! Faults survived: a link, a directory or nothing in place of a file or of a directory in its path; each is an error of the
 //! call that meets it, never a read or a write elsewhere.
 //!
 //! Not here: copying what a file holds (`regions.rs`).
 
-use crate::regions::{Region, Regions};
+use crate::options::Options;
+use crate::regions::{OPTIONAL, Region, Regions};
 use crate::session::Session;
 use orcheck_engine::restore::RankView;
-use orcheck_engine::routed::{Routed, collect};
+use orcheck_engine::routed::{Routed, collect, taken_bytes};
 use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{JobName, Level};
+use orcheck_format::ids::JobName;
 use orcheck_format::manifest::MAX_NAME_BYTES;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::{Create, Dir, open_dir};
-use orcheck_io::environment::temp_dir;
+use orcheck_io::environment::{memory_dir, temp_dir};
 use orcheck_io::file::File;
-use orcheck_io::served::is_served;
+use orcheck_io::machine::memory;
 use orcheck_io::steps::Steps;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Names in the path of a routed file.
@@ -36,6 +43,14 @@ const MAX_PART_BYTES: usize = 128;
 /// Where this rank's routed files are.
 pub(crate) struct Route {
     home: Routed,
+    /// What all files of the job may take there on this host.
+    budget: Option<Budget>,
+}
+
+struct Budget {
+    place: Arc<dyn Dir>,
+    job: JobName,
+    len_bytes: u64,
 }
 
 impl Route {
@@ -43,11 +58,75 @@ impl Route {
     ///
     /// # Errors
     /// What the directory says.
-    pub(crate) fn among_temporary_files(job: &JobName, rank: u32, steps: &Steps) -> Result<Self> {
-        let place = open_dir(&temp_dir(), steps.clone())?;
-        collect(&place)?;
-        let home = Routed::among_others(&place, job, rank)?;
-        Ok(Self { home })
+    pub(crate) fn among_temporary_files(
+        (job, rank): (&JobName, u32),
+        steps: &Steps,
+        notes: &mut Vec<String>,
+    ) -> Result<Self> {
+        let (_, home) = among_others(&temp_dir(), (job, rank), steps, notes)?;
+        Ok(Self { home, budget: None })
+    }
+
+    /// In memory, or in the directory that the options name instead.
+    ///
+    /// # Errors
+    /// What the directory says.
+    fn of_host(
+        (job, rank): (&JobName, u32),
+        options: &Options,
+        steps: &Steps,
+        notes: &mut Vec<String>,
+    ) -> Result<Self> {
+        let path = options.route_dir.clone().unwrap_or_else(memory_dir);
+        let found = among_others(&path, (job, rank), steps, notes);
+        let (place, home) = found.map_err(|error| match options.route_dir {
+            Some(_) => error.at("option route_dir"),
+            None => error
+                .at("memory for routed files")
+                .next("set `route_dir` or `node_dir` to a directory of this machine"),
+        })?;
+        let len_bytes = match (options.route_budget_bytes, &options.route_dir) {
+            (None, Some(_)) => None,
+            (None, None) => Some(memory()?.usable_bytes() / 4),
+            (set, _) => set,
+        };
+        let budget = len_bytes.map(|len_bytes| Budget {
+            place,
+            job: job.clone(),
+            len_bytes,
+        });
+        Ok(Self { home, budget })
+    }
+
+    /// Whether another process can tell that this one lives.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.home.is_locked()
+    }
+
+    /// What the job's files take on this host, where there is a budget, else 0.
+    ///
+    /// # Errors
+    /// NoSpace when that, with `more_bytes`, is more than the budget; what the directories say.
+    pub(crate) fn check_room(&self, more_bytes: u64) -> Result<u64> {
+        let Some(budget) = &self.budget else {
+            return Ok(0);
+        };
+        let taken = taken_bytes(budget.place.as_ref(), &budget.job)?;
+        // Breaks if: this is left out; the files would take the memory that the program computes in.
+        if taken.saturating_add(more_bytes) <= budget.len_bytes || off(Switch::RouteBudget) {
+            return Ok(taken);
+        }
+        let more = match more_bytes {
+            0 => String::new(),
+            more => format!(" and need {more} more"),
+        };
+        Err(Error::no_space(format!(
+            "routed files of job '{}' take {taken} bytes of {}{more}, and may take {}",
+            budget.job.as_str(),
+            budget.place.path().display(),
+            budget.len_bytes
+        ))
+        .next("set `route_dir` or `node_dir` to a local disk, or raise `route_budget`"))
     }
 
     /// Makes the directories of a file's path; the path itself.
@@ -78,17 +157,26 @@ impl Route {
         dir.open(file)
     }
 
-    /// Creates a file in place of what is there.
+    /// Creates a file that is to take `len_bytes`, in place of what is there.
     ///
     /// # Errors
-    /// What the directories say.
-    fn create(&self, name: &str) -> Result<Box<dyn File>> {
+    /// NoSpace beyond the budget; what the directories say.
+    fn create(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
+        self.remove_file(name)?;
+        self.check_room(len_bytes)?;
         let (dir, file) = self.walk(name, true)?;
-        match dir.remove(file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         dir.create(file, Create::Buffered)
+    }
+
+    /// Removes a file, where there is one.
+    fn remove_file(&self, name: &str) -> Result<()> {
+        let removed = self
+            .walk(name, false)
+            .and_then(|(dir, file)| dir.remove(file));
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the directories of a path that are empty and in no path of a routed file. What cannot be removed now goes with
@@ -122,48 +210,89 @@ impl Session {
     /// checkpoint, written back by `restart`. The directories in it are there. Local.
     ///
     /// # Errors
-    /// Invalid for a name that is no relative path of plain names, or leads through another routed file; what the directory
-    /// says.
+    /// As [`Self::route_file`].
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
-        check_routed(name, &self.regions)?;
-        if self.route.is_none() {
-            let writable = [Level::Node, Level::Global].map(|level| self.places.of_level(level));
-            let here = |dir: &Arc<dyn Dir>| !is_served(dir.path());
-            let parent = writable.into_iter().flatten().find(here).ok_or_else(|| {
-                Error::unavailable("no directory of this machine is left for routed files")
-                    .next("set `node_dir`: a program cannot write files on a staging I/O server")
-            })?;
-            let home = Routed::in_job(&parent, self.epoch, self.rank)?;
-            self.route = Some(Route { home });
-        }
-        let path = match &self.route {
-            Some(route) => route.path(name)?,
-            None => return Err(Error::internal("the routed directory vanished")),
+        self.route_file(name, 0)
+    }
+
+    /// The same with flags. [`OPTIONAL`]: the file may be absent. A checkpoint then has none, and a restart from it removes
+    /// the one that is there.
+    ///
+    /// # Errors
+    /// Invalid for a name that is no relative path of plain names, or leads through another routed file, and for other
+    /// flags; what the directory says.
+    pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
+        check_routed(name, flags, &self.regions)?;
+        let route = match (
+            self.route.take(),
+            &self.places.node,
+            &self.options.route_dir,
+        ) {
+            (Some(route), _, _) => route,
+            (None, Some(dir), None) => Route {
+                home: Routed::in_job(dir, self.epoch, self.rank)?,
+                budget: None,
+            },
+            (None, _, _) => Route::of_host(
+                (&self.job, self.rank),
+                &self.options,
+                &self.environment.steps,
+                &mut self.warnings,
+            )?,
         };
-        self.put(name, Region::file())?;
+        let path = self.route.insert(route).path(name)?;
+        self.put(name, Region::file(flags))?;
         Ok(path)
     }
 }
 
-/// Writes a stored file to where the program finds it.
+/// A directory in a place of many jobs, after what killed processes left there.
+fn among_others(
+    path: &Path,
+    (job, rank): (&JobName, u32),
+    steps: &Steps,
+    notes: &mut Vec<String>,
+) -> Result<(Arc<dyn Dir>, Routed)> {
+    let place = open_dir(path, steps.clone())?;
+    // What cannot be removed is in nobody's way.
+    if let Err(error) = collect(&place) {
+        notes.push(format!(
+            "routed files that a killed program left stay: {}",
+            error.message()
+        ));
+    }
+    let home = Routed::among_others(&place, job, rank)?;
+    Ok((place, home))
+}
+
+/// Writes a stored file to where the program finds it; one that is not stored goes.
 ///
 /// # Errors
-/// Invalid where it cannot be written: that is no damage of the checkpoint, whose errors pass as they are.
+/// NoSpace or Invalid where it cannot be written: that is no damage of the checkpoint, whose errors pass as they are.
 pub(crate) fn restore_file(
     route: Option<&Route>,
     name: &str,
     region: &Region,
     view: &mut RankView,
 ) -> Result<()> {
-    let ours = |error: Error| Error::invalid(error.message()).at("routed file");
+    let ours = |error: Error| match error.kind() {
+        ErrorKind::NoSpace => error.at("routed file"),
+        _ => Error::invalid(error.message()).at("routed file"),
+    };
     let route = route.ok_or_else(|| Error::internal("no routed directory"))?;
-    let file = route.create(name).map_err(ours)?;
+    let Some(len_bytes) = view.region(name).map(|stored| stored.len_bytes) else {
+        return route.remove_file(name).map_err(ours);
+    };
+    let file = route.create(name, len_bytes).map_err(ours)?;
     view.stream(name, &mut |at, bytes| {
         region
             .take_back(at, bytes, Some(file.as_ref()))
             .map_err(|error| ours(error).at(format!("region '{name}'")))
     })?;
-    file.close().map_err(ours)
+    file.close().map_err(ours)?;
+    // Ranks that restart at the same time all found room; the last one finds what they wrote.
+    route.check_room(0).map_err(ours)?;
+    Ok(())
 }
 
 /// Whether a path leads through this directory.
@@ -176,7 +305,13 @@ fn is_in(path: &str, dir: &str) -> bool {
 ///
 /// # Errors
 /// Invalid, with what is allowed; with the file that is in the way.
-pub(crate) fn check_routed(name: &str, regions: &Regions) -> Result<()> {
+pub(crate) fn check_routed(name: &str, flags: u32, regions: &Regions) -> Result<()> {
+    if flags & !OPTIONAL != 0 {
+        return Err(Error::invalid(format!(
+            "routed file '{}': flags {flags:#x}, allowed is OPTIONAL",
+            name.escape_debug()
+        )));
+    }
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_plain = |part: &str| {
         !part.is_empty()

@@ -103,6 +103,8 @@ pub struct Stats {
     pub interval_s: f64,
     /// Steps of this session that are lost, as far as it was seen.
     pub lost: LostSteps,
+    /// What routed files of this job take of the place they lie in on this host, where they have a budget there: in memory.
+    pub routed_bytes: u64,
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,
 }

@@ -202,6 +202,11 @@ impl Session {
             let text = format!("{MOST_IN_A_CALL} agents of the job ended one after the other");
             let next = "look at what ends them; the next checkpoint tries again";
             local = Err(Error::unavailable(text).next(next));
+        } else if self.route.as_ref().is_some_and(|route| !route.is_locked()) {
+            // Whoever tidies up goes by the epoch alone then, which would be an older one.
+            let text = "an agent of the job ended, and no other one takes over: the routed files lie where there are no locks";
+            let next = "restart the program from the last committed checkpoint";
+            local = Err(Error::unavailable(text).next(next));
         }
         // What it was still staging nobody takes any more.
         self.stager = None;

@@ -8,7 +8,7 @@
 //! 2. Only directories of this user are removed, and only those whose whole name is one that this module gives.
 //! 3. Nothing outside such a directory is touched: no link is followed, at any depth.
 //!
-//! Faults survived: a kill at any step, also halfway through making or removing a directory (the next one goes on with it);
+//! Faults survived: a kill at any step, also halfway through making or removing a directory (the next one continues with it);
 //! another process that collects at the same time. Where a file system has no locks, only the directory of a job's node
 //! is used, whose epoch says which runs are over.
 //!
@@ -21,6 +21,7 @@ use orcheck_io::dir::{Create, Dir};
 use orcheck_io::file::File;
 use orcheck_io::net::effective_uid;
 use orcheck_io::random_bytes;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What directories in the directory of a job's node are called, before the epoch.
@@ -40,7 +41,7 @@ pub struct Routed {
     dir: Arc<dyn Dir>,
     child: String,
     /// `None` where there are no locks.
-    _lock: Option<Box<dyn File>>,
+    lock: Option<Box<dyn File>>,
 }
 
 impl Routed {
@@ -61,7 +62,7 @@ impl Routed {
                 parent: Arc::clone(parent),
                 dir: parent.child(&child, true)?,
                 child,
-                _lock: None,
+                lock: None,
             }),
             Err(error) => Err(error),
         }
@@ -104,7 +105,7 @@ impl Routed {
                 parent: Arc::clone(parent),
                 dir,
                 child: child.to_owned(),
-                _lock: Some(lock),
+                lock: Some(lock),
             })),
             Ok(_) => Ok(None),
             Err(error) => {
@@ -119,6 +120,12 @@ impl Routed {
     #[must_use]
     pub fn dir(&self) -> &Arc<dyn Dir> {
         &self.dir
+    }
+
+    /// Whether other processes can tell that this one lives.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.lock.is_some()
     }
 
     /// Removes it with everything in it.
@@ -142,6 +149,48 @@ pub fn collect(place: &Arc<dyn Dir>) -> Result<()> {
         }
     }
     first
+}
+
+/// What the directories of a job, those of this user in a place of many jobs, take of its disk or memory, in bytes.
+///
+/// # Errors
+/// What the directories say; Invalid for one that is deeper than any that is removed.
+pub fn taken_bytes(place: &dyn Dir, job: &JobName) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in place.list()? {
+        let of_job = entry.is_dir && is_among_others(&entry.name, effective_uid());
+        // Breaks if: the end of the name alone counts; job "a-b" would pay for job "b".
+        if of_job && entry.name.splitn(6, '-').nth(5) == Some(job.as_str()) {
+            bytes += taken_in(place, &entry.name, 0)?;
+        }
+    }
+    Ok(bytes)
+}
+
+fn taken_in(parent: &dyn Dir, name: &str, depth: u32) -> Result<u64> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep(&parent.path().join(name)));
+    }
+    let dir = match parent.child(name, false) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        dir => dir?,
+    };
+    let mut bytes = 0;
+    for entry in dir.list()? {
+        bytes += match entry.is_dir {
+            true => taken_in(dir.as_ref(), &entry.name, depth + 1)?,
+            false => dir.taken(&entry.name)?.map_or(0, |taken| taken.disk_bytes),
+        };
+    }
+    Ok(bytes)
+}
+
+fn too_deep(path: &Path) -> Error {
+    Error::invalid(format!(
+        "{}: more than {MAX_DEPTH} directories deep",
+        path.display()
+    ))
+    .next("remove it by hand")
 }
 
 /// Removes the directory `name` in that of a job's node, where it is one that a process of an older run than the one of
@@ -205,11 +254,7 @@ fn remove_all(parent: &dyn Dir, name: &str, dir: &dyn Dir) -> Result<()> {
 
 fn empty(dir: &dyn Dir, depth: u32) -> Result<()> {
     if depth > MAX_DEPTH {
-        return Err(Error::invalid(format!(
-            "{}: more than {MAX_DEPTH} directories deep",
-            dir.path().display()
-        ))
-        .next("remove it by hand"));
+        return Err(too_deep(dir.path()));
     }
     for entry in dir.list()? {
         if !entry.is_dir {

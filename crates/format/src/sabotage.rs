@@ -312,7 +312,8 @@ switches! {
     Withdrawn = "withdrawn", "that a run which could not begin takes its claims back", "orcheck-client faults a_failed_start";
     GivenUpGoes = "given-up-goes", "that a container which is given up is removed", "orcheck-engine reading given_up";
     SmallStack = "small-stack", "that a call which does not fit on the stack of its thread is refused", "orcheck-capi stack too_small";
-    OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-client session routed_files_of";
+    OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-engine lib a_living_process";
+    RouteBudget = "route-budget", "that files of the program take no more memory than their budget", "orcheck-client session routed_files_have_a_budget";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     ForkedChild = "forked-child", "that a forked child does not use the sessions of its parent", "orcheck-io lib a_child_is_not_the_owner";
     // All ranks alike.

@@ -43,6 +43,12 @@ pub fn temp_dir() -> PathBuf {
     std::env::temp_dir()
 }
 
+/// Where files lie in memory: the kernel clears it at a reboot.
+#[must_use]
+pub fn memory_dir() -> PathBuf {
+    PathBuf::from("/dev/shm")
+}
+
 /// Opens a regular file that the user named, without waiting for whatever else it may be.
 pub(crate) fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     let shown = path.display();

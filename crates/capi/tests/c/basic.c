@@ -5,6 +5,7 @@
  * Breaks if: resume.rs takes a missing key for damage (orc_find then says that nothing is there). */
 #include "check.h"
 #include "orcheck.h"
+#include <unistd.h>
 
 enum { N = 300000, ROWS = 30, COLS = 50 };
 
@@ -27,24 +28,34 @@ static void fill(uint64_t step) {
   counter = step;
 }
 
+static void put(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  CHECK(f != NULL && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
 static void save(void) {
   orc_session *s;
   uint64_t step;
   orc_stats stats = {0};
   orc_array a = inner();
-  char path[4096];
+  char path[4096], rare[4096], mesh[4096];
   OKAY(orc_open(&s, "basic", NULL, test_options()));
   REFUSED(orc_find(s, &step), ORC_NOT_FOUND, "orc_find");
   OKAY(orc_protect(s, "flat", flat, ORC_F64, N, 0));
   OKAY(orc_protect_array(s, "grid", &grid[1][1], &a, 0));
   OKAY(orc_protect(s, "counter", &counter, ORC_U64, 1, ORC_SAME));
   OKAY(orc_route(s, "log", path, sizeof path));
+  OKAY(orc_route_file(s, "out/step/errors", ORC_OPTIONAL, rare, sizeof rare));
+  OKAY(orc_route_file(s, "out/mesh", 0, mesh, sizeof mesh));
+  put(mesh, "mesh\n");
   for (step = 1; step <= 3; step++) {
     FILE *f = fopen(path, "w");
     CHECK(f != NULL);
     fprintf(f, "step %llu\n", (unsigned long long)step);
     CHECK(fclose(f) == 0);
     fill(step);
+    if (step < 3) put(rare, "not at step 3\n");
+    else CHECK(remove(rare) == 0);
     OKAY(orc_checkpoint(s, step));
     fill(777); /* the snapshot is the library's own now */
     OKAY(orc_wait(s, step, ORC_GLOBAL, 30));
@@ -61,7 +72,7 @@ static void restore(void) {
   orc_session *s;
   uint64_t step = 0, restored = 0;
   size_t len = 0;
-  char path[4096], line[64] = "";
+  char path[4096], rare[4096], mesh[4096], line[64] = "";
   orc_array a = {0}, g = inner();
   a.struct_size = sizeof a;
   OKAY(orc_open(&s, "basic", NULL, test_options()));
@@ -81,8 +92,12 @@ static void restore(void) {
   OKAY(orc_protect(s, "counter", &counter, ORC_U64, 1, ORC_SAME));
   OKAY(orc_protect(s, "new since then", path, ORC_BYTES, 10, ORC_OPTIONAL));
   OKAY(orc_route(s, "log", path, sizeof path));
+  OKAY(orc_route_file(s, "out/step/errors", ORC_OPTIONAL, rare, sizeof rare));
+  OKAY(orc_route_file(s, "out/mesh", 0, mesh, sizeof mesh));
+  put(rare, "of this run\n");
   OKAY(orc_restart(s, &restored));
   CHECK(restored == 3 && counter == 3);
+  CHECK(access(rare, F_OK) != 0 && access(mesh, R_OK) == 0);
   for (size_t i = 0; i < N; i++) CHECK(flat[i] == element(0, 3, i));
   for (int i = 0; i < ROWS + 2; i++)
     for (int j = 0; j < COLS + 2; j++) {

@@ -78,6 +78,7 @@ static int calls(void) {
   REFUSED(orc_stored(s, "x", &a, &len), ORC_INVALID, "forked");
   REFUSED(orc_restart(s, &step), ORC_INVALID, "forked");
   REFUSED(orc_route(s, "y", path, sizeof path), ORC_INVALID, "forked");
+  REFUSED(orc_route_file(s, "y", 0, path, sizeof path), ORC_INVALID, "forked");
   REFUSED(orc_stats_read(s, &stats), ORC_INVALID, "forked");
   REFUSED(orc_close(s, 1), ORC_INVALID, "forked");
   CHECK(strstr(orc_message(), "orc_close"));

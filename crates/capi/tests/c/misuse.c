@@ -81,6 +81,7 @@ static void none(orc_session *s) {
   CHECK(len == 0);
   REFUSED(orc_restart(s, &step), ORC_INVALID, "session");
   REFUSED(orc_route(s, "x", path, sizeof path), ORC_INVALID, "session");
+  REFUSED(orc_route_file(s, "x", 0, path, sizeof path), ORC_INVALID, "session");
   CHECK(path[0] == 0);
   REFUSED(orc_stats_read(s, &stats), ORC_INVALID, "session");
   REFUSED(orc_close(s, 1), ORC_INVALID, "session");
@@ -204,6 +205,9 @@ static void wrong_order(orc_session *s) {
   REFUSED(orc_route(s, NULL, path, 10), ORC_INVALID, "name is NULL");
   REFUSED(orc_route(s, "f", path, 3), ORC_INVALID, "cap is 3");
   REFUSED(orc_route(s, "../f", path, sizeof path), ORC_INVALID, "../f");
+  REFUSED(orc_route_file(s, "f", 0, NULL, 10), ORC_INVALID, "path is NULL");
+  REFUSED(orc_route_file(s, "f/g", ORC_SAME, path, sizeof path), ORC_INVALID, "routed file 'f/g': flags 0x2");
+  REFUSED(orc_route_file(s, "g", -1, path, sizeof path), ORC_INVALID, "flags are -1");
   orc_unprotect(s, "f");
   REFUSED(orc_stats_read(s, NULL), ORC_INVALID, "stats is NULL");
   REFUSED(orc_stats_read(s, &stats), ORC_INVALID, "struct_size");

@@ -52,6 +52,7 @@ static void *calls(void *nothing) {
   REFUSED(orc_restart(s, &step), ORC_INVALID, LEFT);
   REFUSED(orc_restart_region(s, "x"), ORC_INVALID, LEFT);
   REFUSED(orc_route(s, "y", path, sizeof path), ORC_INVALID, LEFT);
+  REFUSED(orc_route_file(s, "y", 0, path, sizeof path), ORC_INVALID, LEFT);
   REFUSED(orc_safe_step(s, ORC_GLOBAL, &step), ORC_INVALID, LEFT);
   REFUSED(orc_watch(s, NULL, NULL), ORC_INVALID, LEFT);
   REFUSED(orc_stats_read(s, &stats), ORC_INVALID, LEFT);

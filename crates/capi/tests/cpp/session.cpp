@@ -1,8 +1,11 @@
 // The C++ wrapper: containers, codecs, exceptions, moves. Two ranks.
+#include <cstdio>
 #include <deque>
+#include <fstream>
 #include <list>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include <orcheck_mpi.h>
 #include <orcheck.hpp>
@@ -206,6 +209,40 @@ void told(int rank) {
   other.close(30);
 }
 
+/* Files that the program writes itself; one of them is absent at the second step. */
+void files(int rank) {
+  auto put = [](const std::string &path, const std::string &text) { std::ofstream(path) << text; };
+  auto got = [](const std::string &path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  const std::string mine = "mesh of rank " + std::to_string(rank);
+  {
+    orcheck::Session s(MPI_COMM_WORLD, "files", options());
+    CHECK(!s.find());
+    const std::string mesh = s.route("out/mesh"), rare = s.route("out/step/rare", ORC_OPTIONAL);
+    put(mesh, mine);
+    put(rare, "rare");
+    s.checkpoint(1);
+    CHECK(std::remove(rare.c_str()) == 0);
+    s.checkpoint(2);
+    CHECK(s.stats().routed_bytes >= mine.size());
+    s.close(30);
+    CHECK(!std::ifstream(mesh));
+  }
+  for (std::uint64_t step = 1; step <= 2; step++) {
+    orcheck::Session s(MPI_COMM_WORLD, "files", options());
+    CHECK(s.find_step(ORC_EXACTLY, step) == std::optional<std::uint64_t>(step));
+    const std::string mesh = s.route("out/mesh"), rare = s.route("out/step/rare", ORC_OPTIONAL);
+    put(rare, "of this run");
+    CHECK(s.restart() == step && got(mesh) == mine);
+    CHECK(step == 1 ? got(rare) == "rare" : !std::ifstream(rare));
+    CHECK(status_of([&] { s.route("../out"); }) == ORC_INVALID);
+    s.abandon();
+  }
+}
+
 /* Without a directory, and with no options at all: the program runs without checkpoints, or hears what is missing. */
 void without(int rank) {
   std::vector<double> p(1000, rank);
@@ -250,6 +287,7 @@ int main(int argc, char **argv) {
     restore(rank);
     resize(rank);
     told(rank);
+    files(rank);
     without(rank);
   } catch (const std::exception &error) {
     FAIL("exception: %s", error.what());

@@ -25,6 +25,7 @@ program session
   call restore()
   call resize()
   call told()
+  call files()
   call without()
   call MPI_Finalize(ierr)
   if (rank == 0) print '(a)', 'fortran: ok'
@@ -78,6 +79,49 @@ contains
     call orc_abandon(s)
     call orc_close(other, 30.0_real64, status)
     call check(status == ORC_OK, 'close the other run')
+  end subroutine
+
+  !> Files that the program writes itself; the optional one is absent at the checkpoint.
+  subroutine files()
+    type(orc_session_t) :: s
+    character(len=:), allocatable :: mesh, rare
+    character(len=20) :: line
+    integer(int64) :: step
+    integer :: status, unit, round
+    logical :: there
+    do round = 1, 2
+      call orc_mpi_open(s, MPI_COMM_WORLD, 'files', trim(options), status)
+      call check(status == ORC_OK, 'open files')
+      call orc_find(s, step, status)
+      call orc_route(s, 'out/mesh', mesh, status)
+      call check(status == ORC_OK, 'route')
+      call orc_route(s, 'out/step/rare', rare, status, flags=ORC_OPTIONAL)
+      call check(status == ORC_OK, 'route an optional file')
+      call orc_route(s, 'out', mesh, status)
+      call refused(status, 'is a routed file too')
+      call orc_route(s, 'out/mesh', mesh, status)
+      if (round == 1) then
+        open (newunit=unit, file=mesh, action='write', status='new')
+        write (unit, '(a,i0)') 'rank ', rank
+        close (unit)
+        call orc_checkpoint(s, 1_int64, status)
+        call check(status == ORC_OK, 'checkpoint of files')
+      else
+        call check(step == 1, 'find files')
+        open (newunit=unit, file=rare, action='write', status='new')
+        close (unit)
+        call orc_restart(s, step, status)
+        call check(status == ORC_OK, 'restart of files')
+        open (newunit=unit, file=mesh, action='read', status='old')
+        read (unit, '(a)') line
+        close (unit)
+        call check(line == 'rank ' // achar(iachar('0') + rank), 'the file came back')
+        inquire (file=rare, exist=there)
+        call check(.not. there, 'what was absent is absent')
+      end if
+      call orc_close(s, 30.0_real64, status)
+      call check(status == ORC_OK, 'close files')
+    end do
   end subroutine
 
   subroutine check(ok, what)

@@ -330,7 +330,7 @@ fn memory(report: &mut Report) {
                 "/dev/shm",
                 mark,
                 format!("{} free", size(free)),
-                "MPI libraries use it; the container's --shm-size or a remount makes it larger",
+                "MPI libraries use it, and files of programs lie there (orc_route without node_dir); the container's --shm-size or a remount makes it larger",
             );
         }
     }

@@ -87,6 +87,8 @@ pub(super) struct Raw {
     pub(super) enabled: Enabled,
     pub(super) global: Option<OneOrMany>,
     pub(super) node_dir: Option<PathBuf>,
+    pub(super) route_dir: Option<PathBuf>,
+    pub(super) route_budget: Option<Size>,
     pub(super) node_name: Option<String>,
     pub(super) group: Option<String>,
     pub(super) pool: Option<Size>,
@@ -150,6 +152,8 @@ impl Default for Raw {
             enabled: Enabled::Said(true),
             global: None,
             node_dir: None,
+            route_dir: None,
+            route_budget: None,
             node_name: None,
             group: None,
             pool: None,
@@ -209,10 +213,12 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 58] = [
+pub(super) const NAMES: [&str; 60] = [
     "enabled",
     "global",
     "node_dir",
+    "route_dir",
+    "route_budget",
     "node_name",
     "group",
     "pool",

@@ -40,6 +40,8 @@ mod peers_encrypted;
 mod regions;
 #[path = "../session/resume.rs"]
 mod resume;
+#[path = "../session/routed.rs"]
+mod routed;
 #[path = "../session/runs.rs"]
 mod runs;
 #[path = "../session/save.rs"]

@@ -61,7 +61,7 @@ fn plain(root: &str, target: &str) -> String {
     {
         let word = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
         let hex = word.chars().all(|c| c.is_ascii_hexdigit());
-        if hex && (word.len() == 8 || word.len() == 32) {
+        if hex && [8, 16, 32].contains(&word.len()) {
             text.push('R');
             text.push_str(&part[word.len()..]);
         } else {

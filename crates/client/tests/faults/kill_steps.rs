@@ -2,7 +2,9 @@
 
 use crate::hooks::{Key, Named};
 use crate::ledger::Story;
-use crate::life::{ENCODED, INCREMENTAL, Life, NODES, PEERS, SOLO, STRIPED, Workload, copy_tree};
+use crate::life::{
+    ENCODED, HOME, INCREMENTAL, Life, NODES, PEERS, SOLO, STRIPED, Workload, copy_tree,
+};
 use crate::trial::{
     Outcome, Random, Table, Verdict, apart_with, check_records, heal, seed, share, told, trials,
 };
@@ -112,7 +114,7 @@ pub fn after_a_good_run(workload: Workload, root: &Path) {
 // counts as damage. (That syncs come before renames shows only when power is lost.)
 pub fn killed_before_every_step() {
     let mut table = Table::default();
-    for workload in [SOLO, NODES, STRIPED, INCREMENTAL, ENCODED, PEERS] {
+    for workload in [SOLO, HOME, NODES, STRIPED, INCREMENTAL, ENCODED, PEERS] {
         let nothing = |_: &Path| {};
         let keys = chosen(record(workload, CHECKPOINTS, 1, &nothing, None));
         let outcomes = share(keys.len(), &|n| kill_at(&workload, 1, &nothing, &keys[n]));

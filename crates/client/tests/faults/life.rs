@@ -85,6 +85,11 @@ impl Workload {
             "{}keep = {}\npeers = {}\n",
             job.options, self.keep, self.losses
         );
+        // In the node's directory where there is one.
+        if let Some(place) = self.route_place(root) {
+            make_dir(&place);
+            options += &format!("route_dir = '{}'\n", place.display());
+        }
         for line in self.options.lines() {
             let name = line.split(" = ").next().unwrap_or_default();
             options = options
@@ -293,6 +298,13 @@ impl Workload {
             .flatten()
             .map(|from| (from.step, epoch_of(from.run)));
         let mut found = Vec::new();
+        if let Some(place) = self.route_place(root) {
+            found.extend(
+                names(&place)
+                    .into_iter()
+                    .map(|name| format!("routed/{name}")),
+            );
+        }
         let dirs = self.job_dirs(root);
         let level_of = |dir: &Path| {
             if dir.starts_with(root.join("local")) {

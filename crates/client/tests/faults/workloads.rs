@@ -2,6 +2,14 @@
 
 use super::Workload;
 use crate::payload::RARELY;
+use std::path::{Path, PathBuf};
+
+impl Workload {
+    /// Where files of the program lie, if not in a directory of the job.
+    pub fn route_place(&self, root: &Path) -> Option<PathBuf> {
+        (self.routed && !self.node_level).then(|| root.join("routed"))
+    }
+}
 
 /// One rank, one directory, a routed file.
 pub const SOLO: Workload = Workload {
@@ -17,6 +25,15 @@ pub const SOLO: Workload = Workload {
     routed: true,
     lent: false,
     overlapped: false,
+};
+
+/// The same with a directory of the node, in which the routed file lies then.
+pub const HOME: Workload = Workload {
+    name: "1 rank, node, routed file",
+    dirs: 0,
+    node_level: true,
+    scale: 20,
+    ..SOLO
 };
 
 /// Both levels, two nodes, a pool that holds one chunk a rank.

@@ -77,6 +77,28 @@ pub fn write(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn link(to: &Path, at: &Path) {
+    std::os::unix::fs::symlink(to, at).unwrap();
+}
+
+/// Length of all files below a directory.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn tree_bytes(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let bytes = entries.map(|entry| {
+        let (entry, path) = entry
+            .map(|entry| (entry.metadata().unwrap(), entry.path()))
+            .unwrap();
+        if entry.is_dir() {
+            tree_bytes(&path)
+        } else {
+            entry.len()
+        }
+    });
+    bytes.sum()
+}
+
 pub fn remove_tree(path: &Path) {
     std::fs::remove_dir_all(path).unwrap();
 }

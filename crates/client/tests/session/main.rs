@@ -23,6 +23,7 @@ mod peers;
 mod peers_encrypted;
 mod regions;
 mod resume;
+mod routed;
 mod runs;
 mod save;
 mod stray;

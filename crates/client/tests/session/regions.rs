@@ -1,9 +1,9 @@
 //! What can be protected, and how it comes back: other sizes, optional regions, regions that are
-//! the same everywhere, arrays, codecs, routed files.
+//! the same everywhere, arrays, codecs.
 
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State, needs_own_disks};
+use crate::support::{Job, State};
 use orcheck_client::regions::{OPTIONAL, SAME};
 use orcheck_client::{ArrayLayout, Codec, Session};
 use orcheck_format::container::BLOCK_BYTES;
@@ -490,79 +490,6 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
         assert_eq!(other, pattern(8, 3000));
         session.close(LONG).unwrap();
     });
-}
-
-// ---- routed files ----------------------------------------------------------------------------
-
-// Breaks if: `end` leaves the routed directory, or `restart` does not write routed files.
-#[test]
-fn a_routed_file_is_part_of_the_checkpoint_and_gone_after_close() {
-    let scratch = Scratch::new("route");
-    let job = Job::new(scratch.path(), 2, 1, true);
-    let content =
-        |rank: u32, step: u64| pattern(u64::from(rank) * 10 + step, 9000 * step as usize + 5);
-    job.run(|session, rank| {
-        let mut session = session.unwrap();
-        let path = session.route("mesh.h5").unwrap();
-        let error = refused(session.checkpoint(1));
-        says(
-            &error,
-            ErrorKind::NotFound,
-            &[
-                "region 'mesh.h5'",
-                "No such file",
-                "write the routed file before the checkpoint",
-            ],
-        );
-        for step in [1, 2] {
-            disk::write(&path, &content(rank, step));
-            session.checkpoint(step).unwrap();
-        }
-        session.wait(2, Level::Global, LONG).unwrap();
-        // Written after the checkpoint: not part of it.
-        disk::write(&path, b"later");
-        session.close(LONG).unwrap();
-        assert!(!path.exists() && !path.parent().unwrap().exists());
-    });
-    job.run(|session, rank| {
-        let mut session = session.unwrap();
-        assert_eq!(session.find().unwrap(), 2);
-        let path = session.route("mesh.h5").unwrap();
-        assert_eq!(session.restart().unwrap(), 2);
-        assert_eq!(disk::read(&path), content(rank, 2));
-        session.close(LONG).unwrap();
-        assert!(!path.exists());
-    });
-}
-
-// Breaks if: prune leaves routed directories of older runs, or removes those of this one.
-#[test]
-fn routed_files_of_a_run_that_was_killed_are_collected_by_the_next() {
-    if needs_own_disks() {
-        return;
-    }
-    let scratch = Scratch::new("leftroute");
-    let job = Job::new(scratch.path(), 1, 1, false).with("keep = 1");
-    let left = scratch.path().join("ost0/job/route-e000001-0a1b2c3d-r0");
-    crate::support::make_dir(&left);
-    disk::write(&left.join("mesh.h5"), b"left by a kill");
-    for _ in 0..2 {
-        job.run(|session, _| {
-            let mut session = session.unwrap();
-            let found = session.find();
-            let path = session.route("mesh.h5").unwrap();
-            let step = match found {
-                Ok(_) => session.restart().unwrap() + 1,
-                Err(_) => 1,
-            };
-            disk::write(&path, b"mine");
-            session.checkpoint(step).unwrap();
-            session.wait(step, Level::Global, LONG).unwrap();
-            assert!(path.exists(), "its own are there until it closes");
-            session.close(LONG).unwrap();
-        });
-    }
-    assert!(!left.exists());
 }
 
 // ---- layout ----------------------------------------------------------------------------------
