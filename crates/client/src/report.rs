@@ -1,9 +1,11 @@
-//! What a program tells the `orcheck run` that looks after it: which jobs it opened and where, and why it could not.
+//! What a program tells the `orcheck run` that looks after it: which jobs it opened and where, why it could not, and what it
+//! would tell a program that reads its warnings: not every program does.
 //!
 //! How: rank 0 adds a note to the file that [`VARIABLE`] names. Without that variable nothing happens.
 //!
-//! Invariant: a note that cannot be written changes nothing for the program; `orcheck run` then knows what its command line
-//! says.
+//! Invariants:
+//! 1. A note that cannot be written changes nothing for the program; `orcheck run` then knows what its command line says.
+//! 2. One process tells at most [`MOST_WARNINGS`] warnings, each of at most [`LONGEST_BYTES`]: the supervisor reads them all.
 //!
 //! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
 
@@ -11,15 +13,24 @@ use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::environment::working_dir;
+use orcheck_io::error::is_denied;
 use orcheck_io::served::is_served;
 use orcheck_io::{drop_note, env_var};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::options::{Options, Without};
 
 /// The variable with the path of the file.
 pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
+
+/// Most warnings and losses that one process tells.
+const MOST_WARNINGS: u32 = 64;
+/// Bytes of the longest of them; the rest of a text is left out.
+const LONGEST_BYTES: usize = 2048;
+
+static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 
 /// One note.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +48,14 @@ pub struct Note {
     pub node_dir: Option<PathBuf>,
     /// Why a job could not be opened.
     pub refused: Option<String>,
-    /// Whether the same command would be refused again: its options or arguments are wrong.
+    /// Whether the same command would be refused again: its options or arguments are wrong, or it has no permission.
     pub for_good: bool,
+    /// A warning of a job that is open.
+    pub warning: Option<String>,
+    /// Why a checkpoint of a job that is open is lost.
+    pub lost: Option<String>,
+    /// Why a job that is open could not be restarted.
+    pub failed: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -77,8 +94,50 @@ pub(crate) fn disabled(job: &JobName, why: Without) {
 pub(crate) fn refused(error: &Error) {
     tell(|| Note {
         refused: Some(error.to_string()),
-        for_good: matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+        // Breaks if: a missing permission may pass; the command would be refused to the last restart.
+        for_good: matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
+            || is_denied(error),
         ..Note::default()
+    });
+}
+
+/// Tells a warning of an open job.
+pub(crate) fn warned(job: &JobName, text: &str) {
+    of_open_job(job, text, |text| Note {
+        warning: Some(text),
+        ..Note::default()
+    });
+}
+
+/// Tells that a checkpoint of an open job is lost.
+pub(crate) fn lost(job: &JobName, text: &str) {
+    of_open_job(job, text, |text| Note {
+        lost: Some(text),
+        ..Note::default()
+    });
+}
+
+/// Tells that an open job could not be restarted.
+pub(crate) fn failed(job: &JobName, error: &Error) {
+    of_open_job(job, error.message(), |text| Note {
+        failed: Some(text),
+        ..Note::default()
+    });
+}
+
+fn of_open_job(job: &JobName, text: &str, note: impl FnOnce(String) -> Note) {
+    let one_less = |left: u32| left.checked_sub(1);
+    let left = WARNINGS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    // Breaks if: there is no bound; a supervisor that cannot read all notes would know of no job.
+    if left.is_err() {
+        return;
+    }
+    let end = text.floor_char_boundary(LONGEST_BYTES);
+    tell(|| Note {
+        job: job.as_str().to_owned(),
+        // A supervisor of before these notes takes this for a refusal, which changes nothing for it.
+        refused: Some(String::new()),
+        ..note(text[..end].to_owned())
     });
 }
 

@@ -11,7 +11,7 @@
 //! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
 //!    the newer one: it is told to ask again.
 //!
-//! Not here: what is rejected, and one region alone (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
+//! Not here: errors when nothing can be restored (`resume/unrestored.rs`); what is rejected, and one region alone (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;
@@ -27,7 +27,6 @@ use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_engine::room::ReplicaStore;
-use orcheck_engine::trust::{HOW_TO_ACCEPT, is_refusal};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::record::CommitRecord;
@@ -37,6 +36,8 @@ use orcheck_io::thread::spawn;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod unrestored;
 
 const CANDIDATE_BYTES: usize = 32;
 
@@ -99,8 +100,10 @@ pub(crate) struct Resume {
     pub(crate) found: Option<(Candidate, RankView)>,
     /// A step was asked for: that there is none decides nothing.
     chosen: bool,
-    /// Why newer ones were skipped.
+    /// Why newer ones were skipped, as far as nobody was told.
     skipped: Vec<String>,
+    /// The same since the last `find`, told or not: what the error says when none is left.
+    tried: Vec<String>,
     /// The same of a call that came to `Again`: told once more with the call that succeeds, after which programs look.
     again: Vec<String>,
     /// Checkpoints that turned out damaged while they were read.
@@ -111,6 +114,14 @@ pub(crate) struct Resume {
     fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
     pub(crate) from: Option<(u64, Epoch)>,
+}
+
+impl Resume {
+    /// Why a checkpoint is not restored from.
+    fn skip(&mut self, text: String) {
+        self.tried.push(text.clone());
+        self.skipped.push(text);
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +160,11 @@ impl Session {
     /// # Errors
     /// As [`Self::find`]; NotFound names the steps that there are, and is no fresh start where one was asked for.
     pub fn find_step(&mut self, which: Which) -> Result<u64> {
+        let found = self.look_for(which);
+        self.tell_of_restart(found)
+    }
+
+    fn look_for(&mut self, which: Which) -> Result<u64> {
         if which != Which::Newest {
             self.agree_on(which)?;
         }
@@ -160,6 +176,7 @@ impl Session {
         self.resume.found = None;
         self.resume.state = Past::Unknown;
         self.resume.skipped.clear();
+        self.resume.tried.clear();
         self.resume.again.clear();
         self.resume.left = list;
         let damaged = &self.resume.damaged;
@@ -180,11 +197,7 @@ impl Session {
             }
         }
         if self.resume.left.is_empty() && !damaged.is_empty() {
-            return Err(Error::corrupt(format!(
-                "no checkpoint of job '{}' can be restored: all that are left are damaged",
-                self.job.as_str()
-            ))
-            .next("run `orcheck verify`; set start = 'fresh' to begin from nothing"));
+            return Err(self.all_damaged());
         }
         if self.resume.left.is_empty() {
             self.begin_afresh()?;
@@ -211,7 +224,9 @@ impl Session {
     pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let silent = self.learn_what_others_hold()?;
         let looked = if self.rank == 0 && !self.options.fresh {
-            candidates(&self.job, &self.places).and_then(|mut offer| match offer.hidden.take() {
+            let looked = candidates(&self.job, &self.places);
+            let looked = looked.map_err(|error| self.places.blame_for(error));
+            looked.and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
                 Some(error)
                     if self.options.strict
@@ -424,15 +439,18 @@ impl Session {
                         candidate.step,
                         error.what()
                     );
-                    self.resume.skipped.push(text);
+                    self.resume.skip(text);
                 }
                 Err(error) => {
-                    if !is_damage(error.kind()) || self.options.strict {
+                    if !is_damage(error.kind()) {
                         return Err(error);
+                    }
+                    if self.options.strict {
+                        return Err(self.refuse_strictly(candidate.step, error));
                     }
                     // Its next step is an older one, and that is what follows.
                     let text = format!("step {} skipped: {}", candidate.step, error.what());
-                    self.resume.skipped.push(text);
+                    self.resume.skip(text);
                     damaged = Some(error);
                 }
             }
@@ -449,27 +467,7 @@ impl Session {
             self.begin_afresh()?;
             return Err(error.next("start afresh"));
         };
-        let kind = match damaged.kind() {
-            ErrorKind::NotFound => ErrorKind::Corrupt,
-            kind => kind,
-        };
-        Err(Error::new(
-            kind,
-            format!(
-                "no checkpoint of job '{}' can be restored: {}",
-                self.job.as_str(),
-                [&self.resume.skipped[..], &self.emptied()]
-                    .concat()
-                    .join("; ")
-            ),
-        )
-        .next(if is_refusal(&damaged) {
-            HOW_TO_ACCEPT
-        } else if self.resume.chosen {
-            "choose another step"
-        } else {
-            "run `orcheck verify`; set start = 'fresh' to begin from nothing"
-        }))
+        Err(self.none_left(&damaged))
     }
 
     /// How a region was stored in the found checkpoint. Local.
@@ -523,10 +521,12 @@ impl Session {
     pub fn try_restart(&mut self) -> Result<Restarted> {
         let ready = self.found("restart").map(|_| ());
         agree(self.collective.as_mut(), ready)?;
-        if let Some(again) = self.read_found(None)? {
-            return Ok(again);
-        }
-        self.finish_restart().map(Restarted::Step)
+        let restarted = match self.read_found(None) {
+            Ok(Some(again)) => Ok(again),
+            Ok(None) => self.finish_restart().map(Restarted::Step),
+            Err(error) => Err(error),
+        };
+        self.tell_of_restart(restarted)
     }
 
     /// Reads regions (`None`: all) from the found checkpoint, or from an older one where that is damaged; `Again` when
@@ -555,15 +555,18 @@ impl Session {
             let Err(error) = agree(self.collective.as_mut(), read) else {
                 return Ok(None);
             };
-            if !is_damage(error.kind()) || self.options.strict || off(Switch::FallBack) {
+            if !is_damage(error.kind()) || off(Switch::FallBack) {
                 return Err(error);
+            }
+            if self.options.strict {
+                return Err(self.refuse_strictly(step, error));
             }
             if let Some((candidate, _)) = &self.resume.found {
                 self.resume.damaged.push(*candidate);
                 // Its next step is an older one, and that is what follows.
                 let text = format!("step {} skipped: {}", candidate.step, error.what());
                 texts.push(text.clone());
-                self.resume.skipped.push(text);
+                self.resume.skip(text);
             }
             self.open_next(Some(error))?;
             fell_back = true;

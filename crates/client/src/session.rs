@@ -161,6 +161,8 @@ pub struct Session {
     /// The highest epoch that this run asked for.
     pub(crate) asked_for: u64,
     pub(crate) warnings: Vec<String>,
+    /// How many of them `orcheck run` knows.
+    pub(crate) warnings_told: usize,
     /// Whether the lack of a trigger was looked for.
     pub(crate) trigger_said: bool,
     /// What became of the steps that were taken.
@@ -261,6 +263,7 @@ impl Session {
             between_agents: false,
             asked_for: epoch.counter,
             warnings: notes,
+            warnings_told: 0,
             trigger_said: false,
             told: Told::default(),
             options,
@@ -382,9 +385,11 @@ impl Session {
             Some(_) => "before the end of the job's time ",
             None => "",
         };
-        self.warnings.push(format!(
+        let text = format!(
             "no trigger is configured: {when}no checkpoint is due unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
-        ));
+        );
+        self.warnings.push(text);
+        self.tell_warnings();
     }
 
     /// Processor time of all CP-threads of this node, since the session opened.
@@ -551,6 +556,15 @@ impl Session {
         }
     }
 
+    /// Tells `orcheck run`, on rank 0, the warnings that it was not told yet: a program may never read them.
+    pub(crate) fn tell_warnings(&mut self) {
+        let new = self.warnings.get(self.warnings_told..).unwrap_or_default();
+        for text in new.iter().filter(|_| self.rank == 0) {
+            report::warned(&self.job, text);
+        }
+        self.warnings_told = self.warnings.len();
+    }
+
     /// The oldest warning that was not taken yet. Local.
     pub fn take_warning(&mut self) -> Option<String> {
         self.look_for_losses();
@@ -572,9 +586,11 @@ impl Session {
         if let Some(baseline) = &self.baseline {
             self.warnings.extend(baseline.take_notes());
         }
+        self.tell_warnings();
         if self.warnings.is_empty() {
             None
         } else {
+            self.warnings_told -= 1;
             Some(self.warnings.remove(0))
         }
     }

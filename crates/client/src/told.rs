@@ -24,6 +24,7 @@
 use crate::agree::agree;
 use crate::checkpoint::HISTORY;
 use crate::options::{AgentKind, OnLoss};
+use crate::report;
 use crate::session::Session;
 use crate::waiter::engine_gone;
 use orcheck_engine::index::{Index, Outcome};
@@ -254,6 +255,9 @@ impl Session {
             self.told.reported.insert((step, level), error.kind());
             let forgotten = self.history.first().copied().unwrap_or(0);
             self.told.reported.retain(|&(step, _), _| step >= forgotten);
+            if self.rank == 0 {
+                report::lost(&self.job, error.message());
+            }
             if self.warnings.len() < MOST_WARNINGS {
                 self.warnings.push(error.message().to_owned());
             }

@@ -8,10 +8,12 @@
 //! 2. A placed root that is gone or cannot be written is left out only when another one remembers
 //!    the job (it holds a claim), and that is reported. One that can be read still is. All of them are
 //!    left out only when the node's own directory remembers the job.
+//! 3. While a root cannot be looked at, an error that a checkpoint cannot be restored names that root, and asks to bring
+//!    it back.
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
-use crate::trust::Trust;
+use crate::trust::{Trust, is_refusal};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
@@ -39,10 +41,21 @@ pub struct Places {
     pub read_only: Vec<Arc<dyn Dir>>,
     /// Paths as configured, by server index.
     pub server_roots: Vec<PathBuf>,
+    /// Placed directories of a known job that can be neither written nor read: what is missing elsewhere may lie there.
+    pub away: Vec<Away>,
     /// What was skipped and why.
     pub notes: Vec<String>,
     /// Which records are believed.
     pub trust: Arc<Trust>,
+}
+
+/// A placed directory that cannot be looked at.
+#[derive(Debug, Clone)]
+pub struct Away {
+    /// The path as configured.
+    pub root: String,
+    /// Why.
+    pub why: Error,
 }
 
 impl Places {
@@ -101,20 +114,31 @@ impl Places {
         let mut notes = Vec::new();
         let mut servers = Vec::new();
         let mut read_only = Vec::new();
+        let mut away: Vec<Away> = Vec::new();
         let mut first_error = None;
         for root in server_roots {
             match open_beneath(root, &[job.as_str()], steps, create) {
                 Ok(dir) => servers.push(Some(dir)),
                 Err(error) => {
+                    let why = error.clone();
                     let error = error.at(format!("level global, directory {}", name_of(root)));
-                    let readable = open_to_read(root, job, steps).ok();
-                    let what = if readable.is_some() {
-                        "read, but not written"
-                    } else {
-                        "skipped"
-                    };
-                    notes.push(format!("{what}: {}", error.message()));
-                    read_only.extend(readable);
+                    match open_to_read(root, job, steps) {
+                        Ok(readable) => {
+                            notes.push(format!("read, but not written: {}", error.message()));
+                            read_only.push(readable);
+                        }
+                        Err(unread) => {
+                            let shown = name_of(root);
+                            let back = how_to_bring_back(&shown, &error);
+                            let note = error.clone().next(back);
+                            notes.push(format!("skipped: {}", note.message()));
+                            // One that can be looked at and does not know the job holds nothing of it.
+                            let is_there = || open_dir(root, steps.clone())?.list();
+                            if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
+                                away.push(Away { root: shown, why });
+                            }
+                        }
+                    }
                     servers.push(None);
                     first_error.get_or_insert(error);
                 }
@@ -133,7 +157,7 @@ impl Places {
         match first_error {
             Some(error) if !known && known_to_readers => Err(error),
             Some(error) if !known && !off(Switch::AllDirectories) => Err(error.at(format!(
-                "job '{}' is new here, and a new job needs all its directories",
+                "no directory that can be read knows job '{}', and a new job needs all its directories",
                 job.as_str()
             ))),
             _ => Ok(Self {
@@ -144,6 +168,7 @@ impl Places {
                 servers,
                 read_only,
                 server_roots: server_roots.to_vec(),
+                away,
                 notes,
                 trust: Trust::nobody(),
             }),
@@ -156,6 +181,43 @@ impl Places {
         !self.server_roots.is_empty()
             && self.servers.iter().all(Option::is_none)
             && self.read_only.is_empty()
+    }
+
+    /// The error of a checkpoint that cannot be restored. While a configured directory cannot be looked at, that is the
+    /// cause as far as anybody knows: the error is then Unavailable, names the directory, and asks to bring it back.
+    #[must_use]
+    pub fn blame_away(&self, error: Error) -> Error {
+        let [first, more @ ..] = &self.away[..] else {
+            return error;
+        };
+        // Breaks if: the missing containers alone are named; the user would be advised to give up good checkpoints.
+        if off(Switch::AwayNamed) {
+            return error;
+        }
+        let more: String = more
+            .iter()
+            .map(|other| format!(", nor can {}", other.root))
+            .collect();
+        let text = format!(
+            "directory {} of level global cannot be read ({}){more}; without it: {}",
+            first.root,
+            first.why.what(),
+            error.what()
+        );
+        Error::unavailable(text).next(how_to_bring_back(&first.root, &first.why))
+    }
+
+    /// As [`Self::blame_away`], for an error of a search: one that a directory which is back would not change stays.
+    #[must_use]
+    pub fn blame_for(&self, error: Error) -> Error {
+        let may_be_there = matches!(
+            error.kind(),
+            ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+        );
+        match may_be_there && !is_refusal(&error) {
+            true => self.blame_away(error),
+            false => error,
+        }
     }
 
     /// Leaves level `global` out.
@@ -215,6 +277,18 @@ impl Places {
     }
 }
 
+/// What to do about a directory of a job that has checkpoints.
+fn how_to_bring_back(root: &str, why: &Error) -> String {
+    let next = why.message().rsplit_once(". Next: ").map(|(_, next)| next);
+    match (why.kind(), next) {
+        // A directory that is made again would be empty.
+        (ErrorKind::NotFound, _) | (_, None) => {
+            format!("bring {root} back, then start the job again")
+        }
+        (_, Some(next)) => format!("{next}; then start the job again"),
+    }
+}
+
 /// What messages call a root.
 fn name_of(root: &Path) -> String {
     shown(&root.to_string_lossy()).to_owned()
@@ -228,6 +302,8 @@ fn open_beneath(
 ) -> Result<Arc<dyn Dir>> {
     let mut dir = open_shared(root, group, steps.clone())?;
     if dir.read_only()? {
+        // Breaks if: it is left out; a user without permission would be told to mount the directory again.
+        dir.permits_writing()?;
         return Err(
             Error::unavailable(format!("{} is read-only", name_of(root)))
                 .next("mount it writable, or configure another directory"),

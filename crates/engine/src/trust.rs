@@ -181,7 +181,7 @@ impl Trust {
             return Ok(Proof::Unchecked);
         }
         let Some(key) = self.keys.iter().find(|key| equal(&key.id, &found.key_id)) else {
-            return Err(other_key("the record was sealed with another key"));
+            return Err(other_key(&format!("the record was {OTHER_KEY}")));
         };
         // Breaks if: this is passed over; whoever can write could make a checkpoint of any containers.
         if hmac::verify(key.mac.get(), found.covered, &found.mac).is_err()
@@ -260,7 +260,18 @@ pub fn is_refusal(error: &Error) -> bool {
     error.message().contains(REFUSED)
 }
 
-pub(crate) fn other_key(what: &str) -> Error {
+/// What the text of a record says that no given key can check.
+const OTHER_KEY: &str = "sealed with another key";
+
+/// Whether a text says that a record was sealed with a key that was not given.
+#[must_use]
+pub fn is_of_another_key(text: &str) -> bool {
+    text.contains(OTHER_KEY)
+}
+
+/// That something needs another key.
+#[must_use]
+pub fn other_key(what: &str) -> Error {
     Error::invalid(format!("{what} than those given")).next(
         "add the key of the run that wrote it to encrypt_key (--encrypt-key), after the one that writes",
     )

@@ -329,6 +329,7 @@ switches! {
     BesideSaid = "beside-said", "that a start from nothing beside the user's data is reported", "orcheck-client session beside";
     NewDisk = "new-disk", "that a start from nothing on a server with a new disk is told", "orcheck-client served an_empty_disk";
     UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-client session record_was_removed";
+    AwayNamed = "away-named", "that a restart without a directory that cannot be read names it and offers no start from nothing", "orcheck-client session without_a_missing_directory";
     NodeRemembers = "node-remembers", "that a job whose node level is whole does not count as new", "orcheck-client session only_global_is_missing";
     PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-client session afresh_by_accident";
     NeverAfresh = "never-afresh", "that records which cannot be read are not taken for none", "orcheck-client session never_taken_for";

@@ -128,6 +128,13 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> Result<u64>;
     /// Whether the file system is mounted read-only or this user may not write in the directory.
     fn read_only(&self) -> Result<bool>;
+    /// Ok where this user may write in it, as far as its mode says.
+    ///
+    /// # Errors
+    /// Unavailable, with what to do, where the user may not.
+    fn permits_writing(&self) -> Result<()> {
+        Ok(())
+    }
     /// What there is of this name takes of the disk; `None` where there is nothing.
     ///
     /// # Errors
@@ -559,6 +566,20 @@ impl Dir for OsDir {
             Ok(()) => Ok(false),
             Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => Ok(true),
             Err(errno) => Err(what(errno)),
+        }
+    }
+
+    fn permits_writing(&self) -> Result<()> {
+        let wanted = fs::Access::WRITE_OK | fs::Access::EXEC_OK;
+        match fs::accessat(&self.handle, ".", wanted, AtFlags::empty()) {
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(rustix_error(
+                errno,
+                format_args!("write in directory {}", self.path.display()),
+            )
+            .next(
+                "run it as the user to whom the directory belongs, or configure another directory",
+            )),
+            _ => Ok(()),
         }
     }
 

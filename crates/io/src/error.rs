@@ -59,6 +59,13 @@ pub fn errno_name(errno: i32) -> &'static str {
     }
 }
 
+/// Whether an error says that this user may not do it.
+#[must_use]
+pub fn is_denied(error: &Error) -> bool {
+    let says = |name: &str| error.message().contains(name);
+    says("(EACCES)") || says("(EPERM)")
+}
+
 /// The kind that an error number stands for.
 #[must_use]
 pub fn errno_kind(errno: i32) -> ErrorKind {

@@ -47,6 +47,7 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
             .map(|i| Some(dir(format!("ost{i}/job"))))
             .collect(),
         read_only: Vec::new(),
+        away: Vec::new(),
         server_roots: (0..dirs)
             .map(|i| PathBuf::from(format!("/ost{i}")))
             .collect(),

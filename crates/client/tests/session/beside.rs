@@ -322,6 +322,11 @@ fn a_job_whose_node_level_is_whole_starts_although_only_global_is_missing() {
     disk::rename(&here, &away);
     job.run(|session, _| {
         let error = refused(session);
-        assert!(error.message().contains("is new here"), "{error}");
+        assert!(
+            error
+                .message()
+                .contains("a new job needs all its directories"),
+            "{error}"
+        );
     });
 }

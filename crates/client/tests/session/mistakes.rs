@@ -632,7 +632,13 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
         says(
             &error,
             ErrorKind::Corrupt,
-            &["s000000000006", "rank", "region"],
+            &[
+                "s000000000006",
+                "rank",
+                "region",
+                "strict allows no step older than 6",
+                "Next: run `orcheck verify`; leave strict out to restart from an older step",
+            ],
         );
     });
     job.run(|session, rank| {
@@ -648,6 +654,35 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
             "{warnings:?}"
         );
         session.close(LONG).unwrap();
+    });
+}
+
+// Breaks if: only those are named that nobody was told of yet; the newest would not be among them.
+#[test]
+fn when_all_checkpoints_are_damaged_the_error_names_each() {
+    let scratch = Scratch::new("all-damaged");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        for step in [5, 6] {
+            let mut state = State::new(rank, step, 100);
+            state.protect(&mut session).unwrap();
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Global, LONG).unwrap();
+            damage_newest(&scratch);
+        }
+        session.close(LONG).unwrap();
+    });
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 6);
+        let mut state = State::empty(rank, 100);
+        state.protect(&mut session).unwrap();
+        let error = refused(session.restart());
+        let named = ["step 6 skipped", "step 5 skipped", "start = 'fresh'"];
+        says(&error, ErrorKind::Corrupt, &named);
+        let error = refused(session.find());
+        says(&error, ErrorKind::Corrupt, &["(steps 6, 5)"]);
     });
 }
 

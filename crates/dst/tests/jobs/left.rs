@@ -132,6 +132,7 @@ impl<'a> Left<'a> {
             others: others.map(|(_, dir)| Arc::clone(dir)).collect(),
             servers: Vec::new(),
             read_only: Vec::new(),
+            away: Vec::new(),
             server_roots: Vec::new(),
             notes: Vec::new(),
             trust: Trust::nobody(),

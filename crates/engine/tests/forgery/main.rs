@@ -47,6 +47,7 @@ fn places(image: &Image, node: u32, trust: &Arc<Trust>) -> Places {
             .map(|server| dir(Place::Server(server)))
             .collect(),
         read_only: Vec::new(),
+        away: Vec::new(),
         server_roots: (0..SERVERS)
             .map(|server| format!("/ost{server}").into())
             .collect(),

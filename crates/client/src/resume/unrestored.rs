@@ -1,0 +1,87 @@
+//! The errors of a restart for which no checkpoint is left.
+//!
+//! Invariants:
+//! 1. Every checkpoint that was tried is named with what is wrong with it.
+//! 2. A start from nothing is offered only while every configured directory can be looked at.
+//! 3. All ranks return the same error.
+//!
+//! Not here: what is tried, and in which order (`resume.rs`).
+
+use super::Past;
+use crate::agree::agree;
+use crate::report;
+use crate::session::Session;
+use orcheck_engine::choose::listed;
+use orcheck_engine::trust::{HOW_TO_ACCEPT, is_refusal};
+use orcheck_format::error::{Error, ErrorKind, Result};
+
+/// Next step where everything could be looked at.
+const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
+
+impl Session {
+    /// Candidates are there, and all of them turned out damaged before. Collective.
+    pub(super) fn all_damaged(&mut self) -> Error {
+        let damaged = self.resume.damaged.iter().map(|candidate| candidate.step);
+        let error = Error::corrupt(format!(
+            "no checkpoint of job '{}' can be restored: all that are left are damaged (steps {})",
+            self.job.as_str(),
+            listed(damaged)
+        ));
+        self.blame_away(error.next(OR_FRESH))
+    }
+
+    /// The last candidate that was tried cannot be restored either. Collective.
+    pub(super) fn none_left(&mut self, damaged: &Error) -> Error {
+        let kind = match damaged.kind() {
+            ErrorKind::NotFound => ErrorKind::Corrupt,
+            kind => kind,
+        };
+        let why = [&self.resume.tried[..], &self.emptied()].concat();
+        let error = Error::new(
+            kind,
+            format!(
+                "no checkpoint of job '{}' can be restored: {}",
+                self.job.as_str(),
+                why.join("; ")
+            ),
+        );
+        if is_refusal(damaged) {
+            return error.next(HOW_TO_ACCEPT);
+        }
+        let error = error.next(match self.resume.chosen {
+            true => "choose another step",
+            false => OR_FRESH,
+        });
+        self.blame_away(error)
+    }
+
+    /// A damaged checkpoint is not replaced by an older one, because the program wants it so. Collective.
+    pub(super) fn refuse_strictly(&mut self, step: u64, error: Error) -> Error {
+        let error = error
+            .at(format!("strict allows no step older than {step}"))
+            .next("run `orcheck verify`; leave strict out to restart from an older step");
+        self.blame_away(error)
+    }
+
+    /// Tells `orcheck run` what a search or a restart came to, beyond a fresh start: not every program says it.
+    pub(super) fn tell_of_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
+        self.tell_warnings();
+        let afresh = matches!(self.resume.state, Past::Decided | Past::Settled);
+        if let Err(error) = &came_to
+            && self.rank == 0
+            && !(afresh && error.kind() == ErrorKind::NotFound)
+        {
+            report::failed(&self.job, error);
+        }
+        came_to
+    }
+
+    /// While a rank cannot look at a configured directory, that directory is named. Collective.
+    fn blame_away(&mut self, error: Error) -> Error {
+        let here = match self.places.away.is_empty() {
+            true => Ok(()),
+            false => Err(self.places.blame_away(error.clone())),
+        };
+        agree(self.collective.as_mut(), here).err().unwrap_or(error)
+    }
+}
