@@ -9,7 +9,7 @@
  *
  * orcheck::Session s(MPI_COMM_WORLD, "cavity", "global = [\"/scratch/me/ckpt\"]\nevery_s = 600");
  * std::vector<double> p(n);            // fixed size
- * std::map<int, Cell> cells;           // any size
+ * std::map<int, Cell> cells;           // any size; struct Cell { double mass; std::int64_t id; }: no padding
  * std::uint64_t t = 0;
  * s.protect("p", p);
  * s.protect_resizable("cells", cells);
@@ -308,7 +308,8 @@ public:
   /**
    * A container (vector, string, deque, list, set, map ...) of trivially copyable elements or pairs
    * of such. Its size is its own: it may change between checkpoints, and restart() sets it. The
-   * container must not move while it is protected.
+   * container must not move while it is protected. Elements are stored as they lie in memory: what a
+   * structure has between its fields (padding) is stored too, and `orcheck prove` may find that it differs.
    */
   template <class Container>
   void protect_resizable(const std::string &name, Container &container, int flags = 0) {

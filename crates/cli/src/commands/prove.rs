@@ -42,6 +42,9 @@ const KILL_WAIT: Duration = Duration::from_secs(10);
 /// Bytes that are copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
+/// What else differs in a region without a type.
+const PADDING: &str = " (bytes: if the region holds structures, the unused bytes between their fields differ too; set them to zero, or store the fields one by one)";
+
 /// A difference in one region of one rank.
 struct Difference {
     rank: u32,
@@ -473,8 +476,13 @@ fn compare(
         }
         if let Some(at) = first_at {
             let value = |bytes: &[u8]| shown(region.dtype, &bytes[at * one..][..one]);
+            // Breaks if: it is left out; who stores structures would look for a variable that is not there.
+            let padding = match region.dtype {
+                Dtype::Bytes => PADDING,
+                _ => "",
+            };
             let text = format!(
-                "differs in {}, first element {at}: {} undisturbed, {} after the restart",
+                "differs in {}, first element {at}: {} undisturbed, {} after the restart{padding}",
                 count(elements, "element"),
                 value(&mine),
                 value(&other)

@@ -121,9 +121,21 @@ fn program() {
             .protect("v", Span::from_mut(&mut v), Dtype::F64, 0)
             .unwrap();
     }
-    if what == "solves" {
+    if what == "solves" || what == "solves-padded" {
         session
             .protect("turns", Span::from_mut(&mut turns), Dtype::F64, 0)
+            .unwrap();
+    }
+    let mut big = vec![1u8; if what == "loses" { 20 << 20 } else { 0 }];
+    if what == "loses" {
+        session
+            .protect("big", Span::from_mut(&mut big), Dtype::U8, 0)
+            .unwrap();
+    }
+    let mut padded = vec![0u8; 80];
+    if what == "solves-padded" {
+        session
+            .protect("cells", Span::from_mut(&mut padded), Dtype::Bytes, 0)
             .unwrap();
     }
     let mut step = match session.find() {
@@ -158,7 +170,7 @@ fn program() {
             }
         }
         // Computes from a counter, which one of them forgets to protect; the noisy one also from its process's number.
-        "solves" | "solves-forgetful" | "solves-noisy" => loop {
+        "solves" | "solves-forgetful" | "solves-noisy" | "solves-padded" => loop {
             step += 1;
             let turn = element(&turns, 0) + 1.0;
             set(&mut turns, 0, turn);
@@ -169,6 +181,9 @@ fn program() {
                 let noise = f64::from(std::process::id()) * 1e-9;
                 set(&mut v, 3, step as f64 + noise);
             }
+            if what == "solves-padded" {
+                set(&mut padded, 1, f64::from(std::process::id()));
+            }
             if session.due(step).unwrap() {
                 session.checkpoint(step).unwrap();
             }
@@ -176,6 +191,13 @@ fn program() {
             std::thread::yield_now();
         },
         "ends" => session.close(LONG).unwrap(),
+        // As one that reads no warnings: only its end tells that something is wrong.
+        "loses" => {
+            for more in 1..=3 {
+                session.checkpoint(step + more).unwrap();
+            }
+            session.close(LONG).unwrap();
+        }
         // As a program with a defect: whatever it restarts from, it gets no further.
         "fails" => panic!("as told"),
         "holds" => {

@@ -70,6 +70,23 @@ fn a_counter_that_nobody_protected_is_found() {
     );
 }
 
+// Breaks if: bytes that no field of a structure uses are called a variable that was forgotten.
+#[test]
+fn a_difference_in_bytes_without_a_type_names_padding_as_a_cause() {
+    let scratch = Scratch::new();
+    let done = prove(&scratch, &[], "solves-padded");
+    assert_eq!(done.code, 14, "{}{}", done.stdout, done.stderr);
+    let words = "region cells of rank 0 differs in ";
+    assert!(done.stdout.contains(words), "{}", done.stdout);
+    let words = "the unused bytes between their fields differ too";
+    assert!(done.stdout.contains(words), "{}", done.stdout);
+    assert!(
+        !prove(&scratch, &[], "solves-forgetful")
+            .stdout
+            .contains(words)
+    );
+}
+
 #[test]
 fn what_differs_between_undisturbed_runs_can_be_left_out() {
     let scratch = Scratch::new();
