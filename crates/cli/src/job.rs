@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. What is not here while a directory cannot be read is not called lost.
+//! 2. What is not here while a directory cannot be read, or while one in which it was written was not given, is not called
+//!    lost.
 //!
 //! Not here: finding the directories (`search.rs`), reading containers.
 
@@ -13,8 +14,9 @@ use std::sync::Arc;
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
-use orcheck_format::{CommitRecord, Error, ErrorKind, JobName, Result};
+use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::dir::group_id;
+use orcheck_io::served::shown;
 use orcheck_io::{Dir, SecretSource, Steps, open_dir};
 
 use crate::args::{Unlock, Where, Which};
@@ -148,7 +150,7 @@ impl Job {
 
     /// Roots that could not be used, and what the scan skipped.
     pub fn notes(&self) -> Vec<String> {
-        let hidden = self.hidden.iter().map(|hidden| hidden.error.to_string());
+        let hidden = self.hidden.iter().map(Hidden::note);
         hidden.chain(self.catalog.notes().iter().cloned()).collect()
     }
 
@@ -299,6 +301,39 @@ impl Job {
         others.next().map(|commit| &commit.record)
     }
 
+    /// Where a container of a commit was written that is in none of the places, as far as that directory is none of them:
+    /// nobody has looked there.
+    pub fn elsewhere(&self, record: &CommitRecord, container: &ContainerRef) -> Option<String> {
+        let kinds = self.place_kinds.iter().enumerate();
+        if record.level != Level::Global {
+            let name = |&node: &u32| record.nodes.get(node as usize).map(String::as_str);
+            let homes = std::iter::once(&container.node).chain(&container.holders);
+            let given = |home: &&str| self.place_kinds.contains(&format!("node {home}"));
+            let away = homes.filter_map(name).find(|home| !given(home))?;
+            return Some(format!("the directory of node {away}"));
+        }
+        let placed: Vec<String> = kinds
+            .filter(|(_, kind)| *kind == PLACED)
+            .map(|(place, _)| self.place_path(place))
+            .collect();
+        let server = record.servers.get(container.server as usize)?;
+        let root = Path::new(shown(server));
+        let inside = root.join(self.name.as_str());
+        // Paths may have changed since; as many as there were are all of them.
+        // Breaks if: the number is not compared; what is lost in a directory that was moved would never be called that.
+        let all = placed.len() >= record.servers.len();
+        let here = (placed.iter().map(Path::new)).any(|place| place == inside || place == root);
+        (!all && !here).then(|| shown(server).to_owned())
+    }
+
+    /// Where the first container lies that is in none of the places and may be elsewhere.
+    pub fn not_given(&self, commit: &Commit) -> Option<String> {
+        let record = &commit.record;
+        let mut missing = (record.containers.iter())
+            .filter(|container| self.find_file(commit, &container.file).is_none());
+        missing.find_map(|container| self.elsewhere(record, container))
+    }
+
     /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
     pub fn missing(&self, commit: &Commit) -> Option<String> {
         let mut missing = commit.record.containers.iter().filter_map(|container| {
@@ -312,7 +347,13 @@ impl Job {
                         hidden.path,
                         hidden.state()
                     ),
-                    None => format!("container {} is not here ({homes})", container.file),
+                    None => match self.elsewhere(&commit.record, container) {
+                        Some(home) => format!(
+                            "container {} is not here ({homes}): it was written to {home}, which was not given or is not there",
+                            container.file
+                        ),
+                        None => format!("container {} is not here ({homes})", container.file),
+                    },
                 });
             };
             let whole = copies.any(|(_, len_bytes)| len_bytes == container.len_bytes);

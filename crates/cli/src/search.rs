@@ -20,6 +20,7 @@ use std::sync::Arc;
 use orcheck_engine::catalog::RECORD_LIMIT_BYTES;
 use orcheck_engine::trust::Trust;
 use orcheck_format::{Claim, CommitRecord, Error, ErrorKind, FileName, JobName, Level};
+use orcheck_io::error::is_denied;
 use orcheck_io::{Dir, Entry, Steps, open_dir, read_small};
 
 use crate::args::Where;
@@ -80,12 +81,18 @@ impl Hidden {
         }
     }
 
+    /// Whether its path is that of a directory of this job, or of one of its nodes.
+    fn is_named_after(&self, job: &JobName) -> bool {
+        let path = Path::new(&self.path);
+        let mut names = path.ancestors().take(2).filter_map(Path::file_name);
+        names.any(|name| name == job.as_str())
+    }
+
     /// `absent`, `permission denied` or `unreachable`.
     pub fn state(&self) -> &'static str {
-        let says = |name: &str| self.error.message().contains(name);
         match self.error.kind() {
             ErrorKind::NotFound => "absent",
-            _ if says("(EACCES)") || says("(EPERM)") => "permission denied",
+            _ if is_denied(&self.error) => "permission denied",
             _ => "unreachable",
         }
     }
@@ -95,10 +102,17 @@ impl Hidden {
         self.error.kind() != ErrorKind::NotFound
     }
 
+    /// What is wrong with it, and what to do about it.
+    pub fn note(&self) -> String {
+        self.advise(self.error.clone()).to_string()
+    }
+
     /// An error about this directory, with what to do about it.
     pub fn advise(&self, error: Error) -> Error {
-        // Whoever found out what is wrong knows best.
-        if let Some((_, next)) = self.error.message().split_once(". Next: ") {
+        // Whoever found out what is wrong knows best; but one that is made again in its place would be empty.
+        if let (Some((_, next)), true) =
+            (self.error.message().split_once(". Next: "), self.may_hold())
+        {
             return error.next(next);
         }
         match self.state() {
@@ -106,7 +120,10 @@ impl Hidden {
                 "run it as the user to whom {} belongs, or as root",
                 self.path
             )),
-            "absent" => error.next("correct the path, or mount what belongs there"),
+            "absent" => error.next(format!(
+                "bring {} back (mount it, or move it back), or correct the path",
+                self.path
+            )),
             _ => error.next(format!(
                 "bring back the server or disk of {}, then ask again",
                 self.path
@@ -118,10 +135,15 @@ impl Hidden {
         let error = self.advise(self.error.clone());
         match self.error.kind() {
             ErrorKind::Unavailable => Failure::with(exit::UNREACHABLE, error),
-            ErrorKind::NotFound => error.into(),
+            ErrorKind::NotFound => self.error.clone().into(),
             _ => self.error.clone().into(),
         }
     }
+}
+
+/// The failure of a command that needs this directory and cannot open it.
+pub fn cannot_open(path: &Path, error: Error) -> Failure {
+    Hidden::new(path.display(), error, Whose::Any).failure()
 }
 
 /// All that was found.
@@ -366,8 +388,11 @@ impl Search {
     fn none(&self, what: &str, job: Option<&JobName>, next: &str) -> Failure {
         let searched = self.paths.join(", ");
         let may_be = |hidden: &&Hidden| job.is_none_or(|job| hidden.may_be_of(job));
-        let mut hidden = self.hidden.iter().filter(may_be);
-        match hidden.find(|hidden| hidden.may_hold()) {
+        let hidden = self.hidden.iter().filter(may_be);
+        let hidden: Vec<&Hidden> = hidden.filter(|hidden| hidden.may_hold()).collect();
+        // Breaks if: the first one is named; another job's directory would be blamed.
+        let named = |hidden: &&&Hidden| job.is_some_and(|job| hidden.is_named_after(job));
+        match hidden.iter().find(named).or(hidden.first()) {
             Some(hidden) => {
                 let error = Error::unavailable(format!(
                     "{what} below {searched} that can be read; {}",

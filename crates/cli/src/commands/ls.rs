@@ -2,8 +2,9 @@
 //!
 //! A checkpoint is `restartable` when its commit record counts and its containers are here with the recorded
 //! lengths, `fenced` when a newer run has superseded it, and `incomplete` otherwise: without a commit record,
-//! or with containers that these places do not hold. While a directory cannot be read, what is not here is `unreachable`. What
-//! the program found wrong is `rejected`.
+//! or with containers that these places do not hold. What is not here is `unreachable` while a directory cannot be read, or
+//! where it was written to one that was not given. Without a commit record that can be read and is believed it is
+//! `unreadable`. What the program found wrong is `rejected`.
 //!
 //! Not here: whether the bytes are right; that is `orcheck verify`.
 
@@ -13,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::halt::Run;
-use orcheck_engine::trust::Proof;
+use orcheck_engine::trust::{Proof, is_of_another_key};
 use orcheck_format::FileName;
+use orcheck_format::error::without_next;
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -57,7 +59,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let beside: Vec<String> = match place.job {
         Some(_) => Vec::new(),
         None => (search.hidden().iter())
-            .map(|hidden| hidden.error.to_string())
+            .map(|hidden| hidden.note())
             .collect(),
     };
     let job = search.job(place.job.as_deref(), &trust)?;
@@ -102,10 +104,25 @@ fn without_any(job: &Job, now: u64) -> Result<String, Failure> {
             format!("job {name}: no checkpoints yet; it runs on host {host}, since {since}\n")
         }
         false => format!(
-            "job {name}: no checkpoints. Its last run began on host {host} at {since}, and ended without one. Next: {ADD_A_TRIGGER}\n"
+            "job {name}: no checkpoints. Its last run began on host {host} at {since}, and {}\n",
+            how_it_ended(job, run.claim.epoch.counter)
         ),
     })
 }
+
+/// What became of the checkpoints of a run of which none is here: it has noted what it resumed from before its first one.
+fn how_it_ended(job: &Job, counter: u64) -> String {
+    let mut claims = job.catalog.claims().iter();
+    let noted = claims.any(|(claim, resumed)| claim.epoch.counter == counter && resumed.is_some());
+    // Breaks if: one whose checkpoints were lost or removed is advised to take some.
+    match noted {
+        true => format!("took at least one; it was lost, or removed. Next: {SEE_WHAT_IT_SAID}"),
+        false => format!("ended without one. Next: {ADD_A_TRIGGER}"),
+    }
+}
+
+/// What to do about a job whose checkpoints are lost.
+const SEE_WHAT_IT_SAID: &str = "see what the run, or `orcheck run`, said of lost checkpoints; `orcheck doctor` shows the free space";
 
 /// What to do about a job whose runs end without a checkpoint.
 pub const ADD_A_TRIGGER: &str = "unless it failed before its first checkpoint, add the line `every_s = 600` to its options, or set ORCHECK_EVERY_S=600";
@@ -126,7 +143,8 @@ fn rows(job: &Job) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for commit in job.catalog.commits() {
         let missing = job.missing(commit);
-        let state = if missing.is_some() && job.out_of_sight().is_some() {
+        let out_of_sight = job.out_of_sight().is_some() || job.not_given(commit).is_some();
+        let state = if missing.is_some() && out_of_sight {
             "unreachable"
         } else if missing.is_some() {
             "incomplete"
@@ -252,6 +270,29 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
     bytes
 }
 
+/// Commit records that are there but do not count, with why: they cannot be read, or are not believed.
+fn unread_records(job: &Job) -> BTreeMap<(u64, u64, [u8; 4]), String> {
+    let problems = job.catalog.problems();
+    let files = job.catalog.files().iter();
+    let records = files.filter_map(|(_, entry, name)| match name {
+        Some(name @ FileName::Commit { .. }) => {
+            let problem = problems.iter().find(|problem| problem.message.contains(&entry.name));
+            let why = match problem {
+                Some(problem) if is_of_another_key(&problem.message) => {
+                    "sealed with another key than those given: give the key of the run that wrote it".to_owned()
+                }
+                Some(problem) => {
+                    format!("its commit record cannot be used: {}", without_next(&problem.message))
+                }
+                None => "its commit record cannot be read".to_owned(),
+            };
+            Some((name.checkpoint()?, why))
+        }
+        _ => None,
+    });
+    records.collect()
+}
+
 /// Checkpoints of which there are containers but no commit record.
 fn uncommitted(job: &Job) -> Vec<Row> {
     let commits = job.catalog.commits().iter();
@@ -266,6 +307,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
                 .map(|container| container.file.as_str())
         })
         .collect();
+    let records = unread_records(job);
     let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
     for (_, entry, name) in job.catalog.files() {
         let (step, epoch, run, container, is_stripe) = match name {
@@ -301,13 +343,21 @@ fn uncommitted(job: &Job) -> Vec<Row> {
         if known.contains(container.as_str()) {
             continue;
         }
+        let (state, why) = match records.get(&(step, epoch, run)) {
+            // Breaks if: it counts as none; a forgotten key would look like a run that died.
+            Some(why) => ("unreadable", why.as_str()),
+            None => (
+                "incomplete",
+                "no commit record: still being written, or its writer died",
+            ),
+        };
         let row = rows.entry((step, epoch, run)).or_insert_with(|| Row {
             step,
             epoch: format!("{epoch}-{}", orcheck_format::ids::hex(&run)),
             counter: epoch,
             level: None,
-            state: "incomplete",
-            why: Some("no commit record: still being written, or its writer died".into()),
+            state,
+            why: Some(why.to_owned()),
             world_size: None,
             nodes: None,
             containers: 0,
@@ -362,7 +412,7 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
         };
         let tone = match row.state {
             "restartable" => Tone::Good,
-            "fenced" | "rejected" | "unreachable" => Tone::Note,
+            "fenced" | "rejected" | "unreachable" | "unreadable" => Tone::Note,
             _ => Tone::Bad,
         };
         let dash = || "-".to_string();

@@ -7,7 +7,8 @@
 //! 1. With `--dry-run` nothing is changed.
 //! 2. Of a level that has fewer than N whole checkpoints none goes.
 //! 3. What is kept by a mark stays, and does not count.
-//! 4. With the key only what it proves counts; without it nothing of an encrypted job goes.
+//! 4. With the key only what it proves counts; without it nothing of an encrypted job goes, nor while a checkpoint was sealed
+//!    with a key that was not given.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::choose::Removal;
-use orcheck_engine::trust::{Proof, Trust};
+use orcheck_engine::trust::{Proof, Trust, other_key};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, Level};
 
@@ -55,6 +56,18 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
 
 /// Refuses where records are sealed and there is no key: which of them are genuine is not known.
 fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
+    // Breaks if: what another key sealed is passed over; nothing would go, or the wrong ones, and nobody would be told.
+    if let Some(step) = job
+        .catalog
+        .other_key()
+        .filter(|_| !off(Switch::PruneProven))
+    {
+        let what = format!(
+            "nothing was removed from job {}: step {step} was sealed with another key",
+            job.name.as_str()
+        );
+        return Err(other_key(&what).into());
+    }
     let commits = job.catalog.commits().iter();
     let mut all = commits
         .chain(job.catalog.fenced())

@@ -41,6 +41,7 @@ use serde_json::{Value, json};
 use crate::args::RunArgs;
 use crate::exit;
 use crate::output::{Failure, Outcome, count};
+use crate::search::cannot_open;
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::process::AGENT_NAME;
@@ -77,7 +78,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         .map_err(|_| Error::invalid(format!("--grace {}: expected seconds from 0", args.grace)))?;
     // A mistyped directory would look like a job that makes no progress.
     for root in args.place.dirs.iter().chain(&args.place.node_dirs) {
-        orcheck_io::open_dir(root, orcheck_io::Steps::none())?;
+        orcheck_io::open_dir(root, orcheck_io::Steps::none())
+            .map_err(|error| cannot_open(root, error))?;
     }
     for (flag, signal, _) in &FORWARDED {
         install_signal(*signal, flag)?;
@@ -121,6 +123,10 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         for text in &heard.notes {
             supervisor.say("job", attempt, text);
         }
+        // Breaks if: they are left to the program; the README's own reads none of them.
+        for text in heard.said() {
+            supervisor.say("warning", attempt, &text);
+        }
         let now = supervisor.told.borrow().look();
         if let (None, Some(first)) = (begun_after, heard.first_epoch) {
             begun_after = Some(first.saturating_sub(1));
@@ -145,10 +151,20 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         };
         let newest = now.as_ref().and_then(Seen::newest_step);
         let nothing = now.as_ref().is_some_and(Seen::is_empty);
-        if let (Some(job), true, false) = (&heard.job, nothing, said_none) {
+        if let (Some(job), Some(why)) = (&heard.job, &heard.failed) {
+            let text = format!("run {attempt} of job {job} could not restart: {why}");
+            supervisor.say("job", attempt, &text);
+        } else if let (Some(job), true, false) = (&heard.job, nothing, said_none) {
             said_none = true;
+            // Breaks if: a trigger is advised all the same; who has a full disk has set one.
+            let why = match heard.lost.is_empty() {
+                false => "all that it took are lost, as said above",
+                true => {
+                    "unless it failed before its first one, set a trigger, such as ORCHECK_EVERY_S=600"
+                }
+            };
             let text = format!(
-                "run {attempt} of job {job} ended without a checkpoint: it would begin from nothing; set a trigger, such as ORCHECK_EVERY_S=600"
+                "run {attempt} of job {job} ended without a checkpoint: a restart begins from nothing; {why}"
             );
             supervisor.say("no-checkpoint", attempt, &text);
         }

@@ -3,15 +3,17 @@
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. 15: nothing is damaged, but a directory that may hold what is missing cannot be
-//! read. A damaged commit record whose other copies are good is
+//! read, or was not given. A damaged commit record whose other copies are good is
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::trust::{Proof, Trust};
-use orcheck_engine::verify::{Verdict, verify_commit_with};
-use orcheck_format::{CommitRecord, Error, ErrorKind};
+use orcheck_engine::verify::{Finding, Verdict, verify_commit_with};
+use orcheck_format::error::without_next;
+use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::args::{VerifyArgs, Which};
@@ -27,17 +29,8 @@ struct Checked<'a> {
     verdict: Verdict,
     /// A directory could not be read.
     hidden: bool,
-}
-
-/// Whether nothing is damaged, and what is missing may lie where it cannot be read.
-fn is_out_of_sight(verdict: &Verdict, hidden: bool) -> bool {
-    let mut fatal = verdict.findings().filter(|finding| finding.fatal);
-    // Breaks if: what is on a server that is down counts as damaged; a user would throw away a good checkpoint.
-    fatal.all(|finding| match finding.kind {
-        ErrorKind::Unavailable => true,
-        ErrorKind::NotFound => hidden,
-        _ => false,
-    })
+    /// Containers that were written where nobody looked, by file, with that place.
+    elsewhere: BTreeMap<String, String>,
 }
 
 impl Checked<'_> {
@@ -46,9 +39,54 @@ impl Checked<'_> {
         self.commit.proof != Proof::Unchecked && self.verdict.locked_bytes() == 0
     }
 
-    /// Whether all that is missing may lie in a directory that cannot be read.
+    /// Whether nothing is damaged, and what is missing may lie in a directory that cannot be read, or was not given.
     fn is_out_of_sight(&self) -> bool {
-        is_out_of_sight(&self.verdict, self.hidden)
+        let containers = self.verdict.containers.iter();
+        // Breaks if: what is on a server that is down counts as damaged; a user would throw away a good checkpoint.
+        containers
+            .flat_map(|container| {
+                container
+                    .findings
+                    .iter()
+                    .map(move |found| (container, found))
+            })
+            .filter(|(_, finding)| finding.fatal)
+            .all(|(container, finding)| match finding.kind {
+                ErrorKind::Unavailable => true,
+                // Breaks if: a directory that was forgotten counts as lost data.
+                ErrorKind::NotFound => self.hidden || self.elsewhere.contains_key(&container.file),
+                _ => false,
+            })
+    }
+
+    /// A finding as it is told: one that asks for an older step says so only where there is a good one.
+    fn told(&self, finding: &Finding, older_good: Option<&CommitRecord>) -> String {
+        let is_older = |good: &CommitRecord| good.step <= self.commit.record.step;
+        // Breaks if: each says it; whoever follows that finds that the older steps are damaged too.
+        match finding.fatal && !older_good.is_some_and(is_older) {
+            true => without_next(&finding.message),
+            false => finding.message.clone(),
+        }
+    }
+
+    /// What to do when neither it nor any older one can be restored.
+    fn next(&self) -> String {
+        let step = self.commit.record.step;
+        let mut homes: Vec<&str> = self.elsewhere.values().map(String::as_str).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        match (self.is_out_of_sight(), homes.is_empty()) {
+            (true, false) => format!(
+                "step {step} is not all here. Next: give {} too, or bring it back",
+                homes.join(", ")
+            ),
+            (true, true) => format!(
+                "step {step} is not all here. Next: bring back what cannot be read, then ask again"
+            ),
+            (false, _) => format!(
+                "neither step {step} nor an older one can be restored. Next: give all directories of the job, of which another may hold a good copy, and have the storage checked"
+            ),
+        }
     }
 
     fn state(&self) -> (&'static str, Tone) {
@@ -86,6 +124,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
             commit,
             verdict: verify_one(&job, commit, trust, show_progress)?,
             hidden: job.out_of_sight().is_some(),
+            elsewhere: elsewhere(&job, commit),
         });
     }
     let first_restorable = checked[0].verdict.is_restorable();
@@ -120,7 +159,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     }
     let document = json!({
         "job": job.name.as_str(),
-        "checkpoints": checked.iter().map(document).collect::<Vec<Value>>(),
+        "checkpoints": checked.iter().map(|one| document(one, older_good)).collect::<Vec<Value>>(),
         "older_good_step": older_good.map(|record| record.step),
         "older_good_level": older_good.map(|record| record.level.to_string()),
         "notes": warnings,
@@ -145,6 +184,17 @@ fn first_code(verdict: &Verdict) -> u8 {
     } else {
         exit::of(first)
     }
+}
+
+/// Containers of a commit that are in none of the places and were written to another directory.
+fn elsewhere(job: &Job, commit: &Commit) -> BTreeMap<String, String> {
+    let record = &commit.record;
+    let missing = (record.containers.iter())
+        .filter(|container| job.find_file(commit, &container.file).is_none());
+    let with_home = |container: &ContainerRef| {
+        Some((container.file.clone(), job.elsewhere(record, container)?))
+    };
+    missing.filter_map(with_home).collect()
 }
 
 fn verify_one(
@@ -190,7 +240,7 @@ pub fn older_good<'a>(
     Ok(None)
 }
 
-fn document(one: &Checked<'_>) -> Value {
+fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
     let record = &one.commit.record;
     json!({
         "step": record.step,
@@ -216,7 +266,7 @@ fn document(one: &Checked<'_>) -> Value {
                 "fatal": finding.fatal,
                 "rank": finding.rank,
                 "region": finding.region,
-                "message": finding.message,
+                "message": one.told(finding, older_good),
             })).collect::<Vec<Value>>(),
             "more_findings": container.more_findings,
         })).collect::<Vec<Value>>(),
@@ -263,7 +313,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
             findings.push_str(&format!(
                 "{} ({weight}): {}\n",
                 finding.kind.name(),
-                finding.message
+                one.told(finding, older_good)
             ));
         }
         let more: u64 = one
@@ -293,6 +343,8 @@ step {} (level {}) is good enough to be restored
 ",
             record.step, record.level
         ));
+    } else if !checked[0].verdict.is_restorable() {
+        text.push_str(&format!("\n{}\n", checked[0].next()));
     }
     text
 }

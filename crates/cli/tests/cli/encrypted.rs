@@ -293,6 +293,40 @@ fn what_is_not_authenticated_is_never_called_good() {
     assert_eq!(only.ask(&["verify", "9", "--accept", "all"]).code, 2);
 }
 
+// Breaks if: a record that another key sealed counts as none: a forgotten key would look like a run that died, and prune
+// would say that it had done its work.
+#[test]
+fn with_another_key_checkpoints_are_called_sealed_and_prune_refuses() {
+    let site = Site::new();
+    let path = write(&site);
+    let wrong = source(&site, "wrong", &KEY.replace('f', "0"));
+    let ask = |arguments: &[&str]| site.ask(&[arguments, &["--encrypt-key", &wrong]].concat());
+    let listed = ask(&["ls", "--json"]).json();
+    assert_eq!(listed["checkpoints"][0]["state"], "unreadable", "{listed}");
+    let why = listed["checkpoints"][0]["why"].as_str().unwrap();
+    assert!(why.starts_with("sealed with another key"), "{why}");
+    for more in [&[][..], &["--dry-run"]] {
+        let refused = ask(&[&["prune", "--keep", "1"][..], more].concat());
+        assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+        for words in ["step 5 was sealed with another key", "Next: add the key"] {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+    }
+    assert!(path.exists());
+    // A damaged record is no missing one either.
+    let plain = Site::new();
+    plain.write(9, 1);
+    for dir in plain.dirs() {
+        crate::fixture::flip(
+            &dir.join(crate::fixture::Spec::new(9, 1).commit_name()),
+            70,
+            1,
+        );
+    }
+    let listed = plain.ask(&["ls", "--json"]).json();
+    assert_eq!(listed["checkpoints"][0]["state"], "unreadable", "{listed}");
+}
+
 // Breaks if: what nobody proved counts: a forged newer step would take the place of a genuine one, or hide it.
 #[test]
 fn forged_newer_records_push_no_genuine_step_out() {

@@ -147,7 +147,11 @@ fn members_of_a_group_share_a_job_and_nobody_else_reads_it() {
     // A member who does not name the group, and somebody who is in none.
     for (options, user, says) in [
         (&alone, ANN, "set the option group"),
-        (&shared, EVE, "is read-only"),
+        (
+            &shared,
+            EVE,
+            "Permission denied (EACCES). Next: run it as the user",
+        ),
     ] {
         let (code, said) = program(options, user).end();
         assert_ne!(code, Some(0));

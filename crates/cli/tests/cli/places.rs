@@ -120,6 +120,83 @@ fn with_a_server_down_nothing_is_called_corrupt() {
     assert!(!absent.stderr.contains("permission"), "{}", absent.stderr);
 }
 
+// Breaks if: only directories that were given count; what lies in one that was forgotten would be called lost.
+#[test]
+fn a_forgotten_directory_is_asked_for_and_nothing_is_called_lost() {
+    let site = Site::new();
+    let written = site.write(10, 1);
+    let one = ["--dir", &site.a];
+    let verified = answer(&[&["verify"][..], &one].concat());
+    assert_eq!(verified.code, 15, "{}{}", verified.stdout, verified.stderr);
+    for words in [
+        "unreachable",
+        "not known to be lost",
+        "Next: give ",
+        &site.b,
+    ] {
+        assert!(
+            verified.stdout.contains(words),
+            "{words}: {}",
+            verified.stdout
+        );
+    }
+    assert!(!verified.stdout.contains("corrupt"), "{}", verified.stdout);
+    let listed = answer(&[&["ls", "--json"][..], &one].concat()).json();
+    assert_eq!(listed["checkpoints"][0]["state"], "unreachable");
+    let why = listed["checkpoints"][0]["why"].as_str().unwrap();
+    assert!(
+        why.contains(&format!("it was written to {}", site.b)),
+        "{why}"
+    );
+
+    // Given, and away.
+    let away = site.scratch.path().join("away");
+    std::fs::rename(&site.b, &away).unwrap();
+    let listed = site.ask(&["ls"]);
+    assert!(listed.stdout.contains("unreachable"), "{}", listed.stdout);
+    let words = format!("Next: bring {} back", site.b);
+    assert!(listed.stderr.contains(&words), "{}", listed.stderr);
+    assert!(!listed.stderr.contains("create"), "{}", listed.stderr);
+    assert_eq!(site.ask(&["verify"]).code, 15);
+    std::fs::rename(&away, &site.b).unwrap();
+    assert_eq!(site.ask(&["verify"]).code, 0);
+
+    // In none of the two that it was written to: lost.
+    std::fs::remove_file(&written.paths[1]).unwrap();
+    let lost = site.ask(&["verify"]);
+    assert_eq!(lost.code, 10, "{}", lost.stdout);
+    assert!(lost.stdout.contains("data lost"), "{}", lost.stdout);
+}
+
+// Breaks if: each finding asks for an older step although none is good.
+#[test]
+fn when_every_checkpoint_is_damaged_no_older_one_is_advised() {
+    let site = Site::new();
+    for step in [10, 20] {
+        let written = site.write(step, 1);
+        crate::fixture::flip(&written.paths[0], 3 * 4096 + 5, 1);
+    }
+    for arguments in [&["verify", "--all"][..], &["verify", "20"]] {
+        let verified = site.ask(arguments);
+        assert_eq!(verified.code, 5, "{}", verified.stdout);
+        assert!(
+            !verified.stdout.contains("older step"),
+            "{}",
+            verified.stdout
+        );
+        let words = "neither step 20 nor an older one can be restored. Next: give all directories";
+        assert!(verified.stdout.contains(words), "{}", verified.stdout);
+    }
+    site.write(5, 1);
+    let verified = site.ask(&["verify", "--all"]);
+    assert_eq!(verified.code, 6, "{}", verified.stdout);
+    assert!(
+        verified.stdout.contains("restart from an older step"),
+        "{}",
+        verified.stdout
+    );
+}
+
 // Breaks if: only agents are looked for; a job that runs without any would not be there.
 #[test]
 fn status_shows_jobs_without_agents() {
@@ -143,6 +220,10 @@ fn status_shows_jobs_without_agents() {
 
 /// The command as a user who is not root: as nobody where this is root, from a copy that nobody can reach.
 fn as_somebody_else(scratch: &Scratch, arguments: &[&str]) -> Answer {
+    Answer::of(somebody_else(scratch, arguments).output().unwrap())
+}
+
+fn somebody_else(scratch: &Scratch, arguments: &[&str]) -> std::process::Command {
     let mut command = orcheck(arguments);
     if orcheck_io::effective_uid() == 0 {
         let program = scratch.dir("bin").join("orcheck");
@@ -155,7 +236,79 @@ fn as_somebody_else(scratch: &Scratch, arguments: &[&str]) -> Answer {
         command = std::process::Command::new(program);
         command.args(arguments).env_clear().uid(65534).gid(65534);
     }
-    Answer::of(command.output().unwrap())
+    command
+}
+
+// Breaks if: a missing permission counts as a disk that is mounted read-only, or as one that may be there the next time.
+#[test]
+fn run_says_whose_a_directory_is_and_does_not_try_again() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // Nobody else may look into it: no run is begun.
+    std::fs::set_permissions(&root, PermissionsExt::from_mode(0o000)).unwrap();
+    let denied = as_somebody_else(&scratch, &["run", "--dir", &root, "--", "true"]);
+    assert_eq!(denied.code, 15, "{}", denied.stderr);
+    assert!(
+        denied.stderr.contains("Next: run it as the user"),
+        "{}",
+        denied.stderr
+    );
+    let examined = as_somebody_else(&scratch, &["doctor", "--json", "--dir", &root]);
+    assert!(
+        examined.stdout.contains("run it as the user"),
+        "{}",
+        examined.stdout
+    );
+    assert!(
+        !examined.stdout.contains("create it"),
+        "{}",
+        examined.stdout
+    );
+
+    // Others may look at the list of jobs, but not into the job, and write nothing.
+    let mode = if orcheck_io::effective_uid() == 0 {
+        0o755
+    } else {
+        0o555
+    };
+    std::fs::set_permissions(&root, PermissionsExt::from_mode(mode)).unwrap();
+    let job = scratch.path().join("pfs/cavity");
+    std::fs::set_permissions(&job, PermissionsExt::from_mode(0o000)).unwrap();
+    let line = crate::program::command_line();
+    let program = scratch.dir("bin").join("program");
+    std::fs::copy(&line[0], &program).unwrap();
+    let program = program.display().to_string();
+    let mut all = vec![
+        "run",
+        "--pause",
+        "0",
+        "--restarts",
+        "9",
+        "--dir",
+        &root,
+        "--",
+    ];
+    all.push(&program);
+    all.extend(line[1..].iter().map(String::as_str));
+    let mut command = somebody_else(&scratch, &all);
+    let small = "every_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n";
+    crate::program::tell(&mut command, "ends", "cavity", small);
+    let refused = Answer::of(command.output().unwrap());
+    let said = &refused.stderr;
+    for words in [
+        "(EACCES)",
+        "Next: run it as the user to whom the directory belongs",
+        "not restarting: the job could not be opened",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    for words in ["mount it", "is new here", "starting run 2", "set a trigger"] {
+        assert!(!said.contains(words), "{words}: {said}");
+    }
+    for (path, mode) in [(job, 0o700), (root.into(), 0o700)] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
 }
 
 // Breaks if: a directory of another user counts as one without jobs; its owner would be told that the checkpoints are gone.
@@ -192,6 +345,17 @@ fn a_directory_of_another_user_is_called_that() {
             1,
             "{}",
             denied.stderr
+        );
+    }
+    for arguments in [
+        &["ls", &root, "--job", "lulesh"][..],
+        &["ls", "--job=lulesh", &root],
+    ] {
+        let denied = as_somebody_else(&scratch, arguments);
+        let said = &denied.stderr;
+        assert!(
+            said.contains("pfs/lulesh") && !said.contains("pfs/cavity"),
+            "{said}"
         );
     }
     for job in ["cavity", "lulesh"] {

@@ -78,6 +78,14 @@ fn a_job_that_ended_without_a_checkpoint_is_told_how_to_get_some() {
     ] {
         assert!(listed.stdout.contains(words), "{words}: {}", listed.stdout);
     }
+    // One that took some needs no trigger: they are lost, or were removed.
+    // Breaks if: whatever is not here was never taken.
+    claim(&scratch.dir("c/cavity"), epoch(1), Some(None));
+    let took = scratch.dir("c").display().to_string();
+    let listed = answer(&["ls", "--dir", &took]);
+    let words = "and took at least one; it was lost, or removed. Next: see what";
+    assert!(listed.stdout.contains(words), "{}", listed.stdout);
+    assert!(!listed.stdout.contains("every_s"), "{}", listed.stdout);
     // One that runs has time to take some.
     let dir = scratch.dir("b").display().to_string();
     let options = format!("global = '{dir}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n");

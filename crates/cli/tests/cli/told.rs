@@ -64,7 +64,7 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     assert_eq!(failed.code, 101);
     for words in [
         "run 1 of job cavity ended without a checkpoint",
-        "set a trigger, such as ORCHECK_EVERY_S=600",
+        "unless it failed before its first one, set a trigger, such as ORCHECK_EVERY_S=600",
         "not restarting: 2 runs in a row made no new checkpoint",
     ] {
         assert!(failed.stderr.contains(words), "{words}: {}", failed.stderr);
@@ -93,6 +93,49 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
         "{}",
         next.stderr
     );
+}
+
+// Breaks if: the library's warnings are left to the program; who reads none would never hear of lost checkpoints, of a
+// damaged one that was skipped, or of what it lacks to restart.
+#[test]
+fn what_the_library_warns_of_is_said_for_the_program() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let line = command_line().join(" ");
+    // What does not fit on the disk: here no file may have more than 8 MiB.
+    let script = format!("trap '' XFSZ; ulimit -f 16384; exec {line}");
+    let all = ["run", "--restarts", "0", "--", "sh", "-c", &script];
+    let mut command = orcheck(&all);
+    tell(&mut command, "loses", "cavity", &options(&root));
+    let lost = Answer::of(command.output().unwrap()).stderr;
+    for words in [
+        "3 checkpoints of this run lost, the last: checkpoint 3 is lost at level global: ",
+        "(EFBIG)",
+        "Next: raise the limit",
+        "ended without a checkpoint: a restart begins from nothing; all that it took are lost",
+    ] {
+        assert!(lost.contains(words), "{words}: {lost}");
+    }
+    assert!(!lost.contains("trigger"), "{lost}");
+
+    let resumes = format!("{}start = 'resume'\n", options(&root));
+    let refused = supervised(&["--restarts", "0"], "fails", "cavity", &resumes).stderr;
+    let words = "run 1 of job cavity could not restart: start = 'resume', but job 'cavity' has no checkpoint";
+    assert!(refused.contains(words), "{refused}");
+    assert!(!refused.contains("trigger"), "{refused}");
+
+    let mut job = Running::start("holds", "cavity", &options(&root));
+    job.wait_for("taken");
+    job.go_on();
+    job.wait_for("sealed");
+    drop(job);
+    let files = std::fs::read_dir(format!("{root}/cavity")).unwrap();
+    let newest = files.map(|entry| entry.unwrap().path());
+    let newest = newest.filter(|path| path.extension().is_some_and(|end| end == "orc"));
+    crate::fixture::flip(&newest.max().unwrap(), 3 * 4096 + 5, 1);
+    let skipped = supervised(&["--restarts", "0"], "fails", "cavity", &options(&root)).stderr;
+    let said = skipped.matches("orcheck run: step 2 skipped: ").count();
+    assert_eq!(said, 1, "{skipped}");
 }
 
 // Breaks if: the program tells nothing of a job without checkpoints; a run that lost everything would look as any other.

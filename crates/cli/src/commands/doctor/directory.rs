@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use orcheck_format::{Result, ids::hex};
+use orcheck_format::{ErrorKind, Result, ids::hex};
+use orcheck_io::error::is_denied;
 use orcheck_io::memory::Buffer;
 use orcheck_io::served::is_served;
 use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, open_dir, random_bytes};
@@ -25,13 +26,14 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let dir = match open_dir(path, Steps::none()) {
         Ok(dir) => dir,
         Err(error) => {
-            return report.add(
-                &group,
-                role,
-                Mark::Problem,
-                error.what(),
-                "create it or correct the path",
-            );
+            let next = match error.kind() {
+                ErrorKind::NotFound => "create it or correct the path",
+                _ if is_denied(&error) => {
+                    "run it as the user to whom it belongs, or let its owner permit you to use it"
+                }
+                _ => "bring back its server or disk, or correct the path",
+            };
+            return report.add(&group, role, Mark::Problem, error.what(), next);
         }
     };
     if is_served(path) {
@@ -86,13 +88,14 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     match dir.read_only() {
         Ok(false) => {}
         Ok(true) => {
-            return report.add(
-                &group,
-                "writable",
-                Mark::Problem,
-                "read-only",
-                "mount it for writing, or give yourself write permission",
-            );
+            let (found, next) = match dir.permits_writing() {
+                Ok(()) => ("read-only", "mount it for writing"),
+                Err(_) => (
+                    "no permission to write",
+                    "run it as the user to whom it belongs, or let its owner permit you to write",
+                ),
+            };
+            return report.add(&group, "writable", Mark::Problem, found, next);
         }
         Err(error) => report.add(
             &group,

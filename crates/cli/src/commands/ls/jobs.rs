@@ -65,7 +65,7 @@ impl Summary {
 pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Outcome, Failure> {
     let mut summaries = Vec::new();
     let hidden = search.hidden().iter();
-    let mut warnings: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
+    let mut warnings: Vec<String> = hidden.map(|hidden| hidden.note()).collect();
     for name in names {
         match search.take(name, trust) {
             Ok(job) => summaries.push(Summary::of(&job, &rows(&job))),

@@ -1,7 +1,8 @@
 //! What `orcheck run` hands down to the program about its job, what the program tells of it, and what its directories hold.
 //!
 //! How: directories and name travel down in the environment. The program's rank 0 leaves a note in a mailbox (a small file)
-//! when it opens a job; so the supervisor knows the directories although nobody named them.
+//! when it opens a job; so the supervisor knows the directories although nobody named them. The same way come the warnings of
+//! the library, which a program need not read.
 //!
 //! Invariants:
 //! 1. What the program says of itself counts more than the command line: its own name of the job, its own directories.
@@ -25,6 +26,7 @@ use orcheck_io::{Clock, Mailbox, SystemClock};
 use crate::args::Where;
 use crate::exit;
 use crate::job::Job;
+use crate::output::count;
 
 /// Where jobs are, as far as anybody said.
 pub struct Told {
@@ -49,6 +51,42 @@ pub struct Heard {
     pub refused_for_good: Option<String>,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// What the library warned of, each once.
+    pub warnings: Vec<String>,
+    /// Why checkpoints were lost, in their order.
+    pub lost: Vec<String>,
+    /// Why the job could not be restarted.
+    pub failed: Option<String>,
+}
+
+/// Most warnings of a run that are shown.
+const SHOWN_MOST: usize = 8;
+
+impl Heard {
+    /// What the library said, for a person: each warning, and of the losses their number and the last one.
+    pub fn said(&self) -> Vec<String> {
+        let new = self
+            .warnings
+            .iter()
+            .filter(|text| !self.lost.contains(text));
+        let new: Vec<&String> = new.collect();
+        let mut said: Vec<String> = new
+            .iter()
+            .take(SHOWN_MOST)
+            .map(|&text| text.clone())
+            .collect();
+        if new.len() > SHOWN_MOST {
+            said.push(format!(
+                "and {} more",
+                count((new.len() - SHOWN_MOST) as u64, "warning")
+            ));
+        }
+        if let Some(last) = self.lost.last() {
+            let lost = count(self.lost.len() as u64, "checkpoint");
+            said.push(format!("{lost} of this run lost, the last: {last}"));
+        }
+        said
+    }
 }
 
 /// A commit: job, step, epoch and level.
@@ -119,6 +157,20 @@ impl Told {
         let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
         let mut heard = Heard::default();
         for note in report::read(&text.and_then(Result::ok).unwrap_or_default()) {
+            if let Some(text) = note.warning {
+                if !heard.warnings.contains(&text) {
+                    heard.warnings.push(text);
+                }
+                continue;
+            }
+            if let Some(text) = note.lost {
+                heard.lost.push(text);
+                continue;
+            }
+            if note.failed.is_some() {
+                heard.failed = note.failed;
+                continue;
+            }
             if let Some(why) = note.refused {
                 heard.refused_for_good = Some(why).filter(|_| note.for_good);
                 continue;
