@@ -1,6 +1,9 @@
 //! Which disk a server has: callers and operators notice another one.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
+mod again;
+
+use again::bound;
 use orcheck_format::ErrorKind;
 use orcheck_io::net::{Address, Key};
 use orcheck_io::testing::Scratch;
@@ -35,7 +38,7 @@ impl Running {
             order: Order::Pulled,
             ordinary_share: 0.0,
         };
-        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Steps::none()));
         let (at, stopper) = (server.address(), server.stopper());
         let thread = Some(std::thread::spawn(|| server.run()));
         Self {

@@ -1,6 +1,9 @@
 //! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
+mod again;
+
+use again::bound;
 use orcheck_format::{Ask, ErrorKind, Message, Reply, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
 use orcheck_io::net::{Address, Key};
@@ -49,7 +52,10 @@ fn config(dir: &Path, at: Option<&Address>) -> Config {
 
 impl Running {
     fn start(dir: &Path, steps: Steps, at: Option<&Address>) -> Self {
-        Self::of(Server::bind(&config(dir, at), Arc::new(SystemClock), steps).unwrap())
+        let config = config(dir, at);
+        Self::of(bound(|| {
+            Server::bind(&config, Arc::new(SystemClock), steps.clone())
+        }))
     }
 
     fn of(server: Server) -> Self {

@@ -121,6 +121,29 @@ fn messages_go_both_ways_in_order() {
     }
 }
 
+// Breaks if: the port is not reused; the kernel keeps it for a minute after the listener's side closed a connection, and a server
+// that is started again would not be reached at its address until then.
+#[test]
+fn a_port_whose_listener_closed_connections_is_listened_at_again_at_once() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let at = listener.address();
+    let (caller, accepted) = std::thread::scope(|scope| {
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let accepted = accept(&listener);
+        (caller.join().unwrap(), accepted)
+    });
+    drop((listener, accepted));
+    let mut caller = caller;
+    assert!(caller.receive(LIMIT).is_err());
+    drop(caller);
+    let until = Instant::now() + LIMIT;
+    while let Err(error) = Listener::bind(&at) {
+        // For a moment a connection of another process may have it.
+        assert!(Instant::now() < until, "{error}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn only_holders_of_the_key_get_in() {
     for at in [tcp(), unix()] {
