@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Small enough to be reached again and again.
 const QUOTA: u64 = 600_000;
@@ -119,15 +119,20 @@ impl Op {
     }
 }
 
-/// A disk that fails now and then, where it is asked to.
+/// A disk that fails now and then, or keeps some waiting while others pass, where it is asked to.
 struct Failing {
     on: AtomicBool,
+    slow: AtomicBool,
     random: Mutex<Random>,
 }
 
 impl StepHook for Failing {
     fn at(&self, step: &StepInfo) -> Verdict {
         let of_disk = step.site.starts_with("file.") || step.site.starts_with("dir.");
+        if of_disk && self.slow.load(Ordering::Relaxed) {
+            let us = self.random.lock().unwrap().below(4) * 200;
+            std::thread::park_timeout(Duration::from_micros(us));
+        }
         if !of_disk || !self.on.load(Ordering::Relaxed) {
             return Verdict::Go;
         }
@@ -199,6 +204,7 @@ impl World {
         let exact = scratch.path().starts_with("/dev/shm");
         let failing = Arc::new(Failing {
             on: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
             random: Mutex::new(Random(seed)),
         });
         let steps = Steps::with(Arc::clone(&failing) as Arc<dyn StepHook>);
@@ -649,6 +655,7 @@ fn what_connections_do_at_once_is_charged_as_what_is_left() {
     let scratch = Scratch::in_memory("model-at-once");
     let mut world = World::new(&scratch, seed);
     for trial in 0..count {
+        world.failing.slow.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
             for (own, root) in world.roots.iter().enumerate() {
                 let mut random = Random(seed ^ (trial << 8) ^ own as u64);
@@ -660,6 +667,7 @@ fn what_connections_do_at_once_is_charged_as_what_is_left() {
                 });
             }
         });
+        world.failing.slow.store(false, Ordering::Relaxed);
         world.settle();
         world.model.adopt(&world.disk);
         world
