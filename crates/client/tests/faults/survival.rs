@@ -145,10 +145,10 @@ pub fn as_often_as_the_formula_says() {
     let mut table = Table::default();
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
-    let count = trials(40);
+    let count = trials(20);
     for (workload, replicas, lost) in [(SIXTEEN_ONE, 1, 3), (SIXTEEN_TWO, 2, 5), (THIRTY_TWO, 1, 4)]
     {
-        let outcomes = share_among(2, count, &|n| {
+        let outcomes = share_among(3, count, &|n| {
             let mut random =
                 Random::new(seed ^ (n as u64) << 8 ^ u64::from(workload.nodes + replicas));
             match one(workload, lost, &mut random) {

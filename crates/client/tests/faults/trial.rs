@@ -199,6 +199,26 @@ pub fn seed() -> u64 {
     })
 }
 
+/// Of each class every `part`th, from another first one with each seed, and at least one: a quick run leaves no class out,
+/// and many of them leave nothing out. In the order of the list.
+#[allow(dead_code)]
+pub fn spread<T>(list: Vec<T>, part: usize, class: impl Fn(&T) -> String) -> Vec<T> {
+    let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+    for item in &list {
+        *sizes.entry(class(item)).or_default() += 1;
+    }
+    let from = Random::new(seed()).next() as usize;
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let chosen = |item: &T| {
+        let class = class(item);
+        let part = part.clamp(1, sizes[&class]);
+        let number = seen.entry(class).or_default();
+        *number += 1;
+        *number % part == from % part
+    };
+    list.into_iter().filter(chosen).collect()
+}
+
 /// A small generator, the same everywhere.
 pub struct Random(u64);
 
