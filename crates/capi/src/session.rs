@@ -111,8 +111,8 @@ pub unsafe extern "C" fn orc_open_v(
 ///
 /// @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
 ///         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
-///         is lost, unless an orc_checkpoint() has returned that. ::ORC_INVALID for a wrong timeout_s; the
-///         session then stays open
+///         is lost, unless an orc_checkpoint() has returned that. With close = "copies" also which lost
+///         copies were not made again. ::ORC_INVALID for a wrong timeout_s; the session then stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {

@@ -3,17 +3,21 @@
 //! Invariants:
 //! 1. `close` returns an error, the same on all ranks, that names what is not safe, or the last checkpoint is committed at every
 //!    level; and it tells what became of every checkpoint of which that was not told yet.
-//! 2. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
-//! 3. No thread is waited for longer than 10 s: one that hangs in a dead file system is left to the end of the process,
+//! 2. With `close = "copies"` it returns an error too, the same on all ranks, when what was resumed from lacks copies and no newer
+//!    checkpoint has them.
+//! 3. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
+//! 4. No thread is waited for longer than 10 s: one that hangs in a dead file system is left to the end of the process,
 //!    and said.
 //!
 //! Not here: draining itself, which goes on by itself all the time.
 
 use crate::agree::{agree, agree_min};
+use crate::options::Close;
 use crate::session::Session;
 use orcheck_engine::host::join;
 use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
+use orcheck_format::ids::Level;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,7 +32,7 @@ impl Session {
     }
 
     /// Waits until something is decided of every checkpoint, and the last one is committed at every configured level, at most
-    /// `timeout`; ends the session, and gives all warnings back that were not taken. Collective.
+    /// `timeout`, and with `close = "copies"` until what was resumed from has its lost copies again; ends the session, and gives all warnings back that were not taken. Collective.
     ///
     /// An error, the same on all ranks, says what is not safe, and why; with `on_loss = "error"` also what of the older
     /// ones is lost and was not returned. The session has ended all the same.
@@ -36,6 +40,9 @@ impl Session {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
         let mut drained = self.drain(timeout);
+        if self.options.close == Close::Copies {
+            drained = drained.and(self.copied(until));
+        }
         // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
         self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];
@@ -105,6 +112,22 @@ impl Session {
         all
     }
 
+    /// Waits until the checkpoint that was resumed from has all its copies again, or a newer one has.
+    fn copied(&self, until: Duration) -> Result<()> {
+        let Some(mender) = self.threads.as_ref().and_then(|all| all.mender.as_ref()) else {
+            return Ok(());
+        };
+        let step = mender.step();
+        mender.wait(&*self.environment.clock, until, || self.newer_than(step))
+    }
+
+    /// Whether a newer checkpoint has all its copies on other nodes.
+    fn newer_than(&self, step: u64) -> bool {
+        let peers =
+            (self.places.levels().into_iter()).find(|level| matches!(level, Level::Peers(_)));
+        peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| safe > step))
+    }
+
     /// `in_order`: all ranks end now, and everything is decided.
     fn end(&mut self, in_order: bool) -> Result<()> {
         let Some(mut threads) = self.threads.take() else {
@@ -116,9 +139,9 @@ impl Session {
         for writer in 0..self.shape.writers {
             index.nudge(writer);
         }
-        if let Some(thread) = threads.mender.take() {
-            // It looks at the same flag, and what it did not get to is made anew after the next restart.
-            let _ = thread.join();
+        if let Some(mender) = threads.mender.take() {
+            // It looks at the same flag, and what it did not get to is made again after the next restart.
+            mender.join();
         }
         if let Some(thread) = threads.flusher.take() {
             result = result.and(join(thread, &*self.environment.clock));

@@ -33,6 +33,7 @@ mod lend;
 mod mapper;
 mod members;
 mod membership;
+mod mender;
 mod open;
 pub mod options;
 mod peers;

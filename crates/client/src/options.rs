@@ -15,7 +15,8 @@ mod wrong;
 
 pub use enabled::Without;
 pub use kinds::{
-    AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss, Overrun,
+    AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
+    Overrun,
 };
 pub(crate) use raw::distance;
 
@@ -71,6 +72,8 @@ pub struct Options {
     pub overrun: Overrun,
     /// A checkpoint is lost.
     pub on_loss: OnLoss,
+    /// What the end of the session waits for.
+    pub close: Close,
     /// Checkpoints of a rank that may be in the pool at once.
     pub held_steps: u32,
     /// Checkpoints that may be neither safe nor lost at the level that counts when a checkpoint returns.
@@ -351,6 +354,7 @@ impl Options {
             marshal: raw.marshal,
             overrun: raw.overrun,
             on_loss: raw.on_loss,
+            close: raw.close,
             held_steps: raw.held_steps,
             uncommitted_steps,
             placement: raw.placement,

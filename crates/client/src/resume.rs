@@ -16,6 +16,7 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
+use crate::mender::Mender;
 use crate::peers::{exchange_holdings, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target};
 use crate::route::restore_file;
@@ -32,7 +33,6 @@ use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
-use orcheck_io::thread::spawn;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -366,22 +366,10 @@ impl Session {
         if copies.is_empty() {
             return Ok(());
         }
-        let (dir, shared, step) = (Arc::clone(dir), Arc::clone(&self.shared), record.step);
+        let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
         let others = self.places.others.clone();
-        threads.mender = Some(spawn("orcheck-mend", move || {
-            let mended = mend::mend(&copies, dir.as_ref(), &others, &replicas);
-            if mended.made > 0 {
-                shared.note(format!(
-                    "{} copies of step {step} were made again after the loss of nodes",
-                    mended.made
-                ));
-            }
-            for error in mended.errors {
-                shared.note(format!(
-                    "a copy of step {step} could not be made again: {error}"
-                ));
-            }
-        })?);
+        let mender = Mender::start(record.step, copies, (dir, others), replicas, shared)?;
+        threads.mender = Some(mender);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! Not here: how they are made (`engine::host`), waiting for them (`drain.rs`).
 
 use crate::agent::Agent;
+use crate::mender::Mender;
 use orcheck_engine::control::{ControlShared, Links};
 use orcheck_engine::host::Host;
 use orcheck_format::agent::AgentMessage;
@@ -28,8 +29,8 @@ pub(crate) struct Threads {
     pub keeper: Option<(JoinHandle<Result<()>>, Waker)>,
     /// Tells the keeper to end.
     pub keeper_stop: Arc<AtomicBool>,
-    /// Makes lost copies anew after a restart, on the lowest rank of a node.
-    pub mender: Option<JoinHandle<()>>,
+    /// Makes lost copies again after a restart, on the lowest rank of a node.
+    pub mender: Option<Mender>,
     /// Tells the CP-thread to end.
     pub flush_stop: Arc<AtomicBool>,
     /// The connection of a rank without a writer; its end tells that the rank is gone.

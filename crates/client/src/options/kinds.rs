@@ -38,6 +38,16 @@ pub enum OnLoss {
     Stop,
 }
 
+/// What the end of a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Close {
+    /// The last checkpoint is safe at every level.
+    Safe,
+    /// Also that what the run resumed from has its copies on other nodes again.
+    Copies,
+}
+
 /// How nodes are mapped to directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

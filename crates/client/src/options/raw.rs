@@ -4,7 +4,8 @@
 
 use super::enabled::Enabled;
 use super::{
-    AgentKind, Balance, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss, Overrun,
+    AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
+    Overrun,
 };
 use orcheck_format::error::{Error, Result};
 use serde::Deserialize;
@@ -98,6 +99,7 @@ pub(super) struct Raw {
     pub(super) marshal: Marshal,
     pub(super) overrun: Overrun,
     pub(super) on_loss: OnLoss,
+    pub(super) close: Close,
     pub(super) held_steps: u32,
     pub(super) uncommitted_steps: Option<u32>,
     pub(super) placement: Balance,
@@ -163,6 +165,7 @@ impl Default for Raw {
             marshal: Marshal::Auto,
             overrun: Overrun::Wait,
             on_loss: OnLoss::Warn,
+            close: Close::Safe,
             held_steps: 1,
             uncommitted_steps: None,
             placement: Balance::Balanced,
@@ -213,7 +216,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 60] = [
+pub(super) const NAMES: [&str; 61] = [
     "enabled",
     "global",
     "node_dir",
@@ -228,6 +231,7 @@ pub(super) const NAMES: [&str; 60] = [
     "marshal",
     "overrun",
     "on_loss",
+    "close",
     "held_steps",
     "uncommitted_steps",
     "placement",

@@ -4,16 +4,19 @@
 use crate::disk;
 use crate::mistakes::{LONG, says};
 use crate::support::{Job, State, make_dir};
-use orcheck_format::error::ErrorKind;
+use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::Scratch;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -289,6 +292,58 @@ fn copies_that_were_lost_are_made_anew() {
         });
         assert_eq!(told.len(), 5);
         assert!((0..5).all(|n| copies(n) >= 2), "after the loss of {lost}");
+    }
+}
+
+/// A network on which each replica takes some time.
+struct Slow;
+
+impl StepHook for Slow {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site == "replicas.send" {
+            std::thread::park_timeout(Duration::from_millis(30));
+        }
+        Verdict::Go
+    }
+}
+
+/// Resumes from step 1 on the nodes that are left and closes at once.
+fn closes_at_once(root: &Path, left: &[&'static str], limit: Duration) -> Vec<Result<()>> {
+    let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
+    let job = job(root, 1)
+        .placed(&placed)
+        .with("close = 'copies'")
+        .steps(Steps::with(Arc::new(Slow)));
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        session.find().unwrap();
+        let mut state = State::empty(rank, 20);
+        state.protect(&mut session).unwrap();
+        assert_eq!(session.restart().unwrap(), 1);
+        assert!(state.is(rank, 1, 20), "rank {rank}");
+        session.close(limit)
+    })
+}
+
+// Breaks if: `close_telling` does not wait for the mender (`copied`): what it had not made is gone with the next node.
+#[test]
+fn a_session_that_closes_waits_for_copies_when_told_to() {
+    let scratch = Scratch::new("copies");
+    takes(&job(scratch.path(), 1), &[1], 1);
+    disk::remove_tree(&dir(scratch.path(), "a"));
+    // No time for it: what is missing is named, on all ranks.
+    for closed in closes_at_once(scratch.path(), &NODES[1..], Duration::ZERO) {
+        let words = ["copies of checkpoint 1", ".orc", "restart"];
+        says(&closed.unwrap_err(), ErrorKind::Unavailable, &words);
+    }
+    // One node after the other, as long as two are left.
+    for lost in 0..3 {
+        if lost > 0 {
+            disk::remove_tree(&dir(scratch.path(), NODES[lost]));
+        }
+        for closed in closes_at_once(scratch.path(), &NODES[lost + 1..], LONG) {
+            closed.unwrap();
+        }
     }
 }
 
