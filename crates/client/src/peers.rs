@@ -1,8 +1,10 @@
-//! The nodes of a job among themselves: where each is reached, and which fail together.
+//! The nodes of a job among themselves: where each is reached, which fail together, and copies that are made again after a
+//! restart.
 //!
 //! Invariants:
 //! 1. All ranks end with the same table, or with the same error.
 //! 2. Nothing of this is done where no replicas are asked for.
+//! 3. A copy that cannot be made again is a warning, with its file; the restart stands.
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
 
@@ -10,21 +12,26 @@ use crate::agree::{agree, agree_min, bcast_bytes, rows};
 use crate::collective::Collective;
 use crate::doors;
 use crate::members::{remember, remembered};
+use crate::mender::Mender;
 use crate::options::Options;
+use crate::session::Session;
 use crate::start::Start;
 use orcheck_engine::host::Replication;
 use orcheck_engine::layout::Layout;
+use orcheck_engine::mend;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
 use orcheck_engine::room::ReplicaStore;
 use orcheck_engine::trust::Trust;
-use orcheck_format::error::Result;
+use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::Member;
+use orcheck_format::record::CommitRecord;
 use orcheck_io::dir::Dir;
 use orcheck_io::environment::read_text;
 use orcheck_io::machine::memory;
 use orcheck_io::net::{Key, Listener};
 use orcheck_redundancy::Domains;
+use std::sync::Arc;
 
 /// Largest topology file.
 const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
@@ -133,6 +140,55 @@ impl Peers {
             key: self.key.clone(),
         }
     }
+}
+
+impl Session {
+    /// On a node's lowest rank: makes copies again that were lost with their nodes, in the background. Local.
+    ///
+    /// # Errors
+    /// When nothing of it could be started; the restart is good without it.
+    pub(crate) fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
+        let (Some(peers), Some(dir), Some(threads)) =
+            (&self.peers, &self.places.node, &mut self.threads)
+        else {
+            return Ok(());
+        };
+        if !self.layout.leads_node(self.rank) {
+            return Ok(());
+        }
+        let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
+            return Ok(());
+        };
+        let (members, step) = (peers.nodes.len() as u32, record.step);
+        let (copies, impossible) = mend::plan(record, &peers.holdings, members, &replicas);
+        let impossible = impossible.into_iter().map(|error| unmade(step, &error));
+        self.warnings.extend(impossible);
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
+        let others = self.places.others.clone();
+        let mender = Mender::start(step, copies, (dir, others), replicas, shared)?;
+        threads.mender = Some(mender);
+        Ok(())
+    }
+}
+
+fn unmade(step: u64, error: &Error) -> String {
+    format!("a copy of step {step} could not be made again: {error}")
+}
+
+/// That no copy is made again, and why.
+pub(crate) fn unmended(step: u64, error: Error) -> String {
+    let told = error.what() != error.message();
+    let error = error.at(format!(
+        "copies of step {step} that were lost are not made again"
+    ));
+    if told {
+        return error.message().to_owned();
+    }
+    let error = error.next("take a checkpoint soon; its copies are made as usual");
+    error.message().to_owned()
 }
 
 /// Which ranks read their part from other nodes, the lowest few, on rank 0; `None` when all had it on their own.

@@ -16,21 +16,18 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
-use crate::mender::Mender;
-use crate::peers::{exchange_holdings, tell_sources};
+use crate::peers::{exchange_holdings, tell_sources, unmended};
 use crate::regions::{OPTIONAL, Region, Stored, Target};
 use crate::route::restore_file;
 use crate::session::{Session, is_damage};
 use orcheck_engine::choose::listed;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::epoch::record_resumed;
-use orcheck_engine::mend;
 use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_engine::room::ReplicaStore;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
-use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
 use std::fmt;
@@ -348,36 +345,11 @@ impl Session {
         Ok(absent.silent)
     }
 
-    /// On a node's lowest rank: makes copies anew that were lost with their nodes, in the background.
-    fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
-        let (Some(peers), Some(dir), Some(threads)) =
-            (&self.peers, &self.places.node, &mut self.threads)
-        else {
-            return Ok(());
-        };
-        if !self.layout.leads_node(self.rank) {
-            return Ok(());
-        }
-        let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
-            return Ok(());
-        };
-        let members = peers.nodes.len() as u32;
-        let copies = mend::plan(record, &peers.holdings, members, &replicas)?;
-        if copies.is_empty() {
-            return Ok(());
-        }
-        let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
-        let others = self.places.others.clone();
-        let mender = Mender::start(record.step, copies, (dir, others), replicas, shared)?;
-        threads.mender = Some(mender);
-        Ok(())
-    }
-
     /// Whether some node holds a checkpoint newer than `listed` because another node, which took
     /// part in that run, was replaced. One that was merely not committed everywhere is none.
     fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
         // Steps and epochs begin at 0: one more, so that nothing is 0.
-        let rank_of = |step: Option<u64>| step.map_or(0, |step| step as i64 + 1);
+        let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
         let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
         agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
         if -newest[0] <= rank_of(listed) {
@@ -579,7 +551,10 @@ impl Session {
         };
         agree(self.collective.as_mut(), copied)?;
         if let Some(found) = view.node_record() {
-            self.start_mending(&found.record)?;
+            // Breaks if: this is an error of the call; all other ranks wait for this one in the next line.
+            if let Err(error) = self.start_mending(&found.record) {
+                self.warnings.push(unmended(candidate.step, error));
+            }
         }
         if self.peers.is_some() {
             let told = tell_sources(self.collective.as_mut(), &self.layout, view.other_node())?;
@@ -732,12 +707,14 @@ impl Session {
             .threads
             .as_mut()
             .and_then(|threads| threads.agent.as_mut());
+        let mut notes = Vec::new();
         let told = match (agent, from) {
             (Some(agent), Some((step, epoch))) => {
-                agent.resumed_from((step, epoch.counter), &mut self.warnings)
+                agent.resumed_from((step, epoch.counter), &mut notes)
             }
             _ => Ok(()),
         };
+        self.warnings.extend(notes);
         agree_min(self.collective.as_mut(), recorded.and(told), &mut [])?;
         self.resume.state = Past::Settled;
         Ok(())

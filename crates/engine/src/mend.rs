@@ -57,16 +57,15 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
 }
 
 /// The copies that this node has to make, in a run of so many `members`; what is behind them in `holdings` are other nodes.
-///
-/// # Errors
-/// Invalid when there are not enough nodes for as many copies.
+/// With them, why there is no node for others.
+#[must_use]
 pub fn plan(
     record: &CommitRecord,
     holdings: &Holdings,
     members: u32,
     replicas: &Replicas,
-) -> Result<Vec<Copy>> {
-    let mut copies = Vec::new();
+) -> (Vec<Copy>, Vec<Error>) {
+    let (mut copies, mut impossible) = (Vec::new(), Vec::new());
     for file in needed(record) {
         let len = |node: &Vec<(String, u64)>| {
             node.iter()
@@ -93,14 +92,17 @@ pub fn plan(
         if !ours || missing == 0 && fetch_bytes.is_none() {
             continue;
         }
-        let to = replicas.more(record.step, &held, missing)?;
-        copies.push(Copy {
-            file,
-            fetch_bytes,
-            to,
-        });
+        // Breaks if: the first for which there is no node ends the plan; copies that can be made would not be made.
+        match replicas.more(record.step, &held, missing) {
+            Ok(to) => copies.push(Copy {
+                file,
+                fetch_bytes,
+                to,
+            }),
+            Err(error) => impossible.push(error.at(file)),
+        }
     }
-    Ok(copies)
+    (copies, impossible)
 }
 
 /// Makes the copies, as far as it goes.

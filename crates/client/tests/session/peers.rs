@@ -347,6 +347,39 @@ fn a_session_that_closes_waits_for_copies_when_told_to() {
     }
 }
 
+// Breaks if: a copy for which there is no node is an error of the rank that plans it: all others wait for it inside `restart`.
+#[test]
+fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
+    const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let scratch = Scratch::new("no-node-left");
+    let six = |peers| {
+        let mut job = job(scratch.path(), peers).placed(&SIX);
+        job.ranks = 6;
+        job
+    };
+    takes(&six(1), &[1], 1);
+    let has_copy = |node: &&str| {
+        let files = containers(scratch.path(), node);
+        files.iter().any(|file| file.contains("-n0000-"))
+    };
+    let other = *SIX[1..].iter().find(|node| has_copy(node)).unwrap();
+    // Every other node fails together with the owner or with the only other copy; yet each node could have two holders.
+    let mut topology = format!("a = ['a1', 'a2']\n{other} = ['o1', 'o2']\n");
+    let others = SIX[1..].iter().filter(|&&node| node != other);
+    for (node, domain) in others.zip(["a1", "a2", "o1", "o2"]) {
+        topology += &format!("{node} = '{domain}'\n");
+    }
+    let path = scratch.path().join("topology");
+    disk::write(&path, topology.as_bytes());
+    let job = six(2).with(&format!("topology = '{}'", path.display()));
+    let told = restores(&job, 1);
+    let text = "a copy of step 1 could not be made again: ";
+    let text = told.iter().find(|told| told.starts_with(text));
+    let text = text.unwrap_or_else(|| panic!("{told:?}"));
+    assert!(text.contains("-n0000-"), "{text}");
+    assert_eq!(text.matches("Next: ").count(), 1, "{text}");
+}
+
 // Breaks if: a level that cannot be had is quietly left out.
 #[test]
 fn too_few_nodes_are_an_error() {
