@@ -8,10 +8,10 @@
 //! 1. Each step that was taken is reported once at each configured level, as safe or as lost, at the latest by `close`. Only where
 //!    an agent ended, and what was reported lost is flushed again from memory, it is taken back and reported again.
 //! 2. Statuses of collective calls are agreed: that a rank owes an error travels in the checkpoint's own message, and only
-//!    where one does so is there a second one, with its text.
+//!    where one does so are there more, about which losses are owed, and with the text.
 //! 3. A checkpoint that returns such an error was not staged on any rank. [`ErrorKind::Fenced`] is returned by every later
-//!    checkpoint; every other loss once, by all ranks together.
-//! 4. What waits to be told is bounded: warnings by `MOST_WARNINGS`, open outcomes by the board's history.
+//!    checkpoint; every other loss, of a step at a level, once, by all ranks together.
+//! 4. What waits to be told is bounded: warnings by `warnings.rs`, open outcomes by the board's history.
 //!
 //! 5. What is reported lost is not restartable at that level, but where the text says that it is not known to be safe
 //!    (`UNDECIDED` of the engine's `protocol.rs`): its commit record may be there.
@@ -34,8 +34,8 @@ use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Warnings about losses that wait to be read; later ones are counted, and given to the watcher.
-const MOST_WARNINGS: usize = 256;
+/// Losses that are known to have been returned: more than a rank can still learn of.
+const MOST_RETURNED: usize = 8 * HISTORY;
 
 /// What happened to a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +114,16 @@ pub(crate) struct Told {
     reported: BTreeMap<(u64, Level), ErrorKind>,
     pub(crate) lost: LostSteps,
     watcher: Option<Watcher>,
-    /// The newest loss that the next checkpoint returns; of several, a fence.
-    owed: Option<(u64, Error)>,
-    /// Losses up to this step were returned by all ranks.
-    returned: Option<u64>,
+    /// Losses that the next checkpoint returns.
+    owed: BTreeMap<Loss, Error>,
+    /// What every later checkpoint returns.
+    fence: Option<Error>,
+    /// Losses that all ranks returned; the newest ones.
+    returned: BTreeSet<Loss>,
 }
+
+/// A step, and the number of the level at which it is lost.
+type Loss = (u64, usize);
 
 impl Told {
     /// A checkpoint of `step` was taken.
@@ -147,30 +152,42 @@ impl Told {
         self.lost.take_back(level, cause);
         self.open.insert((step, level));
         self.seen = None;
-        self.owed
-            .take_if(|(owed, error)| *owed == step && error.kind() != ErrorKind::Fenced);
+        let loss = (step, level_number(level));
+        self.owed.remove(&loss);
+        // Breaks if: it stays; the same step, lost again, would be a warning.
+        self.returned.remove(&loss);
         true
     }
 
-    /// The loss that this rank wants returned.
+    /// The loss that this rank wants returned: a fence, or the newest.
     pub(crate) fn owed(&self) -> Result<()> {
-        (self.owed.as_ref()).map_or(Ok(()), |(_, error)| Err(error.clone()))
+        let newest = self.owed.last_key_value().map(|(_, error)| error);
+        (self.fence.as_ref().or(newest)).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// For the checkpoint's own message, by minimum: 0, or the loss that this rank wants returned.
+    /// For the checkpoint's own message, by minimum: 0, or less where this rank wants a loss returned.
     pub(crate) fn owes(&self) -> i64 {
-        // Steps fit 63 bits: `prepare` refuses others.
-        (self.owed.as_ref()).map_or(0, |(step, _)| -(*step as i64).saturating_add(1))
+        -i64::from(self.fence.is_some() || !self.owed.is_empty())
     }
 
-    fn owe(&mut self, step: u64, error: &Error) {
-        let fenced = |error: &Error| error.kind() == ErrorKind::Fenced;
-        // Breaks if: a later loss takes the place of the fence, after which nothing is ever safe again.
-        if self.owed.as_ref().is_some_and(|(_, owed)| fenced(owed)) {
-            return;
+    fn owe(&mut self, step: u64, level: Level, error: &Error) {
+        let loss = (step, level_number(level));
+        if error.kind() == ErrorKind::Fenced {
+            // Breaks if: a later loss takes the place of the fence, after which nothing is ever safe again.
+            self.fence.get_or_insert_with(|| error.clone());
+        } else if !self.returned.contains(&loss) {
+            self.owed.insert(loss, error.clone());
         }
-        if fenced(error) || self.returned.is_none_or(|returned| step > returned) {
-            self.owed = Some((step, error.clone()));
+    }
+
+    /// All ranks return these losses.
+    fn note_returned(&mut self, losses: Vec<Loss>) {
+        for loss in losses {
+            self.owed.remove(&loss);
+            self.returned.insert(loss);
+        }
+        while self.returned.len() > MOST_RETURNED {
+            self.returned.pop_first();
         }
     }
 }
@@ -258,12 +275,10 @@ impl Session {
             if self.rank == 0 {
                 report::lost(&self.job, error.message());
             }
-            if self.warnings.len() < MOST_WARNINGS {
-                self.warnings.push(error.message().to_owned());
-            }
+            self.warnings.push(error.message().to_owned());
             let fenced = error.kind() == ErrorKind::Fenced && !off(Switch::FencedTold);
             if fenced || self.options.on_loss == OnLoss::Error {
-                self.told.owe(step, error);
+                self.told.owe(step, level, error);
             }
             if self.options.on_loss == OnLoss::Stop {
                 self.trigger.hear_loss();
@@ -279,18 +294,46 @@ impl Session {
         }
     }
 
-    /// Returns, on all ranks, the loss that one of them owes: `owed` is the minimum of [`Told::owes`]. Collective.
+    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of [`Told::owes`]. Collective.
     pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
         if owed == 0 {
             return Ok(());
         }
-        let local = self.told.owed();
+        let losses = self.agree_on_losses()?;
+        let local = self.told.owed().map_err(|error| match losses.len() {
+            0 | 1 => error,
+            count => error.at(format!("one of {count} losses")),
+        });
         let agreed = agree(self.collective.as_mut(), local);
-        let newest = (-owed - 1) as u64;
-        self.told.returned = self.told.returned.max(Some(newest));
-        self.told.owed = (self.told.owed.take())
-            .filter(|(lost, error)| error.kind() == ErrorKind::Fenced || *lost > newest);
+        self.told.note_returned(losses);
         agreed
+    }
+
+    /// What any rank owes, the same on all of them. Collective: one reduction more than there are steps at one level, and
+    /// those are no more than a rank keeps open.
+    fn agree_on_losses(&mut self) -> Result<Vec<Loss>> {
+        let mut losses = Vec::new();
+        // By level: the newest step that was listed, plus one. Steps fit 63 bits: `prepare` refuses others.
+        let mut listed = [0u64; 5];
+        loop {
+            let mut oldest = [i64::MAX; 5];
+            for &(step, level) in self.told.owed.keys() {
+                if step >= listed[level] {
+                    oldest[level] = oldest[level].min(step as i64);
+                }
+            }
+            self.collective.allreduce_min(&mut oldest)?;
+            let before = losses.len();
+            for (level, &step) in oldest.iter().enumerate() {
+                if step < i64::MAX {
+                    listed[level] = step as u64 + 1;
+                    losses.push((step as u64, level));
+                }
+            }
+            if losses.len() == before {
+                return Ok(losses);
+            }
+        }
     }
 }
 

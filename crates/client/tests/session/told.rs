@@ -6,6 +6,7 @@ use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
@@ -345,6 +346,69 @@ fn a_loss_that_is_first_seen_at_close_is_told_there() {
             assert_eq!(safe(&seen), [(2, Level::Global)]);
         });
     }
+}
+
+/// As [`Late`], and the first step has no file at level `node`.
+struct NodeFirst(Arc<Late>);
+
+impl StepHook for NodeFirst {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        let of_first =
+            step.target.contains("/local/job/") && step.target.contains("s000000000001-");
+        match step.site == "dir.create" && of_first {
+            true => Verdict::Fail(28),
+            false => self.0.at(step),
+        }
+    }
+}
+
+// Breaks if: what was returned is remembered by its step alone; the loss at the other level would be a warning.
+#[test]
+fn a_step_that_is_lost_at_one_level_after_the_other_is_returned_for_each() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("told-levels");
+    let late = Arc::new(Late {
+        let_go: Mutex::new(false),
+        changed: Condvar::new(),
+    });
+    let hook = NodeFirst(Arc::clone(&late));
+    let job = Job::new(scratch.path(), 2, 1, true)
+        .with("held_steps = 2\non_loss = 'error'")
+        .steps(Steps::with(Arc::new(hook) as Arc<dyn StepHook>));
+    let both = Barrier::new(2);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let seen = watch(&mut session);
+        take(&mut session, rank, 1, SMALL).unwrap();
+        // A wait for level `node` would also wait for `global`, which covers it.
+        let until = SystemClock.now() + LONG;
+        while !lost(&seen).contains(&(1, Level::Node)) {
+            assert!(SystemClock.now() < until, "nothing is lost at level node");
+            let _ = session.take_warning();
+            std::thread::yield_now();
+        }
+        let lost_at_node = ["checkpoint 2 was not staged", "1 is lost at level node"];
+        let error = refused(take(&mut session, rank, 2, SMALL));
+        says(&error, ErrorKind::NoSpace, &lost_at_node);
+        take(&mut session, rank, 2, SMALL).unwrap();
+        both.wait();
+        *late.let_go.lock().unwrap() = true;
+        late.changed.notify_all();
+        // The other rank need not know it yet.
+        if rank == 1 {
+            settle(&session, 1, Level::Global);
+        }
+        both.wait();
+        let lost_at_global = ["checkpoint 3 was not staged", "1 is lost at level global"];
+        let error = refused(take(&mut session, rank, 3, SMALL));
+        says(&error, ErrorKind::NoSpace, &lost_at_global);
+        take(&mut session, rank, 3, SMALL).unwrap();
+        session.close(LONG).unwrap();
+        let both = [(1, Level::Node), (1, Level::Global)];
+        assert_eq!(lost(&seen), both);
+    });
 }
 
 // Breaks if: every loss is called final, also where a record of the step is in a directory.
