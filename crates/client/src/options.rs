@@ -185,13 +185,17 @@ impl Options {
                 .map_err(|error| error.at("ORCHECK_CONFIG"))?;
             merge(&mut table, &text, &path)?;
         }
+        let mut empty = Vec::new();
         for name in NAMES {
-            if let Some(value) =
-                env_var(&variables::variable_of(name)).filter(|value| !value.is_empty())
-            {
-                table.insert(name.to_owned(), value_of(name, &value));
+            match env_var(&variables::variable_of(name)) {
+                None => {}
+                Some(value) if value.is_empty() => empty.push(name),
+                Some(value) => {
+                    table.insert(name.to_owned(), value_of(name, &value));
+                }
             }
         }
+        variables::check_empty(&table, &empty)?;
         // Where keys come from may be a variable of any name.
         let mut places = vec![toml::Value::Table(table.clone()).to_string()];
         places.extend(env_var("ORCHECK_SERVER_KEY"));
@@ -289,7 +293,8 @@ impl Options {
             ))
             .next("name a directory that the program can write files in"));
         }
-        let without = enabled::without(raw.enabled, anywhere)?;
+        let resumes = raw.start == Some(StartName::Resume);
+        let without = enabled::without(raw.enabled, anywhere, resumes)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
         let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
         if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
@@ -366,7 +371,7 @@ impl Options {
             keep: raw.keep as usize,
             strict: raw.strict,
             fresh: raw.fresh || raw.start == Some(StartName::Fresh),
-            start_resumes: raw.start == Some(StartName::Resume),
+            start_resumes: resumes,
             take_over: raw.take_over,
             take_over_wait_s: raw.take_over_wait_s,
             copy_threads: raw.copy_threads as usize,
@@ -536,6 +541,8 @@ mod tests {
                 "contradict",
             ),
             ("global = '/a'\nstart = 'again'", "start"),
+            ("enabled = false\nstart = 'resume'", "start = 'resume'"),
+            ("enabled = 'auto'\nstart = 'resume'", "start = 'resume'"),
             ("", "enabled = 'auto'"),
             ("enabled = true", "no directory"),
             ("enabled = 'maybe'", "expected true, false or 'auto'"),

@@ -38,12 +38,22 @@ impl fmt::Display for Without {
     }
 }
 
-/// Whether there are checkpoints; `anywhere`: whether a directory is configured.
+/// Whether there are checkpoints; `anywhere`: whether a directory is configured; `resumes`: whether the run has to
+/// resume.
 ///
 /// # Errors
-/// Invalid where there must be checkpoints, and no directory for them.
-pub(super) fn without(enabled: Enabled, anywhere: bool) -> Result<Option<Without>> {
+/// Invalid where there must be checkpoints, or one to resume from, and no directory for them.
+pub(super) fn without(enabled: Enabled, anywhere: bool, resumes: bool) -> Result<Option<Without>> {
     match enabled {
+        // Breaks if: these two are accepted; without checkpoints nothing is found, and the run would start from nothing.
+        Enabled::Said(false) if resumes => Err(Error::invalid(
+            "enabled = false and start = 'resume' contradict each other: without checkpoints a run starts from nothing",
+        )
+        .next("set start = 'auto' for a run without checkpoints")),
+        Enabled::Named(Name::Auto) if resumes && !anywhere => Err(Error::invalid(
+            "start = 'resume', but enabled = 'auto' and no directory is configured: the run would start from nothing",
+        )
+        .next("set `global` or `node_dir` to the directories of the run that is to continue")),
         Enabled::Said(false) => Ok(Some(Without::Disabled)),
         _ if anywhere => Ok(None),
         Enabled::Named(Name::Auto) => Ok(Some(Without::NoDirectory)),

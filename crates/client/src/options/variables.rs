@@ -74,6 +74,31 @@ pub(super) fn check(variables: &[String], places: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Options that say where checkpoints go.
+const DIRECTORIES: [&str; 2] = ["global", "node_dir"];
+
+/// Refuses an empty variable where directories decide whether there are checkpoints; `empty`: options whose variables are.
+///
+/// # Errors
+/// Invalid, with the variable.
+pub(super) fn check_empty(table: &toml::Table, empty: &[&str]) -> Result<()> {
+    let auto = table.get("enabled").and_then(toml::Value::as_str) == Some("auto");
+    let directory = empty.iter().find(|name| DIRECTORIES.contains(*name));
+    match directory.filter(|_| auto) {
+        // Breaks if: it counts as not set; a job with ORCHECK_GLOBAL=$SCRATCH and no SCRATCH runs without checkpoints.
+        Some(name) => {
+            let variable = variable_of(name);
+            Err(Error::invalid(format!(
+                "the environment variable {variable} is empty, and with enabled = \"auto\" the run would have no checkpoints there"
+            ))
+            .next(format!(
+                "set {variable} to a directory, or unset it if you want none"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether a text such as `env:NAME` or `…?key=env:NAME` names this variable.
 fn names(text: &str, variable: &str) -> bool {
     let mut parts = text.split("env:").skip(1);
