@@ -24,6 +24,7 @@ use crate::resume::{Restarted, Which, found_too_late, nothing_found};
 use crate::route::{Route, check_routed};
 use crate::session::Stats;
 use crate::trigger::Request;
+use crate::warnings::Warnings;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName, Level};
 use orcheck_io::memory::{Buffer, Span};
@@ -48,12 +49,14 @@ pub struct Disabled {
     last_step: Option<u64>,
     /// The last steps for which a checkpoint was asked.
     history: BTreeSet<u64>,
-    warnings: Vec<String>,
+    warnings: Warnings,
 }
 
 impl Disabled {
     pub(crate) fn new(job: JobName, why: Without, rank: u32, steps: Steps) -> Self {
         let said = format!("job '{}' runs without checkpoints: {why}", job.as_str());
+        let mut warnings = Warnings::default();
+        warnings.extend((rank == 0).then_some(said));
         Self {
             job,
             why,
@@ -64,7 +67,7 @@ impl Disabled {
             route: None,
             last_step: None,
             history: BTreeSet::new(),
-            warnings: (rank == 0).then_some(said).into_iter().collect(),
+            warnings,
         }
     }
 
@@ -255,12 +258,16 @@ impl Disabled {
     }
 
     pub(crate) fn take_warning(&mut self) -> Option<String> {
-        (!self.warnings.is_empty()).then(|| self.warnings.remove(0))
+        self.warnings.take()
     }
 
     pub(crate) fn close_telling(mut self, _: Duration) -> (Result<()>, Vec<String>) {
-        let closed = self.route.take().map_or(Ok(()), Route::remove);
-        (closed, std::mem::take(&mut self.warnings))
+        // Breaks if: it is a status; only the rank whose files cannot be removed would return it.
+        if let Some(Err(error)) = self.route.take().map(Route::remove) {
+            self.warnings.push(error.message().to_owned());
+        }
+        let told = std::iter::from_fn(|| self.warnings.take()).collect();
+        (Ok(()), told)
     }
 }
 

@@ -49,6 +49,7 @@ mod threads;
 mod told;
 pub mod trigger;
 mod waiter;
+mod warnings;
 
 pub use array::ArrayLayout;
 pub use collective::{Collective, Solo};

@@ -21,6 +21,7 @@
 use crate::options::Options;
 use crate::regions::{OPTIONAL, Region, Regions};
 use crate::session::Session;
+use crate::warnings::Warnings;
 use orcheck_engine::restore::RankView;
 use orcheck_engine::routed::{Routed, collect, taken_bytes};
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -61,7 +62,7 @@ impl Route {
     pub(crate) fn among_temporary_files(
         (job, rank): (&JobName, u32),
         steps: &Steps,
-        notes: &mut Vec<String>,
+        notes: &mut Warnings,
     ) -> Result<Self> {
         let (_, home) = among_others(&temp_dir(), (job, rank), steps, notes)?;
         Ok(Self { home, budget: None })
@@ -75,7 +76,7 @@ impl Route {
         (job, rank): (&JobName, u32),
         options: &Options,
         steps: &Steps,
-        notes: &mut Vec<String>,
+        notes: &mut Warnings,
     ) -> Result<Self> {
         let path = options.route_dir.clone().unwrap_or_else(memory_dir);
         let found = among_others(&path, (job, rank), steps, notes);
@@ -251,7 +252,7 @@ fn among_others(
     path: &Path,
     (job, rank): (&JobName, u32),
     steps: &Steps,
-    notes: &mut Vec<String>,
+    notes: &mut Warnings,
 ) -> Result<(Arc<dyn Dir>, Routed)> {
     let place = open_dir(path, steps.clone())?;
     // What cannot be removed is in nobody's way.

@@ -28,6 +28,7 @@ use crate::threads::Threads;
 use crate::told::{LostSteps, Told};
 use crate::trigger::{Request, Trigger};
 use crate::waiter::Waiter;
+use crate::warnings::Warnings;
 use orcheck_engine::baseline::{Baseline, Captured};
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::epoch::Held;
@@ -160,9 +161,7 @@ pub struct Session {
     pub(crate) between_agents: bool,
     /// The highest epoch that this run asked for.
     pub(crate) asked_for: u64,
-    pub(crate) warnings: Vec<String>,
-    /// How many of them `orcheck run` knows.
-    pub(crate) warnings_told: usize,
+    pub(crate) warnings: Warnings,
     /// Whether the lack of a trigger was looked for.
     pub(crate) trigger_said: bool,
     /// What became of the steps that were taken.
@@ -222,6 +221,8 @@ impl Session {
         };
         let local = layout.local_index(rank);
         let first_chunk = Index::new(&pool, shape).first_chunk(local, pool.shape().chunk_count);
+        let mut warnings = Warnings::default();
+        warnings.extend(notes);
         Ok(Self {
             patience,
             local,
@@ -262,8 +263,7 @@ impl Session {
             successions: 0,
             between_agents: false,
             asked_for: epoch.counter,
-            warnings: notes,
-            warnings_told: 0,
+            warnings,
             trigger_said: false,
             told: Told::default(),
             options,
@@ -558,11 +558,9 @@ impl Session {
 
     /// Tells `orcheck run`, on rank 0, the warnings that it was not told yet: a program may never read them.
     pub(crate) fn tell_warnings(&mut self) {
-        let new = self.warnings.get(self.warnings_told..).unwrap_or_default();
-        for text in new.iter().filter(|_| self.rank == 0) {
+        for text in self.warnings.news().filter(|_| self.rank == 0) {
             report::warned(&self.job, text);
         }
-        self.warnings_told = self.warnings.len();
     }
 
     /// The oldest warning that was not taken yet. Local.
@@ -581,18 +579,15 @@ impl Session {
             .as_mut()
             .and_then(|threads| threads.agent.as_mut())
         {
-            agent.take_notes(noted, &mut self.warnings);
+            let mut notes = Vec::new();
+            agent.take_notes(noted, &mut notes);
+            self.warnings.extend(notes);
         }
         if let Some(baseline) = &self.baseline {
             self.warnings.extend(baseline.take_notes());
         }
         self.tell_warnings();
-        if self.warnings.is_empty() {
-            None
-        } else {
-            self.warnings_told -= 1;
-            Some(self.warnings.remove(0))
-        }
+        self.warnings.take()
     }
 }
 

@@ -10,7 +10,8 @@ use orcheck_client::{
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::{Span, copy_out, fill_span};
-use orcheck_io::testing::Scratch;
+use orcheck_io::steps::{StepHook, Steps, Verdict};
+use orcheck_io::testing::{FaultPlan, Scratch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -195,6 +196,70 @@ fn checkpoints_that_are_disabled_on_some_ranks_are_an_error_on_all() {
             &["checkpoints are disabled on rank 1 and enabled on rank 0"],
         );
     }
+}
+
+// Breaks if: a start from nothing is refused only where a directory is empty, and not where there is none.
+#[test]
+fn a_run_that_has_to_resume_is_refused_without_checkpoints() {
+    for (enabled, why) in [
+        ("enabled = false", "enabled = false"),
+        ("enabled = 'auto'", "no directory is configured"),
+    ] {
+        let options = format!("{enabled}\nstart = 'resume'");
+        let parts = ["start = 'resume'", why, "Next: "];
+        let error = refused(open(Box::new(Solo), &options));
+        says(&error, ErrorKind::Invalid, &parts);
+    }
+}
+
+// Breaks if: an empty variable counts as none under `enabled = 'auto'`: where ORCHECK_GLOBAL=$SCRATCH and SCRATCH is not set,
+// the job would run to its end without a checkpoint.
+#[test]
+fn an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints() {
+    const CHILD: &str = "ORCHECK_TEST_EMPTY_VARIABLE";
+    let auto = || Options::load(Some("enabled = 'auto'\nglobal = []"));
+    if let Some(variable) = orcheck_io::environment::env_var(CHILD) {
+        let parts = [variable.as_str(), "empty", "enabled = \"auto\"", "Next: "];
+        says(&refused(auto()), ErrorKind::Invalid, &parts);
+        // Otherwise it is as if it was not set.
+        Options::load(Some("node_dir = '/a'")).unwrap();
+        Options::load(Some("enabled = false")).unwrap();
+        return;
+    }
+    auto().unwrap();
+    let this = module_path!().split_once("::").unwrap().1;
+    let name = "an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints";
+    for variable in ["ORCHECK_GLOBAL", "ORCHECK_NODE_DIR"] {
+        #[allow(clippy::disallowed_methods)]
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("{this}::{name}")]);
+        let ended = child.env(CHILD, variable).env(variable, "").output();
+        let ended = ended.unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success(), "{said}");
+        assert!(said.contains("1 passed"), "{said}");
+    }
+}
+
+// Breaks if: what only one rank meets when it removes its routed files is a status, which the others do not have.
+#[test]
+fn routed_files_that_cannot_be_removed_are_a_warning_of_close() {
+    let plan = Arc::new(FaultPlan::new());
+    let environment = Environment {
+        steps: Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>),
+        ..Environment::default()
+    };
+    let options = Options::from_text("enabled = false");
+    let mut s = Membership::open_with("job", Box::new(Solo), options, environment).unwrap();
+    s.route("notes.txt").unwrap();
+    plan.fail_from_now("dir.remove", "orcheck-route-u", Verdict::Fail(5));
+    let (closed, told) = s.close_telling(LONG);
+    closed.unwrap();
+    assert!(
+        told.iter()
+            .any(|text| text.contains("Input/output error") && text.contains("orcheck-route-u")),
+        "{told:?}"
+    );
 }
 
 type Call = fn(&mut Membership) -> Result<()>;

@@ -74,6 +74,30 @@ fn skip_leaves_the_checkpoint_out_and_counts_it() {
     restores(&scratch, 4);
 }
 
+// Breaks if: every warning is kept for a program that never takes one.
+#[test]
+fn warnings_that_nobody_takes_are_kept_up_to_a_bound() {
+    let scratch = Scratch::new("untaken");
+    let (job, hold) = held(&scratch, "overrun = 'skip'");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        checkpoint(&mut session, rank, 1).unwrap();
+        hold.wait_until_held();
+        for step in 2..602 {
+            checkpoint(&mut session, rank, step).unwrap();
+        }
+        assert_eq!(session.stats().skipped, 600);
+        let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        assert_eq!(told.len(), 257, "{:?}", told.first());
+        let (dropped, rest) = told[0].split_once(' ').unwrap();
+        assert!(dropped.parse::<u64>().unwrap() >= 344, "{}", told[0]);
+        assert!(rest.starts_with("earlier warnings were dropped"), "{rest}");
+        assert!(told[256].starts_with("checkpoint 601 was left out"));
+        hold.release();
+        session.close(LONG).unwrap();
+    });
+}
+
 #[test]
 fn error_refuses_the_checkpoint_on_all_ranks_and_changes_nothing() {
     let scratch = Scratch::new("error");

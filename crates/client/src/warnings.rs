@@ -1,0 +1,83 @@
+//! Warnings that wait until the program takes them.
+//!
+//! Invariant: at most [`MOST`] wait. Of more, the oldest are dropped and counted, and the count is told first.
+//!
+//! Not here: who warns, and that of losses there are figures and events as well (`told.rs`).
+
+use std::collections::VecDeque;
+
+/// Warnings that wait at most: a program that never takes one does not fill its memory with them.
+const MOST: usize = 256;
+
+/// Warnings, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings {
+    waiting: VecDeque<String>,
+    dropped: u64,
+    /// How many came since [`Self::news`].
+    new: usize,
+}
+
+impl Warnings {
+    pub(crate) fn push(&mut self, text: String) {
+        // Breaks if: nothing is dropped; each checkpoint that is left out is a warning.
+        if self.waiting.len() == MOST {
+            self.waiting.pop_front();
+            self.dropped += 1;
+        }
+        self.waiting.push_back(text);
+        self.new += 1;
+    }
+
+    pub(crate) fn append(&mut self, texts: &mut Vec<String>) {
+        self.extend(texts.drain(..));
+    }
+
+    /// Those that came since the last call of this and still wait.
+    pub(crate) fn news(&mut self) -> impl Iterator<Item = &String> {
+        let old = self
+            .waiting
+            .len()
+            .saturating_sub(std::mem::take(&mut self.new));
+        self.waiting.range(old..)
+    }
+
+    /// The oldest; before it, how many were dropped.
+    pub(crate) fn take(&mut self) -> Option<String> {
+        match std::mem::take(&mut self.dropped) {
+            0 => self.waiting.pop_front(),
+            dropped => Some(format!(
+                "{dropped} earlier warnings were dropped, because nobody had taken them. Next: take warnings after each call"
+            )),
+        }
+    }
+}
+
+impl Extend<String> for Warnings {
+    fn extend<T: IntoIterator<Item = String>>(&mut self, texts: T) {
+        texts.into_iter().for_each(|text| self.push(text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_warnings_are_kept_and_the_dropped_ones_counted() {
+        let mut warnings = Warnings::default();
+        warnings.extend((0..MOST as u64 + 3).map(|n| n.to_string()));
+        let text = warnings.take().unwrap();
+        assert!(
+            text.starts_with("3 earlier warnings were dropped"),
+            "{text}"
+        );
+        let rest: Vec<String> = std::iter::from_fn(|| warnings.take()).collect();
+        assert_eq!(rest.len(), MOST);
+        assert_eq!((rest[0].as_str(), rest[MOST - 1].as_str()), ("3", "258"));
+        warnings.push("later".to_owned());
+        assert!(warnings.news().eq(["later"]));
+        assert_eq!(warnings.take().as_deref(), Some("later"));
+        assert_eq!(warnings.take(), None);
+    }
+}
