@@ -160,7 +160,15 @@ fn a_directory_that_is_not_shared_with_the_group_that_was_named_is_refused() {
         std::os::unix::fs::chown(&job, Some(user), Some(group)).unwrap();
         std::fs::set_permissions(&job, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    for (mode, group) in [(0o700, 0), (0o2770, 0), (0o770, GROUP), (0o2750, GROUP)] {
+    for (mode, group) in [
+        (0o700, 0),
+        (0o2770, 0),
+        (0o770, GROUP),
+        (0o2750, GROUP),
+        // Breaks if: only writing counts; everybody could read what the group shares.
+        (0o2775, GROUP),
+        (0o2771, GROUP),
+    ] {
         set(mode, 0, group);
         let error = root.child("job", true).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -184,6 +192,13 @@ fn a_directory_that_is_not_shared_with_the_group_that_was_named_is_refused() {
         error.message().contains("found one of user 65501"),
         "{error}"
     );
+    // Breaks if: the directory is blamed; another one made there would be refused just the same.
+    let cause = format!(
+        "in {}, where everybody may make directories",
+        path.display()
+    );
+    assert!(error.message().contains(&cause), "{error}");
+    assert!(error.message().contains("chmod o-w"), "{error}");
     // What was made and not yet shared when its maker died is shared now.
     std::fs::remove_dir_all(&job).unwrap();
     std::fs::create_dir(&job).unwrap();

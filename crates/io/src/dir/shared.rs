@@ -1,7 +1,7 @@
 //! Whose a directory must be that takes our files, and directories that a group of users shares.
 //!
 //! How: without a group, a directory must be ours and writable for nobody else. With a group it must belong to that group,
-//! hand its group down (set-group-ID) and be writable for it: mode 2770. Files in such a directory get mode 0660 and its
+//! hand its group down (set-group-ID), be writable for it, and nothing to others: mode 2770. Files in such a directory get mode 0660 and its
 //! group, whatever the umask is. ADR 37.
 //!
 //! Invariants
@@ -18,6 +18,7 @@ use rustix::fs::{self, Gid, Mode, Stat};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Files that a group shares.
 pub(super) const FILE: Mode = Mode::from_raw_mode(0o660);
@@ -98,7 +99,7 @@ fn stat(handle: &OwnedFd, full: &str) -> Result<Stat> {
 
 fn is_shared(stat: &Stat) -> bool {
     let mode = Mode::from_raw_mode(stat.st_mode);
-    mode.contains(Mode::SGID | Mode::RWXG) && !mode.contains(Mode::WOTH)
+    mode.contains(Mode::SGID | Mode::RWXG) && !mode.intersects(Mode::RWXO)
 }
 
 /// The group that shares this directory, if one does.
@@ -149,12 +150,24 @@ pub(super) fn check_owner(
     let everybody = mode.contains(Mode::WOTH);
     // Whoever made it was a member of the group, or may not have written to its parent. Breaks if: the parent does not
     // count; in one that hands its group down, everybody makes directories of the group.
-    let of_member = group == Some(stat.st_gid) && is_shared(&stat) && {
+    let of_group = group == Some(stat.st_gid) && is_shared(&stat);
+    let of_member = of_group && {
         let parent = fs::fstat(parent)
             .map_err(|errno| rustix_error(errno, format_args!("look above {full}")))?;
         !Mode::from_raw_mode(parent.st_mode).contains(Mode::WOTH)
     };
     let mine = stat.st_uid == ours || stat.st_uid == 0 || of_member;
+    if of_group && !mine && !off(Switch::Owner) {
+        let above = Path::new(full).parent().unwrap_or(Path::new(".")).display();
+        return Err(Error::unavailable(format!(
+            "directory {full} refused: expected one of user {ours}, found one of user {} in {above}, where everybody may make directories: nothing shows that a member of {} made it",
+            stat.st_uid,
+            shown(stat.st_gid)
+        ))
+        .next(format!(
+            "run `chmod o-w {above}`, or keep the job where only the group may make directories"
+        )));
+    }
     if (!mine || everybody) && !off(Switch::Owner) {
         return Err(Error::unavailable(format!(
             "directory {full} refused: expected one of user {ours} that only they may write to, found one of user {}{}",
@@ -180,7 +193,7 @@ pub(super) fn check_owner(
             shown(stat.st_gid),
             stat.st_mode & 0o7777
         ))
-        .next("have its owner give it to the group (chgrp -R, chmod -R g+rwX, chmod g+s for directories), or use another directory")),
+        .next("have its owner give it to the group (chgrp -R, chmod -R g+rwX,o=, chmod g+s for directories), or use another directory")),
         _ => Ok(()),
     }
 }
