@@ -94,11 +94,14 @@ impl Drop for Held {
     }
 }
 
+/// Beyond this one there is no next: counters travel as signed numbers.
+const LAST_COUNTER: u64 = i64::MAX as u64 - 1;
+
 /// Highest epoch counter in any name in `dirs`, 0 if none. Names of checkpoints count as well: a
 /// counter is never given twice, even if claims were lost.
 ///
 /// # Errors
-/// When a directory cannot be listed.
+/// When a directory cannot be listed; Corrupt for a file whose counter is beyond [`LAST_COUNTER`].
 pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     if off(Switch::CounterOfNames) {
         return highest_claim(dirs);
@@ -118,6 +121,15 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
                 | FileName::Stripe { epoch, .. },
             ) = FileName::parse(&entry.name)
             {
+                // Breaks if: it counts; the next counter wraps, and the run is older than those before it.
+                if epoch > LAST_COUNTER {
+                    return Err(Error::corrupt(format!(
+                        "file {} in {}: its epoch is beyond {LAST_COUNTER}, the last that another run can follow; no run made it",
+                        entry.name,
+                        dir.path().display()
+                    ))
+                    .next("look where it comes from, and remove it"));
+                }
                 highest = highest.max(epoch);
             }
         }

@@ -7,6 +7,7 @@ use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
 use orcheck_io::testing::Scratch;
 
 /// Another run of the job, of one rank, with these options.
@@ -242,4 +243,31 @@ fn two_jobs_in_one_program_do_not_meet() {
     b.restart().unwrap();
     assert!(got.is(7, 1, 10));
     b.close(LONG).unwrap();
+}
+
+// Breaks if: the largest counter wraps; the run would claim an epoch that is older than those of the runs before it.
+#[test]
+fn a_file_of_an_epoch_beyond_all_runs_is_refused_by_name() {
+    let scratch = Scratch::new("beyond");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    second(&job, "").unwrap().close(LONG).unwrap();
+    let dir = scratch.path().join("ost0/job");
+    for (epoch, refuses) in [
+        (u64::MAX, true),
+        (i64::MAX as u64, true),
+        (i64::MAX as u64 - 1, false),
+    ] {
+        let name = FileName::Claim { epoch }.to_string();
+        crate::disk::write(&dir.join(&name), b"");
+        if refuses {
+            let error = refused(second(&job, ""));
+            says(&error, ErrorKind::Corrupt, &[&name, "remove it"]);
+        } else {
+            // The last one of all.
+            let last = second(&job, "").unwrap();
+            assert_eq!(last.epoch().counter, i64::MAX as u64);
+            last.abandon();
+        }
+        crate::disk::remove_file(&dir.join(&name));
+    }
 }
