@@ -18,7 +18,7 @@
 //!       34, 35, 36   the interval that triggers keep by what they measured, what a checkpoint costs, and how long it takes
 //!                    until it is safe, microseconds; 0: none
 //!       37 …         per writer: news (bumped when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, why it gave a snapshot up
+//!       …            per rank:   done, taken, popped, declared[2], …, why it gave up each of its last 16 such snapshots
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
 //!
@@ -33,6 +33,8 @@
 
 mod reasons;
 mod returns;
+#[cfg(test)]
+mod tests;
 
 pub use crate::descriptor::Descriptor;
 use crate::halt::Asked;
@@ -553,7 +555,8 @@ impl<'p> Index<'p> {
             Outcome::Lost(error) if self.get(at) == 0 => {
                 let len_bytes = self.set_text(text_base(base, slot), error.message());
                 self.set(base + 1 + LEVELS + slot, len_bytes);
-                self.set(at, 2 + ((error.kind().code() as u64) << 8));
+                let kind = kind_of_loss(error.kind());
+                self.set(at, 2 + ((kind.code() as u64) << 8));
             }
             Outcome::Lost(_) => {}
         }
@@ -602,6 +605,14 @@ impl<'p> Index<'p> {
     }
 }
 
+/// The kind of error with which a call reports a loss: whatever the cause, that call and its step are not wrong.
+fn kind_of_loss(cause: ErrorKind) -> ErrorKind {
+    match cause {
+        ErrorKind::Invalid | ErrorKind::NotFound => ErrorKind::Unavailable,
+        other => other,
+    }
+}
+
 /// First word of the text of a level at a place of the board.
 fn text_base(base: u32, slot: u32) -> u32 {
     base + 1 + 2 * LEVELS + slot * TEXT_WORDS
@@ -618,160 +629,4 @@ fn level_slot(level: Level) -> u32 {
 
 fn committed_word(level: Level) -> u32 {
     [COMMITTED, COMMITTED + 1, COMMITTED_PROCESS][level_slot(level) as usize]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use orcheck_io::pool::PoolShape;
-
-    fn pool(shape: IndexShape) -> Pool {
-        Pool::create(PoolShape {
-            chunk_bytes: 65536,
-            chunk_count: 4,
-            words: shape.words(),
-            rings: shape.ranks,
-            ring_entries: 16,
-        })
-        .unwrap()
-    }
-
-    #[test]
-    fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
-        let shape = IndexShape {
-            ranks: 2,
-            writers: 1,
-        };
-        let pool = pool(shape);
-        let index = Index::new(&pool, shape);
-        let all = [
-            Descriptor::Begin {
-                step: 7,
-                stream_len_bytes: 4096,
-                cut_bytes: 65536,
-                pipelined: true,
-                may_shrink: false,
-                kept: false,
-            },
-            Descriptor::Begin {
-                step: 8,
-                stream_len_bytes: 8192,
-                cut_bytes: 65536,
-                pipelined: false,
-                may_shrink: true,
-                kept: true,
-            },
-            Descriptor::Refers { step: 5 },
-            Descriptor::Segment {
-                pool_at_bytes: 0,
-                len_bytes: 4096,
-                chunk: Some(0),
-            },
-            Descriptor::Segment {
-                pool_at_bytes: 65536,
-                len_bytes: 4096,
-                chunk: None,
-            },
-            Descriptor::Record {
-                pool_at_bytes: 4096,
-                len_bytes: 77,
-                chunk: 3,
-            },
-            Descriptor::Seal,
-            Descriptor::Fail,
-        ];
-        for descriptor in all {
-            index.push(1, 0, descriptor, Duration::ZERO).unwrap();
-        }
-        for descriptor in all {
-            assert_eq!(index.pop(1).unwrap(), Some(descriptor));
-        }
-        assert_eq!(index.pop(1).unwrap(), None);
-        assert_eq!(index.pop(0).unwrap(), None);
-        let full = (0..100).find_map(|_| {
-            index
-                .push(0, 0, Descriptor::Seal, Duration::from_millis(1))
-                .err()
-        });
-        assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);
-    }
-
-    #[test]
-    fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
-        let shape = IndexShape {
-            ranks: 1,
-            writers: 1,
-        };
-        let pool = pool(shape);
-        let index = Index::new(&pool, shape);
-        assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
-        let cause = Error::no_space("x".repeat(1000));
-        index.publish(3, Level::Global, &Outcome::Lost(cause));
-        index.publish(3, Level::Global, &Outcome::Lost(Error::internal("later")));
-        let Outcome::Lost(error) = index.outcome(3, Level::Global) else {
-            panic!("lost")
-        };
-        assert_eq!(error.kind(), ErrorKind::NoSpace);
-        assert_eq!(error.message().len(), MAX_TEXT_BYTES);
-        assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
-        for step in 4..4 + u64::from(BOARD_STEPS) {
-            index.publish(step, Level::Node, &Outcome::Committed);
-        }
-        assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
-        index.publish(3, Level::Node, &Outcome::Committed);
-        assert_eq!(
-            index.outcome(3, Level::Node),
-            Outcome::Pending,
-            "a forgotten step takes no newer one's place"
-        );
-        assert_eq!(index.outcome(4, Level::Node), Outcome::Committed);
-        assert_eq!(index.committed_step(Level::Node), Some(67));
-        assert_eq!(index.committed_step(Level::Global), None);
-    }
-
-    // Breaks if: the place is computed as `step % BOARD_STEPS`.
-    #[test]
-    fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
-        let shape = IndexShape {
-            ranks: 1,
-            writers: 1,
-        };
-        let pool = pool(shape);
-        let index = Index::new(&pool, shape);
-        for step in [128, 64, 192] {
-            index.publish(step, Level::Global, &Outcome::Committed);
-        }
-        for step in [64, 128, 192] {
-            assert_eq!(index.outcome(step, Level::Global), Outcome::Committed);
-        }
-    }
-
-    #[test]
-    fn every_level_keeps_its_own_cause() {
-        let shape = IndexShape {
-            ranks: 1,
-            writers: 1,
-        };
-        let pool = pool(shape);
-        let index = Index::new(&pool, shape);
-        index.publish(
-            1,
-            Level::Node,
-            &Outcome::Lost(Error::no_space("the local disk is full")),
-        );
-        index.publish(
-            1,
-            Level::Global,
-            &Outcome::Lost(Error::unavailable("ost3 is gone")),
-        );
-        for (level, text) in [
-            (Level::Node, "the local disk is full"),
-            (Level::Global, "ost3 is gone"),
-        ] {
-            let Outcome::Lost(error) = index.outcome(1, level) else {
-                panic!("lost")
-            };
-            assert_eq!(error.message(), text);
-        }
-    }
 }

@@ -359,7 +359,8 @@ impl Codec for Packed {
 
     fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()> {
         if self.fails == Some("pack") && at > 0 {
-            return Err(Error::unavailable("the device fell off the bus"));
+            // The codec's word for it says nothing of the call that is told.
+            return Err(Error::invalid("the device fell off the bus"));
         }
         assert_eq!(at, self.expected_at, "in ascending order");
         self.expected_at += dst.len() as u64;

@@ -1,21 +1,31 @@
 //! Why a rank gave its snapshot up, for the CP-thread, which tells all others; and texts in words of the pool.
 //!
 //! Invariants:
-//! 1. A reason is written before the descriptor that gives the snapshot up, and belongs to one step.
+//! 1. A reason is written before the descriptor that gives the snapshot up, and belongs to one step. It stays until as many
+//!    newer snapshots were given up as can be on their way.
 //! 2. A text is at most `MAX_TEXT_BYTES` long, whatever the words say.
 //!
 //! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who tells (`flush.rs`).
 
 use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
 use orcheck_format::error::{Error, ErrorKind};
+use std::sync::{Mutex, PoisonError};
+
+/// Most snapshots of one rank that are on their way at once: `held_steps` is at most this.
+pub(super) const MOST_HELD: u32 = 16;
 
 /// Step plus one, kind, length of the text, the text.
-pub(super) const WORDS: u32 = 3 + TEXT_WORDS;
+const ONE: u32 = 3 + TEXT_WORDS;
+pub(super) const WORDS: u32 = MOST_HELD * ONE;
+
+/// A rank and its own CP-thread may both give a snapshot up, and choose the same place; both are of one process.
+static CHOOSING: Mutex<()> = Mutex::new(());
 
 impl Index<'_> {
     /// Says why this rank gives its snapshot of `step` up.
     pub fn set_reason(&self, local: u32, step: u64, error: &Error) {
-        let base = self.rank_word(local, REASON);
+        let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = self.place_for_reason(local, step);
         self.set(base, 0);
         let len_bytes = self.set_text(base + 3, error.message());
         self.set(base + 1, error.kind().code() as u64);
@@ -26,12 +36,26 @@ impl Index<'_> {
     /// Why a rank gave its snapshot of `step` up, if it said so.
     #[must_use]
     pub fn reason(&self, local: u32, step: u64) -> Option<Error> {
-        let base = self.rank_word(local, REASON);
-        if self.get(base) != step + 1 {
-            return None;
-        }
+        let base = self
+            .places_of_reasons(local)
+            .find(|&base| self.get(base) == step + 1)?;
         let kind = ErrorKind::from_code(self.get(base + 1) as i32).unwrap_or(ErrorKind::Internal);
         Some(Error::new(kind, self.text(base + 3, self.get(base + 2))))
+    }
+
+    fn places_of_reasons(&self, local: u32) -> impl Iterator<Item = u32> {
+        let first = self.rank_word(local, REASON);
+        (0..MOST_HELD).map(move |n| first + n * ONE)
+    }
+
+    /// That of the step, if it has one, or else that of the oldest step; an empty one is older than any.
+    fn place_for_reason(&self, local: u32, step: u64) -> u32 {
+        let age = |&base: &u32| match self.get(base) {
+            of if of == step + 1 => 0,
+            of => of + 1,
+        };
+        let oldest = self.places_of_reasons(local).min_by_key(age);
+        oldest.unwrap_or(self.rank_word(local, REASON))
     }
 
     /// Writes a text into the words from `base` on, cut to what they hold; its length in bytes.

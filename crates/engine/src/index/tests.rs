@@ -1,0 +1,206 @@
+//! The index: descriptors, reasons and the board.
+
+use super::reasons::MOST_HELD;
+use super::*;
+use orcheck_io::pool::PoolShape;
+
+fn pool(shape: IndexShape) -> Pool {
+    Pool::create(PoolShape {
+        chunk_bytes: 65536,
+        chunk_count: 4,
+        words: shape.words(),
+        rings: shape.ranks,
+        ring_entries: 16,
+    })
+    .unwrap()
+}
+
+#[test]
+fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
+    let shape = IndexShape {
+        ranks: 2,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    let all = [
+        Descriptor::Begin {
+            step: 7,
+            stream_len_bytes: 4096,
+            cut_bytes: 65536,
+            pipelined: true,
+            may_shrink: false,
+            kept: false,
+        },
+        Descriptor::Begin {
+            step: 8,
+            stream_len_bytes: 8192,
+            cut_bytes: 65536,
+            pipelined: false,
+            may_shrink: true,
+            kept: true,
+        },
+        Descriptor::Refers { step: 5 },
+        Descriptor::Segment {
+            pool_at_bytes: 0,
+            len_bytes: 4096,
+            chunk: Some(0),
+        },
+        Descriptor::Segment {
+            pool_at_bytes: 65536,
+            len_bytes: 4096,
+            chunk: None,
+        },
+        Descriptor::Record {
+            pool_at_bytes: 4096,
+            len_bytes: 77,
+            chunk: 3,
+        },
+        Descriptor::Seal,
+        Descriptor::Fail,
+    ];
+    for descriptor in all {
+        index.push(1, 0, descriptor, Duration::ZERO).unwrap();
+    }
+    for descriptor in all {
+        assert_eq!(index.pop(1).unwrap(), Some(descriptor));
+    }
+    assert_eq!(index.pop(1).unwrap(), None);
+    assert_eq!(index.pop(0).unwrap(), None);
+    let full = (0..100).find_map(|_| {
+        index
+            .push(0, 0, Descriptor::Seal, Duration::from_millis(1))
+            .err()
+    });
+    assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
+    let shape = IndexShape {
+        ranks: 1,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+    let cause = Error::no_space("x".repeat(1000));
+    index.publish(3, Level::Global, &Outcome::Lost(cause));
+    index.publish(3, Level::Global, &Outcome::Lost(Error::internal("later")));
+    let Outcome::Lost(error) = index.outcome(3, Level::Global) else {
+        panic!("lost")
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert_eq!(error.message().len(), MAX_TEXT_BYTES);
+    assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
+    for step in 4..4 + u64::from(BOARD_STEPS) {
+        index.publish(step, Level::Node, &Outcome::Committed);
+    }
+    assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+    index.publish(3, Level::Node, &Outcome::Committed);
+    assert_eq!(
+        index.outcome(3, Level::Node),
+        Outcome::Pending,
+        "a forgotten step takes no newer one's place"
+    );
+    assert_eq!(index.outcome(4, Level::Node), Outcome::Committed);
+    assert_eq!(index.committed_step(Level::Node), Some(67));
+    assert_eq!(index.committed_step(Level::Global), None);
+}
+
+// Breaks if: the place is computed as `step % BOARD_STEPS`.
+#[test]
+fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
+    let shape = IndexShape {
+        ranks: 1,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    for step in [128, 64, 192] {
+        index.publish(step, Level::Global, &Outcome::Committed);
+    }
+    for step in [64, 128, 192] {
+        assert_eq!(index.outcome(step, Level::Global), Outcome::Committed);
+    }
+}
+
+// Breaks if: a rank has one place for all its reasons, or the place follows from the step.
+#[test]
+fn each_snapshot_that_is_given_up_keeps_its_reason_until_it_is_read() {
+    let shape = IndexShape {
+        ranks: 2,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    // As many as can be on their way, at the steps of `every_steps = 16`.
+    let steps = (1..=MOST_HELD).map(|n| 16 * u64::from(n));
+    for step in steps.clone() {
+        let why = Error::no_space(format!("why {step}"));
+        index.set_reason(1, step, &why);
+    }
+    index.set_reason(1, 32, &Error::no_space("why 32 again"));
+    for step in steps {
+        let why = index.reason(1, step).map(|why| why.message().to_owned());
+        let again = if step == 32 { " again" } else { "" };
+        assert_eq!(why, Some(format!("why {step}{again}")));
+        assert_eq!(index.reason(0, step), None);
+    }
+    // The oldest makes room.
+    index.set_reason(1, 1000, &Error::no_space("newest"));
+    assert!(index.reason(1, 1000).is_some());
+    assert_eq!(index.reason(1, 16), None);
+}
+
+// Breaks if: a loss keeps the kind of its cause: a wait would say that the call, or its step, is wrong.
+#[test]
+fn a_loss_is_never_of_the_kind_of_a_wrong_call() {
+    let shape = IndexShape {
+        ranks: 1,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    for (step, kind) in (1..).zip(ErrorKind::ALL) {
+        let lost = Outcome::Lost(Error::new(kind, "cause"));
+        index.publish(step, Level::Global, &lost);
+        let Outcome::Lost(error) = index.outcome(step, Level::Global) else {
+            panic!("lost")
+        };
+        let expected = match kind {
+            ErrorKind::Invalid | ErrorKind::NotFound => ErrorKind::Unavailable,
+            other => other,
+        };
+        assert_eq!(error.kind(), expected);
+    }
+}
+
+#[test]
+fn every_level_keeps_its_own_cause() {
+    let shape = IndexShape {
+        ranks: 1,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    index.publish(
+        1,
+        Level::Node,
+        &Outcome::Lost(Error::no_space("the local disk is full")),
+    );
+    index.publish(
+        1,
+        Level::Global,
+        &Outcome::Lost(Error::unavailable("ost3 is gone")),
+    );
+    for (level, text) in [
+        (Level::Node, "the local disk is full"),
+        (Level::Global, "ost3 is gone"),
+    ] {
+        let Outcome::Lost(error) = index.outcome(1, level) else {
+            panic!("lost")
+        };
+        assert_eq!(error.message(), text);
+    }
+}
