@@ -47,6 +47,8 @@ impl Session {
         self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];
         let owed = self.told.owed();
+        // No rank leaves before all have come to the agreement below.
+        self.shared.closing.store(true, Ordering::Release);
         let mut agreed = agree_min(self.collective.as_mut(), drained.and(owed), &mut ended);
         // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
         if ended[0] != 0 && agreed.is_err() {
@@ -145,6 +147,8 @@ impl Session {
         }
         if let Some(thread) = threads.flusher.take() {
             result = result.and(join(thread, &*self.environment.clock));
+            let ended = self.environment.steps.at("session.flusher_ended", "");
+            result = result.and(ended.map(drop));
         }
         self.stager = None;
         if let Some((thread, waker)) = threads.control.take() {

@@ -60,6 +60,8 @@ pub enum Reported {
 pub struct ControlShared {
     /// The session ends.
     pub stop: AtomicBool,
+    /// All ranks close the session, and have said what they had to: who hangs up from now on has only closed.
+    pub closing: AtomicBool,
     /// The checkpoint this run resumed from (step, epoch counter), once known.
     pub resumed: Mutex<Option<(u64, u64)>>,
     /// What the user should know, oldest first; bounded.
@@ -451,7 +453,11 @@ impl Control {
                 }
             }
             NodeAction::Gone(error) => {
-                self.context.shared.note(error.message().to_owned());
+                self.context.steps.at("control.gone", error.message())?;
+                // Breaks if: it is noted in any case; a session that closes without a fault warns of its own end.
+                if !self.context.shared.closing.load(Ordering::Acquire) {
+                    self.context.shared.note(error.message().to_owned());
+                }
                 Index::new(&self.context.pool, self.context.shape).set_gone();
             }
         }

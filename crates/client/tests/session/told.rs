@@ -438,3 +438,51 @@ fn a_loss_whose_record_is_in_a_directory_is_not_called_final() {
         session.abandon();
     });
 }
+
+/// Holds the end of a session, once its CP-thread has ended, until the control thread has noticed that.
+#[derive(Default)]
+struct NoticedLate {
+    noticed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StepHook for NoticedLate {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        let mut noticed = self.noticed.lock().unwrap();
+        match step.site {
+            "control.gone" => {
+                *noticed = true;
+                self.changed.notify_all();
+            }
+            "session.flusher_ended" => {
+                let waited = self.changed.wait_timeout_while(noticed, LONG, |seen| !*seen);
+                assert!(!waited.unwrap().1.timed_out(), "the end went unnoticed");
+            }
+            _ => {}
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: the control thread notes every rank that hangs up, also one that closes the session.
+#[test]
+fn a_close_without_a_fault_warns_of_nothing() {
+    let scratch = Scratch::new("told-closed");
+    let hook = Arc::new(NoticedLate::default());
+    let environment = Environment {
+        steps: Steps::with(Arc::clone(&hook) as Arc<dyn StepHook>),
+        ..Environment::default()
+    };
+    let options = format!(
+        "global = '{}'\npool = '4 MiB'\nchunk = '64 KiB'\nevery_steps = 1\n",
+        scratch.path().display()
+    );
+    let options = Options::load(Some(&options));
+    let mut session = Session::open_with("closed", Box::new(Solo), options, environment).unwrap();
+    session.find().unwrap_err();
+    take(&mut session, 0, 1, SMALL).unwrap();
+    let (closed, warnings) = session.close_telling(LONG);
+    closed.unwrap();
+    assert!(*hook.noticed.lock().unwrap());
+    assert_eq!(warnings, Vec::<String>::new());
+}
