@@ -44,8 +44,11 @@
  *   MPI_THREAD_FUNNELED suffices when the main thread makes those calls.
  * - Callbacks must return: no C++ exception and no longjmp may leave them, and they may not call
  *   orc_ functions (::ORC_INVALID; orc_request() and orc_message() are allowed).
+ * - The same holds in a signal handler that interrupts a call of its thread, and in what it calls, such as
+ *   functions of atexit().
  * - A session belongs to the process that opened it. In a forked child every call on it is
  *   ::ORC_INVALID, the child may exit or execute another program, and the parent does not notice.
+ *   A child that outlives the parent keeps no lock and no connection of it: the job can be restarted.
  *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
  * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
  *   the program's next cancellation point after the call.
@@ -571,7 +574,8 @@ orc_status orc_open_v(int api,
 
 /**
  * [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
- * every configured level, then stops the background thread(s) and gives everything back.
+ * every configured level, then stops the background thread(s) and gives everything back. When the time
+ * is over, threads get about two seconds more; one that hangs in a directory or a server is left behind.
  *
  * The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
  * Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every

@@ -23,6 +23,7 @@ mod bulk;
 pub use bulk::Received;
 
 use crate::clock::Deadline;
+use crate::descriptor::{Living, above_streams};
 use crate::error::rustix_error;
 use crate::guard::{Guard, MAC_BYTES};
 use crate::net::{Address, AsUser, Key, Whom};
@@ -50,7 +51,7 @@ const DESCRIPTORS_LIMIT: usize = 4;
 
 /// An open connection; see the module.
 pub struct Conn {
-    socket: OwnedFd,
+    socket: Living,
     unix: bool,
     peer: String,
     send: Guard,
@@ -74,7 +75,7 @@ impl Conn {
         steps: &Steps,
     ) -> Conn {
         Conn {
-            socket,
+            socket: Living::new(socket),
             unix,
             peer,
             send,
@@ -131,7 +132,7 @@ impl Conn {
             received: self.received,
             inbox: self.inbox,
         };
-        (self.socket, state)
+        (self.socket.give(), state)
     }
 
     /// Goes on with a connection that another process detached. Descriptors that had come and were not received are lost.
@@ -520,6 +521,7 @@ impl Conn {
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(fds) = message {
                     for fd in fds {
+                        let fd = above_streams(fd)?;
                         if self.descriptors.len() < DESCRIPTORS_LIMIT || off(Switch::Descriptors) {
                             self.descriptors.push_back(fd);
                         }

@@ -5,6 +5,7 @@
 //! Faults survived: directories without a disk of their own (network, memory, several disks): an error says so. Not here:
 //! whose bytes they were.
 
+use crate::descriptor::away_from_streams;
 use crate::error::os_error;
 use orcheck_format::{Error, Result};
 use std::fs::File;
@@ -39,7 +40,7 @@ impl Device {
             true => format!("{device}/../stat"),
             false => format!("{device}/stat"),
         };
-        let stat = File::open(&whole).map_err(|_| {
+        let stat = away_from_streams(|| File::open(&whole)).map_err(|_| {
             Error::unsupported(format!(
                 "{} lies on no single block device of this machine ({major}:{minor})",
                 dir.display()

@@ -24,6 +24,7 @@ mod shared;
 
 pub use shared::group_id;
 
+use crate::descriptor;
 use crate::error::{errno_name, os_error, rustix_error};
 use crate::file::{File, OsFile};
 use crate::rng::random_bytes;
@@ -183,14 +184,16 @@ pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<
         return Err(os_error(errno, what()));
     }
     let handle =
-        retry(|| fs::open(path, DIRECTORY, Mode::empty())).map_err(|errno| match errno {
-            Errno::NOTDIR => rustix_error(errno, what())
-                .next("name a directory, or remove the file in its place"),
-            Errno::NOENT => {
-                rustix_error(errno, what()).next("create the directory or correct the path")
-            }
-            _ => rustix_error(errno, what()),
-        })?;
+        retry(|| descriptor::open(path, DIRECTORY, Mode::empty())).map_err(
+            |errno| match errno {
+                Errno::NOTDIR => rustix_error(errno, what())
+                    .next("name a directory, or remove the file in its place"),
+                Errno::NOENT => {
+                    rustix_error(errno, what()).next("create the directory or correct the path")
+                }
+                _ => rustix_error(errno, what()),
+            },
+        )?;
     // Breaks if: the path stays relative; a program that changes its working directory would lose every step.
     let anchor = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let files = shared::group_of(&handle, &shown)?;
@@ -318,8 +321,9 @@ impl Dir for OsDir {
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
-        let handle = retry(|| fs::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR))
-            .map_err(|errno| rustix_error(errno, format_args!("create {full}")))?;
+        let handle =
+            retry(|| descriptor::openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR))
+                .map_err(|errno| rustix_error(errno, format_args!("create {full}")))?;
         if let Some(group) = self.files.filter(|_| how != Create::Private)
             && let Err(error) = self.share((&handle, &full), group, shared::FILE)
         {
@@ -377,7 +381,7 @@ impl Dir for OsDir {
             OFlags::NOFOLLOW
         };
         let flags = OFlags::RDONLY | no_link | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let handle = match retry(|| fs::openat(&self.handle, name, flags, Mode::empty())) {
+        let handle = match retry(|| descriptor::openat(&self.handle, name, flags, Mode::empty())) {
             Ok(handle) => handle,
             // A socket cannot be opened, a link is not followed, and a device may have nobody behind it.
             Err(errno) => {
@@ -448,8 +452,8 @@ impl Dir for OsDir {
         let full = self.begin_here("dir.list", "list")?;
         let what = |errno| rustix_error(errno, format_args!("list {full}"));
         // A handle of its own, so that two listings do not share one read position.
-        let handle =
-            retry(|| fs::openat(&self.handle, ".", DIRECTORY, Mode::empty())).map_err(what)?;
+        let handle = retry(|| descriptor::openat(&self.handle, ".", DIRECTORY, Mode::empty()))
+            .map_err(what)?;
         let mut entries = Vec::new();
         for found in fs::Dir::new(handle).map_err(what)? {
             let found = found.map_err(what)?;
@@ -506,7 +510,7 @@ impl Dir for OsDir {
         }
         let full = self.begin("dir.open", "open directory", name)?;
         let handle = retry(|| {
-            fs::openat(
+            descriptor::openat(
                 &self.handle,
                 name,
                 DIRECTORY | OFlags::NOFOLLOW,
@@ -616,7 +620,8 @@ impl Dir for OsDir {
 
 fn is_empty(handle: &OwnedFd, full: &str) -> Result<bool> {
     let what = |errno| rustix_error(errno, format_args!("list {full}"));
-    let again = retry(|| fs::openat(handle, ".", DIRECTORY, Mode::empty())).map_err(what)?;
+    let again =
+        retry(|| descriptor::openat(handle, ".", DIRECTORY, Mode::empty())).map_err(what)?;
     for found in fs::Dir::new(again).map_err(what)? {
         let found = found.map_err(what)?;
         if !matches!(found.file_name().to_bytes(), b"." | b"..") {

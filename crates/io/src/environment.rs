@@ -7,6 +7,7 @@
 //!
 //! Faults survived: a socket, FIFO or device where a file was named, a file of any size. Not here: what the text means.
 
+use crate::descriptor;
 use crate::dir::{kind_name, retry};
 use crate::error::rustix_error;
 use orcheck_format::{Error, Result};
@@ -61,7 +62,7 @@ pub(crate) fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
             kind_name(other)
         ))),
     };
-    let handle = match retry(|| fs::open(path, flags, Mode::empty())) {
+    let handle = match retry(|| descriptor::open(path, flags, Mode::empty())) {
         Ok(handle) => handle,
         // A socket cannot be opened, and a device may have nobody behind it.
         Err(errno) => {

@@ -19,6 +19,7 @@
 //! Not here: names and directories (see [`crate::dir`]), checksums (the callers' business).
 
 use crate::clock::Deadline;
+use crate::descriptor::{self, Living};
 use crate::dir::{Create, Dir, Taken, retry};
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::memory::{Buffer, zeroed};
@@ -187,19 +188,19 @@ pub(crate) struct OsFile {
 
 /// A file's lock: a second open file description of it that carries the lock, or the connection to the server that does.
 /// It opens when this is dropped.
-pub struct Lock(Option<OwnedFd>);
+pub struct Lock(Option<Living>);
 
 impl Lock {
     /// The description, which keeps the lock as long as anybody has it.
     #[must_use]
     pub fn detach(mut self) -> Option<OwnedFd> {
-        self.0.take()
+        self.0.take().map(Living::give)
     }
 
     /// Holds on to a lock that another process gave away.
     #[must_use]
     pub fn attach(holder: OwnedFd) -> Lock {
-        Lock(Some(holder))
+        Lock(Some(Living::new(holder)))
     }
 }
 
@@ -584,7 +585,7 @@ impl File for OsFile {
         }
         let holder = reopen(&self.handle).map_err(|errno| rustix_error(errno, what()))?;
         if ofd_lock(&holder, 0).map_err(|errno| os_error(errno, what()))? {
-            *held = Some(Lock(Some(holder)));
+            *held = Some(Lock::attach(holder));
             return Ok(true);
         }
         Ok(false)
@@ -690,7 +691,7 @@ fn direct_alignment(handle: &OwnedFd) -> (u32, u32) {
 pub(crate) fn reopen(handle: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
     retry(|| {
-        fs::open(
+        descriptor::open(
             path.as_str(),
             OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY,
             Mode::empty(),
@@ -699,7 +700,7 @@ pub(crate) fn reopen(handle: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Takes the write lock on one byte for this open file description. `Ok(false)`: held elsewhere.
-pub(crate) fn ofd_lock(handle: &OwnedFd, byte: u64) -> std::result::Result<bool, i32> {
+pub(crate) fn ofd_lock(handle: &impl AsRawFd, byte: u64) -> std::result::Result<bool, i32> {
     match i64::try_from(byte) {
         Ok(start) => ofd_set(handle, libc::F_WRLCK, start, 1),
         Err(_) => Err(libc::EINVAL),
@@ -708,7 +709,7 @@ pub(crate) fn ofd_lock(handle: &OwnedFd, byte: u64) -> std::result::Result<bool,
 
 /// Whether another open file description has a lock there; one system call, and no lock is taken.
 #[allow(unsafe_code)]
-pub(crate) fn ofd_is_locked(handle: &OwnedFd, byte: u64) -> std::result::Result<bool, i32> {
+pub(crate) fn ofd_is_locked(handle: &impl AsRawFd, byte: u64) -> std::result::Result<bool, i32> {
     // SAFETY: an all-zero `flock` is a valid value of that plain structure.
     let mut asked: libc::flock = unsafe { std::mem::zeroed() };
     asked.l_type = libc::F_WRLCK as i16;
@@ -723,12 +724,17 @@ pub(crate) fn ofd_is_locked(handle: &OwnedFd, byte: u64) -> std::result::Result<
 }
 
 /// Releases every lock of this open file description.
-pub(crate) fn ofd_unlock_all(handle: &OwnedFd) -> std::result::Result<bool, i32> {
+pub(crate) fn ofd_unlock_all(handle: &impl AsRawFd) -> std::result::Result<bool, i32> {
     ofd_set(handle, libc::F_UNLCK, 0, 0)
 }
 
 #[allow(unsafe_code)]
-fn ofd_set(handle: &OwnedFd, kind: i32, start: i64, len: i64) -> std::result::Result<bool, i32> {
+fn ofd_set(
+    handle: &impl AsRawFd,
+    kind: i32,
+    start: i64,
+    len: i64,
+) -> std::result::Result<bool, i32> {
     // SAFETY: an all-zero `flock` is a valid value of that plain structure.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
     wanted.l_type = kind as i16;

@@ -12,12 +12,12 @@
 //!
 //! Faults survived: death of a holder or waiter at any point; a neighbour that scribbles over the counter (only
 //! the speed of waking suffers).
-//! A child forked while a gate is held shares the description: the gate opens when its holder drops it, but after
-//! the holder's sudden death only when that child is gone too.
+//! A child forked while a gate is held lets go of the description before it does anything else ([`crate::descriptor`]).
 //!
 //! Not here: which byte means what (the engine).
 
 use crate::clock::Deadline;
+use crate::descriptor::Living;
 use crate::error::{os_error, rustix_error};
 use crate::file::{ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
 use crate::pool::{Mapping, Pool};
@@ -40,7 +40,7 @@ pub struct Gates {
 /// A gate that is held; dropping it opens the gate.
 #[must_use = "a gate that is dropped is open again"]
 pub struct Gate {
-    holder: OwnedFd,
+    holder: Living,
     map: Arc<Mapping>,
 }
 
@@ -118,7 +118,7 @@ impl Gates {
         let holder = reopen(&self.file)
             .map_err(|errno| rustix_error(errno, "open the pool's memory again for a lock"))?;
         Ok(Gate {
-            holder,
+            holder: Living::new(holder),
             map: Arc::clone(&self.map),
         })
     }

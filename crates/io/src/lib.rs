@@ -31,6 +31,7 @@ mod bitmap;
 pub mod clock;
 pub mod conn;
 pub mod copy;
+mod descriptor;
 pub mod device;
 pub mod dir;
 pub mod environment;

@@ -10,6 +10,7 @@
 //! Faults survived: a path of another machine, a link or a file of somebody else in its place (the note is lost, nothing is
 //! written). Not here: what notes say.
 
+use crate::descriptor;
 use crate::dir::retry;
 use crate::error::{os_error, rustix_error};
 use crate::rng::random_bytes;
@@ -37,7 +38,7 @@ impl Mailbox {
         let unique = u64::from_le_bytes(random_bytes());
         let path = std::env::temp_dir().join(format!("{name}-{unique:016x}"));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let handle = retry(|| fs::open(&path, flags, Mode::RUSR | Mode::WUSR))
+        let handle = retry(|| descriptor::open(&path, flags, Mode::RUSR | Mode::WUSR))
             .map_err(|errno| rustix_error(errno, format_args!("create {}", path.display())))?;
         Ok(Self {
             path,
@@ -82,7 +83,7 @@ pub fn drop_note(path: &Path, note: &str) -> Result<()> {
     let what = |errno| rustix_error(errno, format_args!("write {}", path.display()));
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let handle = retry(|| fs::open(path, flags, Mode::empty())).map_err(what)?;
+    let handle = retry(|| descriptor::open(path, flags, Mode::empty())).map_err(what)?;
     let stat = fs::fstat(&handle).map_err(what)?;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !regular || stat.st_uid != crate::net::effective_uid() {

@@ -34,6 +34,7 @@ pub use names::{Holder, Peer, holder, taken_names};
 
 use crate::clock::Deadline;
 use crate::conn::Conn;
+use crate::descriptor::{self, Living};
 use crate::dir::retry;
 use crate::error::rustix_error;
 use crate::file::backoff;
@@ -46,8 +47,7 @@ use pending::{Known, Pending, Progress};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    self, AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags,
-    SocketType, sockopt,
+    self, AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, sockopt,
 };
 use std::fmt;
 use std::net::SocketAddr;
@@ -117,7 +117,7 @@ impl Address {
 
     fn socket(&self) -> Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        net::socket_with(self.family(), SocketType::STREAM, flags, None)
+        descriptor::socket(self.family(), flags)
             .map_err(|errno| rustix_error(errno, format_args!("make a socket for {self}")))
     }
 
@@ -164,7 +164,7 @@ impl Refusals {
 /// Accepts connections; readable ([`AsFd`]) when [`Listener::accept`] has something to do. One thread at a time
 /// may accept.
 pub struct Listener {
-    socket: OwnedFd,
+    socket: Living,
     watched: OwnedFd,
     at: Address,
     pending: Mutex<(u64, Vec<Pending>)>,
@@ -194,11 +194,11 @@ impl Listener {
     /// Goes on listening at the address for another process, which sent the descriptor.
     pub fn attach(socket: OwnedFd, at: Address) -> Result<Listener> {
         let what = |errno| rustix_error(errno, format_args!("listen at {at}"));
-        let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(what)?;
+        let watched = descriptor::watched().map_err(what)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&watched, &socket, data, epoll::EventFlags::IN).map_err(what)?;
         Ok(Listener {
-            socket,
+            socket: Living::new(socket),
             watched,
             at,
             pending: Mutex::new((0, Vec::new())),
@@ -209,7 +209,7 @@ impl Listener {
     /// What another process needs to go on listening. Peers that were shaking hands here are dropped.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, Address) {
-        (self.socket, self.at)
+        (self.socket.give(), self.at)
     }
 
     /// The address, with the port that was chosen.
@@ -325,7 +325,7 @@ impl Listener {
                         let (receive, send) = challenges.guards(proven.key(&known, which))?;
                         let Pending { socket, peer, .. } = proven;
                         let unix = self.at.is_unix();
-                        let conn = Conn::new(socket, unix, peer, (send, receive), steps);
+                        let conn = Conn::new(socket.give(), unix, peer, (send, receive), steps);
                         return Ok(Some((which, conn)));
                     }
                 }
@@ -340,7 +340,7 @@ impl Listener {
     /// Takes one new connection in as half-open.
     fn take_in(&self, number: u64, pending: &mut Vec<Pending>) -> Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match retry(|| net::accept_with(&self.socket, flags)) {
+        let socket = match retry(|| descriptor::accept(&self.socket, flags)) {
             Ok(socket) => socket,
             // Our own shortage would otherwise spin; everything else is the peer's and passes.
             Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
@@ -365,7 +365,7 @@ impl Listener {
         if epoll::add(&self.watched, &socket, data, epoll::EventFlags::IN).is_ok() {
             let until = Deadline::after(HANDSHAKE_LIMIT);
             pending.push(Pending {
-                socket,
+                socket: Living::new(socket),
                 number,
                 peer,
                 until,

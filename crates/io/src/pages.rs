@@ -13,6 +13,7 @@
 //! Not here: which part is used for what (see [`crate::pool`]), memory nodes (see [`crate::numa`]).
 #![allow(unsafe_code)]
 
+use crate::descriptor;
 use crate::error::rustix_error;
 use crate::memory::Span;
 use orcheck_format::{Error, Result};
@@ -58,7 +59,7 @@ pub(crate) fn memory_file(len: u64, part: u64, huge: HugePages) -> Result<OwnedF
         return Ok(file);
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = fs::memfd_create("orcheck-pool", flags).map_err(what)?;
+    let file = descriptor::memory_file("orcheck-pool", flags).map_err(what)?;
     fs::ftruncate(&file, len).map_err(what)?;
     Ok(file)
 }
@@ -69,7 +70,7 @@ fn reserved_file(len: u64) -> Option<OwnedFd> {
         | MemfdFlags::ALLOW_SEALING
         | MemfdFlags::HUGETLB
         | MemfdFlags::HUGE_2MB;
-    let file = fs::memfd_create("orcheck-pool", flags).ok()?;
+    let file = descriptor::memory_file("orcheck-pool", flags).ok()?;
     fs::ftruncate(&file, len).ok()?;
     // Mapping it reserves its pages, and they stay reserved for the file.
     let start = map(&file, len as usize).ok()?;

@@ -8,9 +8,10 @@
 //! may hold whole messages that no descriptor announces any more, so take from it until it has none.
 
 use crate::clock::Deadline;
+use crate::descriptor;
 use crate::error::rustix_error;
 use orcheck_format::Result;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ impl Waker {
 impl Poller {
     /// A poller with its waker.
     pub fn new() -> Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let wake = descriptor::event(EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| rustix_error(errno, "create an eventfd"))?;
         Ok(Poller {
             wake: Arc::new(wake),

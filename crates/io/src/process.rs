@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::clock::Deadline;
+use crate::descriptor::away_from_streams;
 use crate::error::rustix_error;
 use crate::file::backoff;
 use crate::machine::pin_current_thread;
@@ -37,7 +38,7 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| {
+    let mut child = away_from_streams(|| command.spawn()).map_err(|error| {
         let kind = match error.kind() {
             std::io::ErrorKind::NotFound => Error::not_found,
             _ => Error::unavailable,
@@ -123,11 +124,9 @@ pub fn leave_starter() {
 
 /// Sends what is said from now on nowhere.
 pub fn silence() {
-    let Ok(nowhere) = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-    else {
+    let mut both = std::fs::OpenOptions::new();
+    both.read(true).write(true);
+    let Ok(nowhere) = away_from_streams(|| both.open("/dev/null")) else {
         return;
     };
     for stream in 0..=2 {
@@ -148,7 +147,7 @@ pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Resul
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
+    let mut child = away_from_streams(|| command.spawn()).map_err(failed)?;
     let deadline = Deadline::after(timeout);
     let mut line = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {

@@ -9,6 +9,7 @@
 //!
 //! Survives nothing: when the process ends, the files are gone. Not here: how much may lie here.
 
+use crate::descriptor;
 use crate::dir::{Entry, check_name};
 use crate::error::{os_error, rustix_error};
 use crate::file::{File, OsFile};
@@ -65,7 +66,8 @@ impl Ram {
         if files.contains_key(name) {
             return Err(what(Errno::EXIST));
         }
-        let handle = fs::memfd_create("orcheck-replica", MemfdFlags::CLOEXEC).map_err(what)?;
+        let handle =
+            descriptor::memory_file("orcheck-replica", MemfdFlags::CLOEXEC).map_err(what)?;
         let kept = handle.try_clone().map_err(|_| what(Errno::MFILE))?;
         files.insert(name.to_owned(), kept);
         Ok(self.opened(name, handle, true))

@@ -25,6 +25,7 @@
 //! Numbered steps: `track.arm`, `track.scan`. Not here: what to do with written pages (the engine).
 #![allow(unsafe_code)]
 
+use crate::descriptor::{above_streams, away_from_streams};
 use crate::error::os_error;
 use crate::memory::Span;
 use crate::steps::Steps;
@@ -105,6 +106,8 @@ impl Tracker {
         }
         // SAFETY: the call has just returned this descriptor: it is open and nobody else owns it.
         let fault = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fault = above_streams(fault).map_err(|_| unsupported("userfaultfd"))?;
+        let fd = fault.as_raw_fd();
         let features = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_UNPOPULATED | FEATURE_WP_ASYNC;
         let mut api = [UFFD_API, features, 0];
         // SAFETY: UFFDIO_API reads and writes exactly three 64-bit words, which `api` has.
@@ -118,7 +121,7 @@ impl Tracker {
         if unsafe { libc::ioctl(fd, UFFDIO_REGISTER as _, register.as_mut_ptr()) } < 0 {
             return Err(unsupported("registering memory for write protection"));
         }
-        let pagemap = File::open("/proc/self/pagemap")
+        let pagemap = away_from_streams(|| File::open("/proc/self/pagemap"))
             .map_err(|error| Error::unsupported(format!("/proc/self/pagemap: {error}")))?;
         Ok(Tracker {
             first,

@@ -26,6 +26,7 @@
 #![allow(unsafe_code)]
 
 use crate::clock::Deadline;
+use crate::descriptor::away_from_streams;
 use crate::file::backoff;
 use io_uring::{IoUring, opcode, types};
 use orcheck_format::sabotage::{Switch, off};
@@ -177,7 +178,7 @@ impl Uring {
 impl Ready {
     /// For so many pieces, of which as many are pinned as fit the budget.
     fn new(pieces: usize, budget: u64) -> Option<Ready> {
-        let ring = IoUring::new(1).ok()?;
+        let ring = away_from_streams(|| IoUring::new(1)).ok()?;
         let timed = ring.params().is_feature_ext_arg();
         let most = pieces.min(MOST_PINNED);
         let sparse = most > 0

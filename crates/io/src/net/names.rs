@@ -12,6 +12,7 @@
 //! Not here: which name is whose ([`crate::net`] compares users), what is said.
 
 use super::{Address, effective_uid};
+use crate::descriptor::away_from_streams;
 use crate::environment::read_text;
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::steps::Steps;
@@ -138,7 +139,7 @@ pub(super) fn peer(socket: &OwnedFd, at: &Address) -> Result<Peer> {
 pub fn taken_names(prefix: &str) -> Result<Vec<Address>> {
     let mut bytes = Vec::new();
     // Breaks if: it must be text; a name of any bytes, which every user may take, would hide all others.
-    std::fs::File::open(LIST)
+    away_from_streams(|| std::fs::File::open(LIST))
         .and_then(|list| list.take(LIST_LIMIT_BYTES).read_to_end(&mut bytes))
         .map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);

@@ -11,16 +11,16 @@ use super::{
     array, effective_uid,
 };
 use crate::clock::Deadline;
+use crate::descriptor::Living;
 use crate::dir::retry;
 use crate::rng::random_bytes;
 use orcheck_format::sabotage::{Switch, off};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
-use std::os::fd::OwnedFd;
 
 /// A connection whose peer has not proven anything yet.
 pub(super) struct Pending {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Living,
     pub(super) number: u64,
     pub(super) peer: String,
     pub(super) until: Deadline,

@@ -7,6 +7,7 @@
 //! Not here: what a server is asked (`served.rs`).
 
 use crate::conn::Conn;
+use crate::descriptor::away_from_streams;
 use crate::environment::env_var;
 use crate::net::{Address, AsUser, Key, effective_uid};
 use crate::secret::SecretSource;
@@ -133,8 +134,7 @@ impl Place {
                     .next(format!("add ?key=file:PATH, or set {KEY_VARIABLE}")));
             }
         };
-        let addresses: Vec<SocketAddr> = at
-            .to_socket_addrs()
+        let addresses: Vec<SocketAddr> = away_from_streams(|| at.to_socket_addrs())
             .map_err(|error| refused(&format!("{at} is no host and port ({error})")))?
             .collect();
         if addresses.is_empty() {

@@ -1,0 +1,168 @@
+//! Where descriptors are made: above the standard streams, and not for forked children to keep alive.
+//!
+//! How: a program may run with its standard streams closed, and goes on printing. The kernel gives the lowest free
+//! number, so each descriptor that is made here and got one of 0 to 2 is moved above them at once. A descriptor whose
+//! being open tells others that this process lives (a lock, a connection, a listener) is a [`Living`]: a bit in a table
+//! that a forked child goes through before `fork` returns there, replacing each by one of `/dev/null`. Its number stays
+//! taken, so that nothing in the child's copy of our memory can close a descriptor of the program.
+//!
+//! Invariants:
+//! 1. No other module makes a descriptor that it keeps (a test of the tree, `dst/tests/descriptors.rs`, looks for the calls).
+//! 2. What runs in the child takes no lock and allocates nothing. Where not even `/dev/null` can be opened, it closes.
+//! 3. A bit is set only while its descriptor is open: never is a descriptor of the program replaced.
+//!
+//! Faults survived: standard streams closed before or after the session is opened; a child that outlives the program.
+//! A thread that forks in the instant between the kernel's call and the bit, or past `fork` (`clone`, `vfork`),
+//! still shares what there is; `exec` closes it.
+//!
+//! Not here: descriptors that are read and closed within one function of the standard library.
+#![allow(unsafe_code)]
+
+use orcheck_format::sabotage::{Switch, off};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{self, MemfdFlags, Mode, OFlags};
+use rustix::io::{Result, fcntl_dupfd_cloexec};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::path::Arg;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The lowest number that is no standard stream's.
+const FIRST: i32 = 3;
+
+/// The same open file under a number above the standard streams.
+pub(crate) fn above_streams(fd: OwnedFd) -> Result<OwnedFd> {
+    // Breaks if: it stays where it is; what the program prints is written into the pool, or sent to a peer.
+    if fd.as_raw_fd() >= FIRST || off(Switch::StandardStreams) {
+        return Ok(fd);
+    }
+    fcntl_dupfd_cloexec(&fd, FIRST)
+}
+
+/// Runs `make` with the numbers of the standard streams taken: for descriptors that cannot be moved once they are made.
+pub(crate) fn away_from_streams<T>(make: impl FnOnce() -> T) -> T {
+    let mut taken = Vec::new();
+    while taken.len() < FIRST as usize && !off(Switch::StandardStreams) {
+        match fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) if fd.as_raw_fd() < FIRST => taken.push(fd),
+            _ => break,
+        }
+    }
+    make()
+}
+
+pub(crate) fn open(path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    above_streams(fs::open(path, flags, mode)?)
+}
+
+pub(crate) fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    above_streams(fs::openat(dir, path, flags, mode)?)
+}
+
+pub(crate) fn memory_file(name: &str, flags: MemfdFlags) -> Result<OwnedFd> {
+    above_streams(fs::memfd_create(name, flags)?)
+}
+
+pub(crate) fn socket(family: AddressFamily, flags: SocketFlags) -> Result<OwnedFd> {
+    above_streams(net::socket_with(family, SocketType::STREAM, flags, None)?)
+}
+
+pub(crate) fn accept(listener: impl AsFd, flags: SocketFlags) -> Result<OwnedFd> {
+    above_streams(net::accept_with(listener, flags)?)
+}
+
+pub(crate) fn event(flags: EventfdFlags) -> Result<OwnedFd> {
+    above_streams(eventfd(0, flags)?)
+}
+
+pub(crate) fn watched() -> Result<OwnedFd> {
+    above_streams(epoll::create(epoll::CreateFlags::CLOEXEC)?)
+}
+
+const WORDS: usize = 1 << 14;
+/// One bit for each descriptor of a [`Living`]; the kernel gives numbers up to 2^20 unless its administrator raises that.
+static LIVING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Words of it that were ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A descriptor whose being open tells others that this process lives.
+pub(crate) struct Living {
+    // Dropped before the descriptor: its number may be another's as soon as it is closed.
+    mark: Mark,
+    fd: OwnedFd,
+}
+
+struct Mark(usize);
+
+impl Living {
+    pub(crate) fn new(fd: OwnedFd) -> Living {
+        static CHILDREN: Once = Once::new();
+        CHILDREN.call_once(|| {
+            // SAFETY: registers a function that may run in the child of a program with threads. Without memory
+            // for it children are as before.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        });
+        let number = fd.as_raw_fd() as usize;
+        if let Some(word) = LIVING.get(number / 64) {
+            word.fetch_or(1 << (number % 64), Ordering::SeqCst);
+            USED.fetch_max(number / 64 + 1, Ordering::SeqCst);
+        }
+        let mark = Mark(number);
+        Living { mark, fd }
+    }
+
+    /// The descriptor, for whoever hands it to another process.
+    pub(crate) fn give(self) -> OwnedFd {
+        let Living { mark, fd } = self;
+        drop(mark);
+        fd
+    }
+}
+
+impl AsFd for Living {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Living {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Some(word) = LIVING.get(self.0 / 64) {
+            word.fetch_and(!(1 << (self.0 % 64)), Ordering::SeqCst);
+        }
+    }
+}
+
+/// In a forked child, before `fork` returns: lets go of what tells others that the parent lives.
+extern "C" fn in_child() {
+    if off(Switch::ForkedLocks) {
+        return;
+    }
+    // SAFETY: only system calls that a child may make, on descriptors that are ours (invariant 3); `fork` has
+    // not returned, so nothing else runs in this process. The number of the last error is put back.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for (at, word) in LIVING[..USED.load(Ordering::SeqCst)].iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                let number = (at * 64) as i32 + bits.trailing_zeros() as i32;
+                bits &= bits - 1;
+                if libc::dup3(nothing, number, libc::O_CLOEXEC) < 0 {
+                    libc::close(number);
+                }
+            }
+        }
+        if nothing >= 0 {
+            libc::close(nothing);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
