@@ -6,21 +6,29 @@
 //! 2. With `close = "copies"` it returns an error too, the same on all ranks, when what was resumed from lacks copies and no newer
 //!    checkpoint has them.
 //! 3. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
-//! 4. No thread is waited for longer than 10 s: one that hangs in a dead file system is left to the end of the process,
-//!    and said.
+//! 4. Threads are waited for at most 10 s, all of them together. Where the session could not be drained that is what is left of
+//!    the program's timeout, or 2 s; one that hangs in a dead file system or server is left to the end of the process, and said.
 //!
 //! Not here: draining itself, which goes on by itself all the time.
 
 use crate::agree::{agree, agree_min};
 use crate::options::Close;
 use crate::session::Session;
-use orcheck_engine::host::join;
+use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// What threads get to end in, however late it is: all of them, and each.
+const GRACE: Duration = Duration::from_secs(2);
+const EACH: Duration = Duration::from_millis(500);
+/// What to do when the time of a close is over.
+const CLOSED: &str = "restart from the last committed checkpoint; give orc_close more time where a directory is only slow";
 
 impl Session {
     /// As [`Self::close_telling`], for those who do not read warnings.
@@ -66,7 +74,12 @@ impl Session {
         ));
         // Who could not agree may not be alone: the agent stays for the next run. What only this rank meets from here on is no
         // status: all is committed, and the others have returned.
-        if let Err(error) = self.end(agreed.is_ok()) {
+        let left = match &agreed {
+            // Breaks if: threads get longer than the program gave them; a server that stands still would hold up its end.
+            Err(_) if !off(Switch::EndBound) => until.saturating_sub(clock.now()).max(GRACE),
+            _ => JOIN_TIMEOUT,
+        };
+        if let Err(error) = self.end(agreed.is_ok(), left.min(JOIN_TIMEOUT)) {
             self.warnings.push(error.message().to_owned());
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
@@ -89,7 +102,7 @@ impl Session {
     /// Ends the session without waiting; what is not committed yet may be lost. Local.
     pub fn abandon(mut self) {
         // An error path: there is nobody to tell, and `Drop` would do the same.
-        let _ = self.end(false);
+        let _ = self.end(false, JOIN_TIMEOUT);
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<()> {
@@ -102,13 +115,13 @@ impl Session {
         for (step, level) in self.told.open() {
             let left = until.saturating_sub(clock.now());
             // What became of it is on the board, and told.
-            let _ = self.waiter_for(step, vec![level]).wait(left);
+            let _ = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
         }
         // A level that is lost must not end the session while another one is still being written.
         let mut all = Ok(());
         for level in self.places.levels() {
             let left = until.saturating_sub(clock.now());
-            let safe = self.waiter_for(step, vec![level]).wait(left);
+            let safe = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
             all = all.and(safe);
         }
         all
@@ -130,12 +143,15 @@ impl Session {
         peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| safe > step))
     }
 
-    /// `in_order`: all ranks end now, and everything is decided.
-    fn end(&mut self, in_order: bool) -> Result<()> {
+    /// `in_order`: all ranks end now, and everything is decided. Threads get `limit` to end in.
+    fn end(&mut self, in_order: bool, limit: Duration) -> Result<()> {
         let Some(mut threads) = self.threads.take() else {
             return Ok(());
         };
         let mut result = Ok(());
+        let clock = Arc::clone(&self.environment.clock);
+        let until = clock.now() + limit;
+        let left = || until.saturating_sub(clock.now()).max(EACH);
         threads.flush_stop.store(true, Ordering::Release);
         let index = Index::new(&self.pool, self.shape);
         for writer in 0..self.shape.writers {
@@ -143,10 +159,10 @@ impl Session {
         }
         if let Some(mender) = threads.mender.take() {
             // It looks at the same flag, and what it did not get to is made again after the next restart.
-            mender.join();
+            mender.join(&*clock, left());
         }
         if let Some(thread) = threads.flusher.take() {
-            result = result.and(join(thread, &*self.environment.clock));
+            result = result.and(join(thread, &*clock, left()));
             let ended = self.environment.steps.at("session.flusher_ended", "");
             result = result.and(ended.map(drop));
         }
@@ -154,12 +170,12 @@ impl Session {
         if let Some((thread, waker)) = threads.control.take() {
             self.shared.stop.store(true, Ordering::Release);
             waker.wake();
-            result = result.and(join(thread, &*self.environment.clock));
+            result = result.and(join(thread, &*clock, left()));
         }
         if let Some((thread, waker)) = threads.keeper.take() {
             threads.keeper_stop.store(true, Ordering::Release);
             waker.wake();
-            result = result.and(join(thread, &*self.environment.clock));
+            result = result.and(join(thread, &*clock, left()));
         }
         let mut agent = threads.agent.take().filter(|_| in_order);
         if let Some(agent) = &mut agent {
@@ -179,7 +195,18 @@ impl Session {
         if let Some(route) = self.route.take() {
             result = result.and(route.remove());
         }
-        self.held = None;
+        if let Some(held) = self.held.take() {
+            // Breaks if: it is dropped here; a claim on a server is given back by asking it, and one that stands still
+            // does not answer.
+            let leave = spawn("orcheck-leave", move || {
+                drop(held);
+                Ok(())
+            });
+            // Without a thread for it, it was dropped here.
+            if let Ok(thread) = leave {
+                result = result.and(join(thread, &*clock, left()));
+            }
+        }
         result
     }
 }
@@ -187,6 +214,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // As abandon: an error has nowhere to go.
-        let _ = self.end(false);
+        let _ = self.end(false, JOIN_TIMEOUT);
     }
 }

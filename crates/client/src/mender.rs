@@ -8,6 +8,7 @@
 //! Not here: which copies these are, and how they travel (`engine::mend`, `engine::replicas`).
 
 use orcheck_engine::control::ControlShared;
+use orcheck_engine::host::join;
 use orcheck_engine::mend::{self, Copy};
 use orcheck_engine::replicas::Replicas;
 use orcheck_format::error::{Error, Result};
@@ -25,7 +26,7 @@ type Left = Arc<Mutex<BTreeMap<String, Option<String>>>>;
 
 /// A thread that makes copies. It ends early when the session's flush is told to stop.
 pub(crate) struct Mender {
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Result<()>>,
     step: u64,
     left: Left,
 }
@@ -64,6 +65,7 @@ impl Mender {
                     "{made} copies of step {step} were made again after the loss of nodes"
                 ));
             }
+            Ok(())
         })?;
         Ok(Mender { thread, step, left })
     }
@@ -107,8 +109,9 @@ impl Mender {
         }
     }
 
-    /// Waits for its end, after it was told to end.
-    pub(crate) fn join(self) {
-        let _ = self.thread.join();
+    /// Waits for its end, after it was told to end, at most `timeout`.
+    pub(crate) fn join(self, clock: &dyn Clock, timeout: Duration) {
+        // What it did not get to is made again after the next restart.
+        let _ = join(self.thread, clock, timeout);
     }
 }

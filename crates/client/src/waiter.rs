@@ -35,6 +35,11 @@ impl Waiter {
     /// # Errors
     /// Why it was lost, when it is at all of them; Unavailable at the deadline, or when the engine ended.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
+        self.wait_or(timeout, "wait longer; it continues in the background")
+    }
+
+    /// The same; `next` is what to do when the time is over.
+    pub(crate) fn wait_or(&self, timeout: Duration, next: &str) -> Result<()> {
         let step = self.step;
         let index = Index::new(&self.patience.pool, self.patience.shape);
         let until = self.clock.now() + timeout;
@@ -78,7 +83,7 @@ impl Waiter {
                     "checkpoint {step} is not yet safe at level {pending} after {:.3} s",
                     timeout.as_secs_f64()
                 ))
-                .next("wait longer; it continues in the background"));
+                .next(next));
             }
             index.wait_news(news, left.min(SLICE));
         }

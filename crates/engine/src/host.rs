@@ -43,7 +43,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest wait for a thread at the end.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread that waits for descriptors, and what ends its wait.
 pub type Running = (JoinHandle<Result<()>>, Waker);
@@ -303,18 +303,18 @@ impl Host {
     }
 }
 
-/// Waits for a thread that was told to end, at most 10 s.
+/// Waits for a thread that was told to end, at most `timeout`.
 ///
 /// # Errors
 /// Its own; Unavailable when it hangs, Internal when it panicked.
-pub fn join(thread: JoinHandle<Result<()>>, clock: &dyn Clock) -> Result<()> {
-    let until = clock.now() + JOIN_TIMEOUT;
+pub fn join(thread: JoinHandle<Result<()>>, clock: &dyn Clock, timeout: Duration) -> Result<()> {
+    let until = clock.now() + timeout;
     while !thread.is_finished() {
         if clock.now() >= until {
             return Err(Error::unavailable(format!(
-                "thread {} still hangs in a directory after {:.0} s and is left behind",
+                "thread {} still hangs in a directory after {:.1} s and is left behind",
                 thread.thread().name().unwrap_or("of the session"),
-                JOIN_TIMEOUT.as_secs_f64()
+                timeout.as_secs_f64()
             )));
         }
         clock.sleep(Duration::from_millis(1));

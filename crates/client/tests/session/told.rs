@@ -1,6 +1,7 @@
 //! What became of checkpoints reaches the program at its next call, on every rank.
 
 use crate::disk::{Mounted, skip};
+use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
@@ -10,6 +11,7 @@ use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::time::Duration;
 
 pub type Seen = Arc<Mutex<Vec<Event>>>;
 
@@ -455,13 +457,24 @@ impl StepHook for NoticedLate {
                 self.changed.notify_all();
             }
             "session.flusher_ended" => {
-                let waited = self.changed.wait_timeout_while(noticed, LONG, |seen| !*seen);
+                let waited = self
+                    .changed
+                    .wait_timeout_while(noticed, LONG, |seen| !*seen);
                 assert!(!waited.unwrap().1.timed_out(), "the end went unnoticed");
             }
             _ => {}
         }
         Verdict::Go
     }
+}
+
+fn alone(scratch: &Scratch, environment: Environment) -> Session {
+    let options = format!(
+        "global = '{}'\npool = '4 MiB'\nchunk = '64 KiB'\nevery_steps = 1\n",
+        scratch.path().display()
+    );
+    let options = Options::load(Some(&options));
+    Session::open_with("closed", Box::new(Solo), options, environment).unwrap()
 }
 
 // Breaks if: the control thread notes every rank that hangs up, also one that closes the session.
@@ -473,16 +486,36 @@ fn a_close_without_a_fault_warns_of_nothing() {
         steps: Steps::with(Arc::clone(&hook) as Arc<dyn StepHook>),
         ..Environment::default()
     };
-    let options = format!(
-        "global = '{}'\npool = '4 MiB'\nchunk = '64 KiB'\nevery_steps = 1\n",
-        scratch.path().display()
-    );
-    let options = Options::load(Some(&options));
-    let mut session = Session::open_with("closed", Box::new(Solo), options, environment).unwrap();
+    let mut session = alone(&scratch, environment);
     session.find().unwrap_err();
     take(&mut session, 0, 1, SMALL).unwrap();
     let (closed, warnings) = session.close_telling(LONG);
     closed.unwrap();
     assert!(*hook.noticed.lock().unwrap());
     assert_eq!(warnings, Vec::<String>::new());
+}
+
+// Breaks if: threads get their 10 s however short the time is that the program gave.
+#[test]
+fn a_close_does_not_wait_for_a_thread_that_hangs_in_a_directory() {
+    let scratch = Scratch::new("told-hangs");
+    let hold = Hold::at("file.write", ".orc");
+    let environment = Environment {
+        steps: hold.steps(),
+        ..Environment::default()
+    };
+    let mut session = alone(&scratch, environment);
+    session.find().unwrap_err();
+    take(&mut session, 0, 1, SMALL).unwrap();
+    hold.wait_until_held();
+    let began = SystemClock.now();
+    let (closed, warnings) = session.close_telling(Duration::from_millis(100));
+    let took = SystemClock.now() - began;
+    hold.release();
+    let error = closed.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!error.message().contains("in the background"), "{error}");
+    let behind = |text: &String| text.contains("is left behind");
+    assert!(warnings.iter().any(behind), "{warnings:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }

@@ -9,7 +9,7 @@
 use super::{PATIENCE, fields, reply};
 use crate::adoption::{Unpacked, unpack};
 use crate::control::{ControlShared, Links, Reported};
-use crate::host::{Host, Running, join};
+use crate::host::{Host, JOIN_TIMEOUT, Running, join};
 use crate::index::{Index, IndexShape, Outcome, POOL_IN_USE};
 use crate::places::Places;
 use crate::room::Room;
@@ -211,7 +211,7 @@ impl Shelf {
         self.stop.store(true, Ordering::Release);
         waker.wake();
         // One that hangs in a dead directory is left to the end of the agent.
-        let _ = join(thread, clock);
+        let _ = join(thread, clock, JOIN_TIMEOUT);
     }
 }
 
@@ -562,7 +562,7 @@ fn end(host: &Host, threads: Threads) -> bool {
     let others = others.map(|(thread, _)| thread);
     let mut all = true;
     for thread in threads.flushers.into_iter().chain(others) {
-        if let Err(error) = join(thread, clock) {
+        if let Err(error) = join(thread, clock, JOIN_TIMEOUT) {
             all = false;
             host.shared.note(error.message().to_owned());
         }
