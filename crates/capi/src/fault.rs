@@ -9,7 +9,8 @@
 //! 2. The text is the thread's own and stays valid until the thread's next `orc_` call.
 //! 3. After `ORC_OK` the text is the newest warning or empty, never an older error.
 //! 4. `pthread_cancel` takes effect after a call, never inside it.
-//! 5. A call that may not fit into the rest of the thread's stack is refused before it begins, where that rest is known.
+//! 5. A call of a thread that is inside another one, in a signal handler, is refused before it allocates or locks anything.
+//! 6. A call that may not fit into the rest of the thread's stack is refused before it begins, where that rest is known.
 //!
 //! Faults survived: panics below us, use from destructors of other thread-local values.
 //!
@@ -28,6 +29,8 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
     static IN_BOUNDARY: Cell<bool> = const { Cell::new(false) };
+    /// What `orc_message` gives instead of MESSAGE.
+    static CONSTANT: Cell<Option<&'static CStr>> = const { Cell::new(None) };
     static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
@@ -53,6 +56,10 @@ pub(crate) fn boundary_to(
     call: &'static str,
     body: impl FnOnce() -> Result<(orc_status, String)>,
 ) -> orc_status {
+    if interrupts_itself() {
+        let _ = CONSTANT.try_with(|text| text.set(Some(INTERRUPTS)));
+        return orc_status::ORC_INVALID;
+    }
     let _uncancelled = Uncancelled::now();
     let small = stack_left().filter(|left| *left < STACK_BYTES);
     // Breaks if: it is not asked; the call ends the program with SIGSEGV.
@@ -62,6 +69,18 @@ pub(crate) fn boundary_to(
         return refuse_stack(call, left);
     }
     behind(call, body)
+}
+
+/// Said without allocating: the call that was interrupted may be in the middle of that.
+const INTERRUPTS: &CStr = c"called while another orc_ call of this thread has not returned, from a signal handler for \
+instance: it would wait for itself. Next: in a signal handler call orc_request() only, and end with _exit()";
+
+/// Whether a call of this thread has not returned, and is not waiting for one of the program's callbacks.
+fn interrupts_itself() -> bool {
+    let inside = IN_BOUNDARY.try_with(Cell::get).unwrap_or(false);
+    let called_back = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
+    // Breaks if: it is not asked; exit() in a signal handler hangs where orc_close() is called at the exit.
+    inside && !called_back && !off(Switch::OwnCall)
 }
 
 /// The message of a call on a thread with a small stack, in a few KiB.
@@ -115,6 +134,7 @@ pub(crate) fn callback<T>(call: impl FnOnce() -> T) -> T {
 }
 
 fn set_message(text: String) {
+    let _ = CONSTANT.try_with(|constant| constant.set(None));
     // A text with a zero byte (from a file name, say) is shown up to the end with it replaced.
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
     let _ = MESSAGE.try_with(|message| message.replace(text));
@@ -179,6 +199,9 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 /// valid until the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {
+    if let Some(text) = CONSTANT.try_with(Cell::get).ok().flatten() {
+        return text.as_ptr();
+    }
     MESSAGE
         .try_with(|message| message.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
@@ -239,6 +262,20 @@ mod tests {
             boundary("orc_test", || Ok(String::new())),
             orc_status::ORC_OK
         );
+    }
+
+    // Breaks if: `boundary` does not look at IN_BOUNDARY.
+    #[test]
+    fn a_call_inside_a_call_is_refused_before_it_waits_for_itself() {
+        let mut inner = None;
+        let outer = boundary("orc_outer", || {
+            inner = Some((boundary("orc_inner", || Ok(String::new())), message()));
+            Ok("outer".to_owned())
+        });
+        let (status, text) = inner.unwrap();
+        assert_eq!(status, orc_status::ORC_INVALID);
+        assert!(text.contains("would wait for itself"), "{text}");
+        assert_eq!((outer, message()), (orc_status::ORC_OK, "outer".to_owned()));
     }
 
     #[test]

@@ -103,7 +103,8 @@ pub unsafe extern "C" fn orc_open_v(
 }
 
 /// [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
-/// every configured level, then stops the background thread(s) and gives everything back.
+/// every configured level, then stops the background thread(s) and gives everything back. When the time
+/// is over, threads get about two seconds more; one that hangs in a directory or a server is left behind.
 ///
 /// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
 /// Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
