@@ -1,7 +1,14 @@
 //! Which numbers descriptors get, and what a forked child keeps of them.
 //!
 //! Each test starts this program again, as a process that may be killed or closes its standard streams.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code)] // tests look behind the door
+// Tests look behind the door, and these are programs too.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::exit,
+    clippy::print_stdout,
+    unsafe_code
+)]
 
 use orcheck_io::net::{Address, Key, Listener};
 use orcheck_io::steps::Steps;
