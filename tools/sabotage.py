@@ -26,7 +26,7 @@ LIMIT_S = 240
 # What the whole suite leaves out: it tests other things than protections, or takes long by itself.
 LEFT_OUT = {("orcheck-dst", "tidy"), ("orcheck-capi", "header")}
 # Programs that are their own test harness and know no options.
-OWN_HARNESS = {"faults", "power", "blocks"}
+OWN_HARNESS = {"faults", "power", "blocks", "callers"}
 
 
 def switches():

@@ -57,6 +57,7 @@ stage_faults() {
     local bad=0
     ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: bound:: damage:: directory:: errors:: flips:: kernels::every hardship:: \
         leftover:: losses:: namespace:: outside:: processes:: reads:: rivals:: scenarios:: signals:: zombie:: || bad=1
+    ORCHECK_TRIALS=$(some 1000) tests orcheck-capi callers || bad=1
     ORCHECK_TRIALS=$(some 5000) tests orcheck-cli cli a_copy_that_is_killed --nocapture || bad=1
     tools/old-kernel.sh || bad=1
     return $bad

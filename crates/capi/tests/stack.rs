@@ -19,7 +19,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 const LONG_S: f64 = 60.0;
-const F64: c_int = 12;
+const F64: c_int = 11;
 /// More than any call uses.
 const PAINTED: usize = 512 << 10;
 

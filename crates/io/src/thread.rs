@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -36,8 +37,14 @@ impl Uncancelled {
     #[must_use]
     pub fn now() -> Uncancelled {
         let mut before = 0;
+        // Breaks if: it is not done; a thread that is cancelled ends inside a call, with its locks held, or ends the program.
+        let state = if off(Switch::Uncancelled) {
+            0
+        } else {
+            CANCEL_DISABLE
+        };
         // SAFETY: the old state can be written during the call; an unchanged 0 restores what threads begin with.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        unsafe { pthread_setcancelstate(state, &raw mut before) };
         Uncancelled {
             before,
             _here: PhantomData,

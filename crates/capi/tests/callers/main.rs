@@ -1,0 +1,49 @@
+//! Programs that fork and cancel threads while they use the C interface: whole jobs, with the verdicts of the fault suite.
+//!
+//! A harness of its own, as `faults` of the client, with which it shares states, ledgers, verdicts and the run that must come
+//! up afterwards.
+// It looks at files by itself, prints its own verdicts, and calls what C programs call.
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::type_complexity
+)]
+
+mod cancelled;
+mod forked;
+#[macro_use]
+#[path = "../../../client/tests/faults/harness.rs"]
+mod harness;
+#[allow(dead_code)]
+#[path = "../../../client/tests/faults/ledger.rs"]
+mod ledger;
+#[allow(dead_code)]
+#[path = "../../../client/tests/faults/life.rs"]
+mod life;
+#[allow(dead_code)]
+#[path = "../../../client/tests/faults/payload.rs"]
+mod payload;
+mod program;
+#[allow(dead_code)]
+#[path = "../../../client/tests/faults/records.rs"]
+mod records;
+#[allow(dead_code)]
+#[path = "../../../client/tests/session/support.rs"]
+mod support;
+#[allow(dead_code)]
+#[path = "../../../client/tests/faults/trial.rs"]
+mod trial;
+
+use std::process::ExitCode;
+
+const TESTS: &[harness::Test] = tests![
+    cancelled::a_thread_is_cancelled_at_random_moments,
+    forked::children_at_random_moments,
+    forked::children_that_outlive_a_killed_program,
+];
+
+fn main() -> ExitCode {
+    harness::run("-p orcheck-capi --test callers", TESTS)
+}
