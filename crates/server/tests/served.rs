@@ -1,6 +1,7 @@
 //! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
+#[path = "again/bound.rs"]
 mod again;
 
 use again::bound;
