@@ -25,8 +25,7 @@ use rustix::io::{Result, fcntl_dupfd_cloexec};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::path::Arg;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The lowest number that is no standard stream's.
 const FIRST: i32 = 3;
@@ -97,12 +96,13 @@ struct Mark(usize);
 
 impl Living {
     pub(crate) fn new(fd: OwnedFd) -> Living {
-        static CHILDREN: Once = Once::new();
-        CHILDREN.call_once(|| {
+        // Breaks if: it is waited for, as with a `Once`; a child that is forked meanwhile would wait for ever.
+        static CHILDREN: AtomicBool = AtomicBool::new(false);
+        if !CHILDREN.swap(true, Ordering::SeqCst) {
             // SAFETY: registers a function that may run in the child of a program with threads. Without memory
             // for it children are as before.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        }
         let number = fd.as_raw_fd() as usize;
         if let Some(word) = LIVING.get(number / 64) {
             word.fetch_or(1 << (number % 64), Ordering::SeqCst);
