@@ -123,7 +123,7 @@ impl Order<'_> {
                         .next("copy to another directory")
                 })?;
             }
-            self.check_supersedes(&there, &all)?;
+            self.check_supersedes(&there)?;
             return Ok(None);
         };
         let commits = there.commits().iter();
@@ -155,20 +155,25 @@ impl Order<'_> {
     }
 
     /// Refuses directories in which a checkpoint that counts would not count any more with the copy beside it: the resume
-    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run. What `all` that is
-    /// known says was superseded is not missed.
-    fn check_supersedes(&self, there: &Catalog, all: &Catalog) -> Result<()> {
+    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run. What a note of
+    /// resumption among the sources says was superseded is not missed.
+    fn check_supersedes(&self, there: &Catalog) -> Result<()> {
         let (step, epoch) = self.key();
-        let key = |commit: &Commit| {
-            let record = &commit.record;
-            (record.step, record.epoch, record.level)
+        // Breaks if: commits of later runs count as such a note; the copy would then always excuse itself.
+        let notes = || {
+            self.catalog
+                .claims()
+                .iter()
+                .filter_map(|(_, note)| note.as_ref())
         };
-        let counts = |commit: &Commit| all.commits().iter().any(|one| key(one) == key(commit));
         let superseded = there.commits().iter().find(|commit| {
-            let (its, of, _) = key(commit);
+            let (its, of) = (commit.record.step, commit.record.epoch);
             let by_it = of.counter < epoch.counter && its >= step
                 || of.counter == epoch.counter && of.run != epoch.run;
-            by_it && counts(commit)
+            let went_back = notes().any(|later| {
+                later.epoch.counter > of.counter && later.step.is_none_or(|from| from < its)
+            });
+            by_it && !went_back
         });
         // Breaks if: it is passed over; the next run would go back to the copy, and prune what is newer.
         match superseded.filter(|_| !off(Switch::CopySupersedes)) {
