@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
   fails = rank ? 3 : 0;
   OKAY(orc_checkpoint(s, 2));
   CHECK(!strstr(orc_message(), "checkpoint 2 will be lost") == !rank);
-  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 30), ORC_INVALID, "rank 1 gave its snapshot of step 2 up");
+  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 30), ORC_UNAVAILABLE, "rank 1 gave its snapshot of step 2 up");
   fails = 0;
   OKAY(orc_checkpoint(s, 3));
   OKAY(orc_close(s, 30));

@@ -80,7 +80,7 @@ int main(void) {
   CHECK(strstr(orc_message(), "checkpoint 2 will be lost at every level"));
   CHECK(strstr(orc_message(), "pack at byte 0 of the program's orc_codec returned 77"));
   CHECK(strstr(orc_message(), "list"));
-  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 30), ORC_INVALID, "rank 0 gave its snapshot of step 2 up");
+  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 30), ORC_UNAVAILABLE, "rank 0 gave its snapshot of step 2 up");
   CHECK(strstr(orc_message(), "returned 77"));
   l.fail_pack = 0;
   OKAY(orc_checkpoint(s, 3));

@@ -116,7 +116,7 @@ void save(int rank) {
   s.protect_codec("throwing", std::make_unique<Throwing>());
   s.checkpoint(4);
   CHECK(strstr(orc_message(), "checkpoint 4 will be lost"));
-  CHECK(status_of([&] { s.wait(4, ORC_GLOBAL, 30); }) == ORC_INVALID);
+  CHECK(status_of([&] { s.wait(4, ORC_GLOBAL, 30); }) == ORC_UNAVAILABLE);
   s.unprotect("throwing");
   state.fill(rank, 3);
   s.checkpoint(5);
