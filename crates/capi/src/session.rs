@@ -127,7 +127,7 @@ pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) ->
         // Breaks if: warnings of this call are dropped; a loss that is first seen here would be told to nobody.
         result.map(|()| joined(&told)).map_err(|error| {
             told.push(error.message().to_owned());
-            Error::new(error.kind(), joined(&told))
+            Error::of_lines(error.kind(), &told)
         })
     })
 }

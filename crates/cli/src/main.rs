@@ -34,6 +34,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use orcheck_format::error::printable;
 
 use crate::args::Cli;
 use crate::output::{Failure, Outcome};
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         }) => {
             if !json {
                 for warning in &warnings {
-                    eprintln!("orcheck: note: {warning}");
+                    eprintln!("orcheck: note: {}", printable(warning.clone()));
                 }
             }
             output::stamp(&mut document, name, code);

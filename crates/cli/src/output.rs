@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use orcheck_format::Error;
+use orcheck_format::error::printable;
 use orcheck_io::clock::LocalTime;
 pub use orcheck_io::clock::{age, moment};
 use serde_json::{Value, json};
@@ -101,7 +102,11 @@ pub enum Tone {
 
 /// One cell: its text and how it stands out.
 pub fn cell(text: impl ToString, tone: Tone) -> Cell {
-    let cell = Cell::new(text);
+    // A note of two lines stays one of two lines.
+    let lines: Vec<String> = (text.to_string().split('\n'))
+        .map(|line| printable(line.to_owned()))
+        .collect();
+    let cell = Cell::new(lines.join("\n"));
     match (tone, colours()) {
         (Tone::Plain, _) | (_, false) => cell,
         (Tone::Good, true) => cell.fg(Color::Green),

@@ -4,6 +4,7 @@
 //!
 //! Not here: who warns, and that of losses there are figures and events as well (`told.rs`).
 
+use orcheck_format::error::printable;
 use std::collections::VecDeque;
 
 /// Warnings that wait at most: a program that never takes one does not fill its memory with them.
@@ -25,7 +26,7 @@ impl Warnings {
             self.waiting.pop_front();
             self.dropped += 1;
         }
-        self.waiting.push_back(text);
+        self.waiting.push_back(printable(text));
         self.new += 1;
     }
 

@@ -25,6 +25,7 @@
 //! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
 //! about which commit to use.
 
+use orcheck_format::error::printable;
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -375,7 +376,7 @@ impl<'a> Scan<'a> {
     }
 
     fn skip(&mut self, kind: ErrorKind, note: String) {
-        self.notes.push(note.clone());
+        self.notes.push(printable(note.clone()));
         self.problems.push(Problem {
             kind,
             message: note,
@@ -662,7 +663,7 @@ impl<'a> Scan<'a> {
                         // Files of two runs under one counter: somebody mixed directories.
                         self.skip(ErrorKind::Fenced, note);
                     } else {
-                        self.notes.push(note);
+                        self.notes.push(printable(note));
                     }
                     fenced.push(commit);
                 }
@@ -672,12 +673,12 @@ impl<'a> Scan<'a> {
         for (place, names) in self.foreign.iter_mut().enumerate() {
             names.sort();
             if let Some(first) = names.first() {
-                self.notes.push(format!(
+                self.notes.push(printable(format!(
                     "{} file{} in {} not written by Orcheck left alone (first: {first})",
                     names.len(),
                     if names.len() == 1 { "" } else { "s" },
                     self.places[place].path().display()
-                ));
+                )));
             }
         }
 

@@ -6,9 +6,11 @@
 //! Invariants:
 //! 1. Codes are stable: they cross the C boundary and the wire.
 //! 2. [`std::fmt::Display`] prints the message alone; the kind is for programs.
+//! 3. A message is one line (except [`Error::of_lines`]) and holds no character that a terminal acts on ([`printable`]).
 //!
 //! Not here: the mapping from an operating system's errno to a kind (`orcheck-io`).
 
+use crate::sabotage::{Switch, off};
 use std::fmt;
 
 /// What went wrong, as far as a program can react to it.
@@ -106,7 +108,16 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error {
             kind,
-            message: message.into(),
+            message: printable(message.into()),
+        }
+    }
+
+    /// An error that says several things, one a line, as [`joined`] does.
+    pub fn of_lines(kind: ErrorKind, lines: &[String]) -> Self {
+        let lines: Vec<String> = lines.iter().cloned().map(printable).collect();
+        Error {
+            kind,
+            message: joined(&lines),
         }
     }
 
@@ -165,7 +176,7 @@ impl Error {
     pub fn at(self, place: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
-            message: format!("{place}: {}", self.message),
+            message: format!("{}: {}", printable(place.to_string()), self.message),
         }
     }
 
@@ -175,7 +186,11 @@ impl Error {
     pub fn next(self, what: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
-            message: format!("{}{NEXT}{what}", without_next(&self.message)),
+            message: format!(
+                "{}{NEXT}{}",
+                without_next(&self.message),
+                printable(what.to_string())
+            ),
         }
     }
 
@@ -184,6 +199,28 @@ impl Error {
     pub fn what(&self) -> String {
         without_next(&self.message)
     }
+}
+
+/// A text whose control characters, and those that change the direction of writing, are shown as escapes. File names may
+/// hold any: on a terminal they would colour, erase or forge what is printed.
+#[must_use]
+pub fn printable(text: String) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    // Breaks if: they are printed; the name of a file could print a line of its own after the message.
+    if !text.contains(acts) || off(Switch::Printable) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match acts(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// What comes before a next step.

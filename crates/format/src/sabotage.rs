@@ -316,6 +316,7 @@ switches! {
     RouteBudget = "route-budget", "that files of the program take no more memory than their budget", "orcheck-client session routed_files_have_a_budget";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     StandardStreams = "standard-streams", "that no descriptor takes the number of a closed standard stream", "orcheck-io descriptors standard_stream";
+    Printable = "printable", "that names of files act on no terminal", "orcheck-cli cli names_that_would_act";
     ForkedLocks = "forked-locks", "that a forked child does not keep its parent's locks, names and connections", "orcheck-io descriptors sign_of_life; orcheck-capi callers outlive";
     OwnCall = "own-call", "that a call from a signal handler does not wait for the call which it interrupted", "orcheck-capi lib waits_for_itself";
     EndBound = "end-bound", "that a close whose time is over leaves hanging threads behind", "orcheck-client session hangs_in_a_directory";

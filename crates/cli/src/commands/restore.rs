@@ -377,28 +377,25 @@ fn write_file(
         check_stop()?;
         file.write_at(bytes, at)
     });
-    let mut reserved = false;
     let finished = filled
         .and_then(|()| file.sync())
         .and_then(|()| file.close())
         .and_then(|()| {
-            if !force {
-                // An exclusive creation reserves the name; the rename then replaces only what we made ourselves.
-                dir.create(name, Create::Private)
-                    .map_err(|_| taken())?
-                    .close()?;
-                reserved = true;
+            match force {
+                true => dir.rename(&temporary, name)?,
+                // Breaks if: it replaces; a file that appeared meanwhile would be lost.
+                false => dir
+                    .rename_new(&temporary, name)
+                    .map_err(|error| match error.kind() {
+                        ErrorKind::Invalid => taken(),
+                        _ => error,
+                    })?,
             }
-            dir.rename(&temporary, name)?;
-            reserved = false;
             dir.sync()
         });
     if finished.is_err() {
         // The error at hand says more than a failure to clean up.
         let _ = dir.remove(&temporary);
-        if reserved {
-            let _ = dir.remove(name);
-        }
     }
     finished
 }
@@ -446,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_file_that_appears_meanwhile_is_not_replaced() {
-        // Breaks if: the name is not reserved before the rename.
+        // Breaks if: the rename replaces.
         let path = std::env::temp_dir().join(format!("orcheck-restore-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let dir = orcheck_io::open_dir(&path, orcheck_io::Steps::none()).unwrap();
