@@ -56,9 +56,10 @@ Exit codes:
     9  no space left, or quota used up
    10  not found: job, directory, step, rank, region or command
    12  timeout: a deadline passed
-   13  halted: the job ended because `orcheck halt` asked for it; start it again to continue
-   14  differs: `orcheck prove` found regions that a restart does not bring back as they were
-   15  unreachable: a directory that may hold it cannot be read (permission, server or disk); nothing is known to be lost
+   13  halted: asked by `orcheck halt` or a signal; start it again to continue
+   14  differs: `orcheck prove` found regions that a restart does not bring back
+   15  unreachable: a directory that may hold it cannot be read (permission,
+       server, disk); nothing is known to be lost
   130  stopped by SIGINT
   143  stopped by SIGTERM
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orcheck_client::Options;
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
@@ -41,25 +42,14 @@ pub struct Job {
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
 
-/// The placed directories and the directories of level node: those given, or those of ORCHECK_GLOBAL and
+/// The placed directories and the directories of level node: those given, or those of ORCHECK_CONFIG, ORCHECK_GLOBAL and
 /// ORCHECK_NODE_DIR where no directory at all is given.
-pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     if !dirs.is_empty() || !node_dirs.is_empty() {
-        return (dirs.to_vec(), node_dirs.to_vec());
+        return Ok((dirs.to_vec(), node_dirs.to_vec()));
     }
-    let variable = |name: &str| orcheck_io::env_var(name).unwrap_or_default();
-    let listed = variable("ORCHECK_GLOBAL");
-    let placed = listed.split(',').map(str::trim);
-    let node = variable("ORCHECK_NODE_DIR");
-    let full = |root: &&str| !root.is_empty();
-    (
-        placed.filter(full).map(PathBuf::from).collect(),
-        Some(node.trim())
-            .filter(full)
-            .map(PathBuf::from)
-            .into_iter()
-            .collect(),
-    )
+    let (placed, node) = Options::directories()?;
+    Ok((placed, node.into_iter().collect()))
 }
 
 /// What is believed: with the keys given, or those of ORCHECK_ENCRYPT_KEY, only what they prove and what is accepted;
@@ -80,7 +70,6 @@ pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
     Trust::new(&secrets.collect::<Result<Vec<_>>>()?, true, accept)
 }
 
-/// A list as it stands in a variable: `a,b`, or as TOML.
 /// The group that shares what a command makes: that of `--group`, or of ORCHECK_GROUP.
 pub fn group(given: Option<&str>) -> Result<Option<u32>> {
     let set = orcheck_io::env_var("ORCHECK_GROUP").filter(|_| given.is_none());
@@ -89,6 +78,7 @@ pub fn group(given: Option<&str>) -> Result<Option<u32>> {
     id.map_err(|error| error.at("--group"))
 }
 
+/// A list as it stands in a variable: `a,b`, or as TOML.
 fn list_of(text: &str) -> Vec<String> {
     let entries = text.trim_matches(['[', ']', ' ']).split(',');
     let entries = entries.map(|entry| entry.trim().trim_matches(['\'', '"']));
@@ -177,10 +167,7 @@ impl Job {
         }
         if self.catalog.commits().is_empty() {
             if let Some(refused) = self.catalog.refused() {
-                let place = format!(
-                    "job {} has no checkpoint that is believed",
-                    self.name.as_str()
-                );
+                let place = format!("job {} has no authentic checkpoint", self.name.as_str());
                 return Err(refused.clone().at(place).into());
             }
             return Err(self.nothing());

@@ -160,7 +160,7 @@ impl Search {
     /// Looks into what the flags, or the environment, and the arguments name.
     pub fn of(place: &Where) -> Result<Search, Failure> {
         let (placed, per_node) = match place.anywhere.is_empty() {
-            true => roots(&place.dirs, &place.node_dirs),
+            true => roots(&place.dirs, &place.node_dirs)?,
             false => (place.dirs.clone(), place.node_dirs.clone()),
         };
         if placed.is_empty() && per_node.is_empty() && place.anywhere.is_empty() {
@@ -189,6 +189,16 @@ impl Search {
         for path in &place.anywhere {
             if let Some((dir, entries)) = search.root(path) {
                 search.anywhere(dir, entries);
+            } else if let Some(hidden) = search.hidden.last()
+                && hidden.error.kind() == ErrorKind::NotFound
+            {
+                // Breaks if: it is left out; with a mistyped step another checkpoint than the one meant would be used.
+                return Err(Error::not_found(format!(
+                    "'{}' is neither a step nor a directory that is here",
+                    path.display()
+                ))
+                .next("correct it; `orcheck ls` lists the steps")
+                .into());
             }
         }
         if let (true, Some(hidden)) = (search.paths.is_empty(), search.hidden.first()) {

@@ -176,30 +176,7 @@ impl Options {
     /// # Errors
     /// Invalid, naming the source, the option, the value and what is allowed.
     pub fn load(text: Option<&str>) -> Result<Self> {
-        let mut table = toml::Table::new();
-        if let Some(text) = text {
-            merge(&mut table, text, "the options given to open")?;
-        }
-        if let Some(path) = env_var("ORCHECK_CONFIG") {
-            let text = read_text(std::path::Path::new(&path), CONFIG_LIMIT_BYTES)
-                .map_err(|error| error.at("ORCHECK_CONFIG"))?;
-            merge(&mut table, &text, &path)?;
-        }
-        let mut empty = Vec::new();
-        for name in NAMES {
-            match env_var(&variables::variable_of(name)) {
-                None => {}
-                Some(value) if value.is_empty() => empty.push(name),
-                Some(value) => {
-                    table.insert(name.to_owned(), value_of(name, &value));
-                }
-            }
-        }
-        variables::check_empty(&table, &empty)?;
-        // Where keys come from may be a variable of any name.
-        let mut places = vec![toml::Value::Table(table.clone()).to_string()];
-        places.extend(env_var("ORCHECK_SERVER_KEY"));
-        variables::check(&env_names(variables::PREFIX), &places)?;
+        let mut table = table_of(text)?;
         if let Some(value) =
             env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok())
         {
@@ -213,6 +190,23 @@ impl Options {
             });
         }
         Self::from_table(table)
+    }
+
+    /// `global` and `node_dir` as the configuration file and the environment have them: for commands, which open no job.
+    ///
+    /// # Errors
+    /// As [`Self::load`], for a variable that is no option and a file that cannot be read.
+    pub fn directories() -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+        let table = table_of(None)?;
+        let text = |value: &toml::Value| {
+            let path = value.as_str().map(str::trim);
+            path.filter(|path| !path.is_empty()).map(PathBuf::from)
+        };
+        let global = match table.get("global") {
+            Some(toml::Value::Array(many)) => many.iter().filter_map(text).collect(),
+            one => one.and_then(text).into_iter().collect(),
+        };
+        Ok((global, table.get("node_dir").and_then(text)))
     }
 
     /// Whether what was staged is compared with what the pool holds when it is written: always where this process reads it
@@ -431,10 +425,60 @@ fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
         .filter(|text| !text.is_empty())
 }
 
+/// All that was set, later sources over earlier ones.
+fn table_of(text: Option<&str>) -> Result<toml::Table> {
+    let mut table = toml::Table::new();
+    if let Some(text) = text {
+        merge(&mut table, text, "the options given to open")?;
+    }
+    if let Some(path) = env_var("ORCHECK_CONFIG") {
+        let text = read_text(std::path::Path::new(&path), CONFIG_LIMIT_BYTES).map_err(|error| {
+            error
+                .at("ORCHECK_CONFIG")
+                .next("correct the path in ORCHECK_CONFIG, or unset it")
+        })?;
+        merge(&mut table, &text, &path)?;
+    }
+    let mut empty = Vec::new();
+    for name in NAMES {
+        match env_var(&variables::variable_of(name)) {
+            None => {}
+            Some(value) if value.is_empty() => empty.push(name),
+            Some(value) => {
+                table.insert(name.to_owned(), value_of(name, &value));
+            }
+        }
+    }
+    variables::check_empty(&table, &empty)?;
+    // Where keys come from may be a variable of any name.
+    let mut places = vec![toml::Value::Table(table.clone()).to_string()];
+    places.extend(env_var("ORCHECK_SERVER_KEY"));
+    variables::check(&env_names(variables::PREFIX), &places)?;
+    Ok(table)
+}
+
+/// What is wrong with a text of options, with the line that it is on.
+fn unreadable(text: &str, source: &str, error: &toml::de::Error) -> Error {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = text.as_bytes()[..at].iter();
+    let number = before.filter(|&&byte| byte == b'\n').count();
+    let line = text.lines().nth(number).unwrap_or_default().trim();
+    let what = error.message().replace('\n', ", ");
+    let next = match line.matches('=').count() {
+        0 | 1 => {
+            "write NAME = VALUE, with texts in quotes: every_steps = 10, keep = 2, node_dir = '/tmp'"
+        }
+        _ => "put each option on a line of its own: a line break (\\n) separates them",
+    };
+    let number = number + 1;
+    Error::invalid(format!(
+        "{source}: line {number}, `{line}`, cannot be read: {what}"
+    ))
+    .next(next)
+}
+
 fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
-    let more: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        Error::invalid(format!("{source} is not TOML: {}", error.message()))
-    })?;
+    let more: toml::Table = (text.parse()).map_err(|error| unreadable(text, source, &error))?;
     for (name, value) in more {
         if !NAMES.contains(&name.as_str()) {
             let error = Error::invalid(format!("{source}: unknown option '{name}'"));
@@ -452,9 +496,13 @@ fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
 const LISTS: [&str; 3] = ["global", "encrypt_key", "accept"];
 
 /// A value from the environment: TOML where it is TOML, a list where the option takes one, else text.
+/// Options that are names, which may look like numbers.
+const TEXTS: [&str; 2] = ["group", "node_name"];
+
 fn value_of(name: &str, value: &str) -> toml::Value {
     if let Ok(table) = format!("v = {value}").parse::<toml::Table>()
         && let Some(parsed) = table.get("v")
+        && (parsed.is_str() || !TEXTS.contains(&name))
     {
         return parsed.clone();
     }
@@ -487,6 +535,37 @@ mod tests {
     fn an_unknown_option_names_the_nearest() {
         let error = Options::from_text("globel = '/pfs'").unwrap_err();
         assert!(error.message().contains("did you mean 'global'"), "{error}");
+    }
+
+    // Breaks if: the reader has to find the line by himself, or is not told how two options are separated.
+    #[test]
+    fn what_cannot_be_read_is_named_with_its_line() {
+        for (text, parts) in [
+            (
+                "global = '/a'\nevery_steps = ten",
+                ["line 2, `every_steps = ten`", "NAME = VALUE"],
+            ),
+            (
+                "every_steps = 10, keep = 2",
+                [
+                    "line 1, `every_steps = 10, keep = 2`",
+                    "on a line of its own",
+                ],
+            ),
+        ] {
+            let error = Options::from_text(text).unwrap_err();
+            let said = parts.iter().all(|part| error.to_string().contains(part));
+            assert!(said, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_look_like_a_number() {
+        for name in TEXTS {
+            assert_eq!(value_of(name, "20000").as_str(), Some("20000"));
+            assert_eq!(value_of(name, "'20000'").as_str(), Some("20000"));
+        }
+        assert_eq!(value_of("keep", "2").as_integer(), Some(2));
     }
 
     // Breaks if: a program that asked for a checkpoint by a signal is ended by it, or runs on after SIGTERM until it is killed.

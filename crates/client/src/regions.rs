@@ -424,11 +424,8 @@ impl Region {
         if !same && !one_has_a_shape {
             return mismatch(
                 "the shape",
-                format!(
-                    "{:?} of {:?} at {:?}",
-                    stored.local, stored.global, stored.offset
-                ),
-                format!("{local:?} of {global:?} at {offset:?}"),
+                shown(&stored.local, &stored.global, &stored.offset),
+                shown(local, global, offset),
             );
         }
         let now_bytes = match &self.target {
@@ -495,4 +492,13 @@ fn lock(codec: &Mutex<Box<dyn Codec>>) -> std::sync::MutexGuard<'_, Box<dyn Code
     codec
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A shape for people: the part of a larger array with its place in it.
+fn shown(local: &[u64], global: &[u64], offset: &[u64]) -> String {
+    match (local, global) {
+        ([], _) => "bytes without a shape".to_owned(),
+        (_, []) => format!("{local:?}"),
+        _ => format!("{local:?}, a part of {global:?} from {offset:?}"),
+    }
 }

@@ -606,7 +606,7 @@ impl Session {
             wrong.join("; "),
             stored.join(", ")
         ))
-        .next("protect the regions as they were stored (see stored), or flag new ones OPTIONAL"))
+        .next("protect the regions as they were stored (orc_stored tells), flag new ones ORC_OPTIONAL, or give another program another job name"))
     }
 
     fn read_regions(&mut self, only: Option<&str>) -> Result<()> {

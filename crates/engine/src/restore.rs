@@ -69,7 +69,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
         && !off(Switch::NeverAfresh)
     {
         if let Some(refused) = catalog.refused() {
-            let place = format!("job '{}' has no checkpoint that is believed", job.as_str());
+            let place = format!("job '{}' has no authentic checkpoint", job.as_str());
             return Err(refused.clone().at(place));
         }
         return Err(Error::new(

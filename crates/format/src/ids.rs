@@ -33,9 +33,8 @@ impl JobName {
         } else {
             let shown: String = name.chars().take(80).collect();
             Err(Error::invalid(format!(
-                "job name {shown:?} is not usable: expected 1 to {MAX_JOB_NAME_BYTES} of A-Z a-z \
-                 0-9 . _ - starting with a letter or digit, found {} bytes",
-                name.len()
+                "job name {shown:?} is not valid: expected 1 to {MAX_JOB_NAME_BYTES} of A-Z a-z \
+                 0-9 . _ -, the first a letter or a digit"
             )))
         }
     }

@@ -151,7 +151,15 @@ impl SecretSource {
                 ErrorKind::Unsupported => ErrorKind::Unsupported,
                 _ => ErrorKind::Invalid,
             };
-            Error::new(kind, error.message()).at(format!("key from {self}"))
+            let missing = error.kind() == ErrorKind::NotFound;
+            let error = Error::new(kind, error.message()).at(format!("key from {self}"));
+            match (self, missing) {
+                (Self::File(path), true) => error.next(format!(
+                    "correct the path; the first key of all is made with `head -c 32 /dev/urandom > {0} && chmod 600 {0}`",
+                    path.display()
+                )),
+                _ => error,
+            }
         })
     }
 }

@@ -92,7 +92,7 @@ fn outcome(text: String, job: &JobName, node: &str) -> Outcome {
 /// The directory that tells jobs of one name apart.
 fn root(args: &AgentArgs) -> Result<PathBuf> {
     let given = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
-    let (placed, per_node) = roots(&given(&args.dir), &given(&args.node_dir));
+    let (placed, per_node) = roots(&given(&args.dir), &given(&args.node_dir))?;
     placed.into_iter().chain(per_node).next().ok_or_else(|| {
         Error::invalid("no directory given").next(
             "give --dir ROOT or --node-dir ROOT, or set ORCHECK_GLOBAL or ORCHECK_NODE_DIR, as for the ranks",

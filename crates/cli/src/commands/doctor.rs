@@ -93,7 +93,7 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
     processors(&mut report);
     memory(&mut report);
     limits(&mut report);
-    let (placed, per_node) = roots(&args.dirs, &args.node_dirs);
+    let (placed, per_node) = roots(&args.dirs, &args.node_dirs)?;
     let placed = placed.into_iter().map(|dir| (dir, "placed directory"));
     let per_node = per_node.into_iter().map(|dir| (dir, "node directory"));
     let dirs: Vec<(PathBuf, &str)> = placed.chain(per_node).collect();

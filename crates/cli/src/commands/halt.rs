@@ -84,7 +84,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
             asked.claim.epoch,
             describe(&asked.claim)
         ))
-        .next("where other machines do not see locks of this file system, add --force")
+        .next("start the job again to have something to halt; add --force only where this machine does not see locks of others")
         .into());
     }
     let clock = SystemClock::new();
@@ -97,10 +97,18 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         host_name()
     );
     if let Some(when) = later {
+        let earlier = later_requests(dirs)?;
         let warnings = asked.ask_later(when, &text)?;
         let (said, document) = told(when, clock.unix_ms());
+        let earlier = (earlier.iter())
+            .find(|(epoch, _)| *epoch == asked.claim.epoch.counter)
+            .and_then(|(_, earlier)| *earlier)
+            .filter(|earlier| *earlier != when)
+            .map_or(String::new(), |earlier| {
+                format!(", no longer {}", told(earlier, clock.unix_ms()).0)
+            });
         let text = format!(
-            "asked job {name} (epoch {}, {}) to halt {said}\n",
+            "asked job {name} (epoch {}, {}) to halt {said}{earlier}\n",
             asked.claim.epoch,
             describe(&asked.claim)
         );
@@ -189,21 +197,21 @@ fn list(
         None => format!("job {name} was never run here\n"),
     };
     let counter = newest.map_or(0, |run| run.claim.epoch.counter);
+    let lives = newest.is_some_and(|run| run.lives);
+    let asked = |epoch: u64| match (epoch == counter, lives) {
+        (true, true) => "asked to halt",
+        (true, false) => "this run was asked to halt",
+        (false, _) => "an older run was asked to halt",
+    };
     for (epoch, said) in &found {
-        let whom = match *epoch == counter {
-            true => "asked to halt",
-            false => "an older run was asked to halt",
-        };
+        let whom = asked(*epoch);
         text += &format!("{whom}: {said}\n");
     }
     let later = later_requests(job.catalog.places())?;
     let now = SystemClock::new().unix_ms();
     let mut later_documents = Vec::new();
     for (epoch, when) in &later {
-        let whom = match *epoch == counter {
-            true => "asked to halt",
-            false => "an older run was asked to halt",
-        };
+        let whom = asked(*epoch);
         let (said, mut document) = when.map_or_else(
             || ("at a time that cannot be read".to_owned(), json!({})),
             |when| told(when, now),

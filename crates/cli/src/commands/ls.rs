@@ -151,10 +151,14 @@ fn rows(job: &Job) -> Vec<Row> {
         } else {
             "restartable"
         };
-        let kept = job.catalog.is_kept(commit.record.step, commit.record.epoch);
+        let of = (commit.record.step, commit.record.epoch);
+        let kept = || match job.catalog.mark(of.0, of.1).map(|choice| &choice.why) {
+            Some(why) if !why.is_empty() => format!("kept, as `orcheck keep` asked: {why}"),
+            _ => "kept, as `orcheck keep` asked".to_owned(),
+        };
         let why = missing
             .or_else(|| unproven(commit))
-            .or_else(|| kept.then(|| "kept, as `orcheck keep` asked".to_owned()))
+            .or_else(|| job.catalog.is_kept(of.0, of.1).then(kept))
             .or_else(|| needed_by(job, commit));
         rows.push(committed(job, commit, state, why));
     }

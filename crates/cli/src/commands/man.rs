@@ -3,6 +3,7 @@
 //! Invariants: a page that is there is replaced only with `--force`.
 
 use clap::CommandFactory;
+use clap_mangen::roff::{Roff, roman};
 use orcheck_format::{Error, ErrorKind};
 use orcheck_io::write_small;
 use serde_json::json;
@@ -31,14 +32,7 @@ pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
             .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
         {
             let path = format!("{path}-{}", sub.get_name());
-            let more = sub
-                .get_after_help()
-                .map(|text| format!("{text}\n\n"))
-                .unwrap_or_default();
-            pages.push((
-                format!("{path}.1"),
-                page(sub.clone().after_help(format!("{more}{}", exit::TABLE)))?,
-            ));
+            pages.push((format!("{path}.1"), page(sub.clone())?));
             level.push((path, sub.clone()));
         }
     }
@@ -72,9 +66,52 @@ pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
 }
 
 fn page(command: clap::Command) -> Result<Vec<u8>, Error> {
+    write_page(command)
+        .map_err(|error| Error::internal(format!("the manual page cannot be made: {error}")))
+}
+
+fn write_page(command: clap::Command) -> std::io::Result<Vec<u8>> {
+    let trailing = command.get_arguments().any(clap::Arg::is_last_set);
+    let more = command.get_after_help().map(ToString::to_string);
+    let has_commands = command.has_subcommands();
+    let man = clap_mangen::Man::new(command);
     let mut text = Vec::new();
-    clap_mangen::Man::new(command)
-        .render(&mut text)
-        .map_err(|error| Error::internal(format!("the manual page cannot be made: {error}")))?;
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    let mut synopsis = Vec::new();
+    man.render_synopsis_section(&mut synopsis)?;
+    let synopsis = String::from_utf8_lossy(&synopsis);
+    text.extend(match trailing {
+        // The generator leaves out what separates the command from our own options.
+        true => synopsis
+            .replace(" <\\fICOMMAND", " \\-\\- <\\fICOMMAND")
+            .into_bytes(),
+        false => synopsis.into_owned().into_bytes(),
+    });
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if has_commands {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut rest = Roff::new();
+    if let Some(more) = more.filter(|more| more != exit::TABLE) {
+        rest.control("SH", ["NOTES"]).text([roman(more)]);
+    }
+    rest.control("SH", ["EXIT STATUS"]);
+    let (codes, about_run) = exit::TABLE.split_once("\n\n").unwrap_or((exit::TABLE, ""));
+    for line in codes.lines().skip(1) {
+        match line.trim_start().split_once("  ") {
+            Some((code, meaning)) => {
+                rest.control("TP", ["5"])
+                    .text([roman(code)])
+                    .text([roman(meaning)]);
+            }
+            None => {
+                rest.text([roman(line.trim_start())]);
+            }
+        }
+    }
+    rest.control("PP", []).text([roman(about_run)]);
+    rest.to_writer(&mut text)?;
     Ok(text)
 }

@@ -149,14 +149,14 @@ impl Prover<'_> {
         let code = match &found.differences[..] {
             [] => {
                 text.push_str(&format!(
-                    "proven: at step {b} {all} ({}) are the same in the run that was never disturbed and in the one that was killed and restarted from step {a}\n",
+                    "proven: at step {b}, {all} ({}) have the same bytes in the undisturbed run and in the one that was killed and restarted from step {a}\n",
                     size(found.bytes)
                 ));
                 exit::OK
             }
             different => {
                 text.push_str(&format!(
-                    "not proven: {} of {all} differ at step {b} after a restart from step {a}. Next: protect what they are computed from and the restart did not bring back; for a program that is not deterministic add --twice or --tolerance\n",
+                    "not proven: {} of {all} differ at step {b} after a restart from step {a}. Next: protect the state that these regions are computed from; for a program that is not deterministic add --twice or --tolerance\n",
                     different.len()
                 ));
                 exit::DIFFERS
@@ -274,10 +274,16 @@ impl Prover<'_> {
                 Err(few(&steps_of(&job), self.args.every))
             }
             (false, _) => Err(match ended {
+                Some(status) if status.success() => Error::unavailable(format!(
+                    "the {run} run ended without a checkpoint, although one was due every {} steps",
+                    self.args.every
+                ))
+                .next("give an --every smaller than half of the program's steps; the program has to ask orc_due at each step")
+                .into(),
                 Some(status) => Error::unavailable(format!(
                     "the {run} run ended ({status}) without the checkpoints that are needed"
                 ))
-                .next("see what it said; does it use Orcheck, and ask orc_due or take checkpoints by itself?")
+                .next("correct what it reports above")
                 .into(),
                 None => Failure::with(
                     exit::TIMEOUT,

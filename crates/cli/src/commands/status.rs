@@ -32,8 +32,11 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     warnings.extend(seen.strangers());
     for at in seen.own {
         match status(&at, ANSWER_LIMIT) {
-            Ok(told) => agents.extend(of_job(&at, told, args.place.job.as_deref())),
-            Err(error) => warnings.push(format!("{at} is silent: {}", error.message())),
+            Ok(told) => agents.extend(of_job(&at, told, &|job| wanted(args, &jobs, job))),
+            Err(error) => warnings.push(format!(
+                "the agent at {at} does not answer; it may be ending: {}",
+                error.message()
+            )),
         }
     }
     let now = SystemClock::new().unix_ms();
@@ -124,7 +127,7 @@ impl Running {
 fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
-    let (placed, per_node) = roots(&place.dirs, &place.node_dirs);
+    let (placed, per_node) = roots(&place.dirs, &place.node_dirs)?;
     if placed.is_empty() && per_node.is_empty() && place.anywhere.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -223,11 +226,21 @@ fn replicas(session: &Value) -> Option<String> {
     ))
 }
 
-/// What an agent said, if it is of the job that is asked for.
-fn of_job(at: &Address, told: Told, wanted: Option<&str>) -> Option<Value> {
+/// Whether a job is asked for: the one that was named, one in the directories given, or any.
+fn wanted(args: &StatusArgs, jobs: &[Running], job: &str) -> bool {
+    let place = &args.place;
+    match &place.job {
+        Some(name) => name == job,
+        None if place.dirs.is_empty() && place.node_dirs.is_empty() && args.at.is_empty() => true,
+        None => jobs.iter().any(|running| running.job == job),
+    }
+}
+
+/// What an agent said, if it is of a job that is asked for.
+fn of_job(at: &Address, told: Told, wanted: &dyn Fn(&str) -> bool) -> Option<Value> {
     let mut told = told.into_iter();
     let own = told.next()?;
-    if wanted.is_some_and(|wanted| own.get("job").is_none_or(|job| job != wanted)) {
+    if !wanted(own.get("job").map_or("", String::as_str)) {
         return None;
     }
     let sessions: Vec<Value> = told.map(typed).collect();

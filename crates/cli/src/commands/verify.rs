@@ -339,7 +339,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
     if let Some(record) = older_good {
         text.push_str(&format!(
             "
-step {} (level {}) is good enough to be restored
+step {} (level {}) can be restored
 ",
             record.step, record.level
         ));

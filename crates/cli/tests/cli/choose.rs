@@ -122,7 +122,11 @@ fn a_step_that_is_kept_outlives_rm_and_prune() {
         "{}",
         refused.stderr
     );
-    assert!(job.ask(&["ls"]).stdout.contains("steps 40, 10: kept"));
+    let listed = job.ask(&["ls"]).stdout;
+    assert!(
+        listed.contains("steps 40, 10: kept, as `orcheck keep` asked: for the paper"),
+        "{listed}"
+    );
     let dry = job
         .ask(&["prune", "--keep", "1", "--dry-run", "--json"])
         .json();

@@ -146,7 +146,7 @@ fn a_request_for_later_is_written_listed_and_taken_back() {
     assert!(
         asked
             .stdout
-            .ends_with("to halt after 3 further checkpoints\n"),
+            .contains("to halt after 3 further checkpoints, no longer at 2"),
         "{}",
         asked.stdout
     );

@@ -92,10 +92,13 @@ fn manual_pages() {
     ] {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(
-            text.contains(".TH") && text.contains("Exit codes"),
+            text.contains(".TH") && text.contains("EXIT STATUS"),
             "{page}"
         );
     }
+    // Breaks if: what separates the command from our options is left out; pasted, it would be an error.
+    let run = std::fs::read_to_string(dir.join("orcheck-run.1")).unwrap();
+    assert!(run.contains(r"\-\- <\fICOMMAND"), "{run}");
     assert_eq!(answer(&["man", &shown]).code, 2, "pages are not replaced");
     assert_eq!(answer(&["man", &shown, "--force"]).code, 0);
 }

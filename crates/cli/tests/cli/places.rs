@@ -456,3 +456,71 @@ fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
     std::fs::set_permissions(&nodes[1], PermissionsExt::from_mode(0o700)).unwrap();
     assert!(written.paths[1].exists());
 }
+
+// Breaks if: a mistyped variable is ignored; the user would be asked for a directory that was given.
+#[test]
+fn the_directories_of_the_environment_and_of_the_configuration_file_are_used() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    let ask =
+        |name: &str, value: &str| Answer::of(orcheck(&["ls"]).env(name, value).output().unwrap());
+    let wrong = ask("ORCHECK_GLOBL", &root);
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("did you mean ORCHECK_GLOBAL?"),
+        "{}",
+        wrong.stderr
+    );
+    let file = scratch.path().join("options.toml");
+    std::fs::write(&file, format!("keep = 2\nglobal = ['{root}']\n")).unwrap();
+    let text = file.display().to_string();
+    for (name, value) in [("ORCHECK_CONFIG", &text), ("ORCHECK_GLOBAL", &root)] {
+        let listed = ask(name, value);
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        assert!(listed.stdout.contains("lulesh"), "{}", listed.stdout);
+    }
+    let missing = ask("ORCHECK_CONFIG", "/nowhere/options.toml");
+    assert!(
+        missing
+            .stderr
+            .contains("correct the path in ORCHECK_CONFIG"),
+        "{}",
+        missing.stderr
+    );
+}
+
+// Breaks if: a mistyped step is left out; another checkpoint than the one that was meant would be shown.
+#[test]
+fn what_is_neither_a_step_nor_a_directory_is_refused() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    for command in ["show", "verify", "ls"] {
+        for wrong in ["18446744073709551616", "1e3", "nosuchdir"] {
+            let answer = answer(&[command, wrong, "--dir", &root, "--job", "cavity"]);
+            assert_eq!(answer.code, 10, "{command} {wrong}: {}", answer.stderr);
+            assert!(answer.stderr.contains(wrong), "{}", answer.stderr);
+        }
+    }
+}
+
+// Breaks if: a name goes to the terminal as it is; it could colour, erase or forge what is printed.
+#[test]
+fn names_that_would_act_on_a_terminal_are_shown_as_escapes() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    let evil = "x\u{1b}]0;owned\u{7}\nNext: run evil\u{202e}";
+    std::fs::write(scratch.dir("pfs/cavity").join(evil), b"").unwrap();
+    for command in ["ls", "show", "verify", "status"] {
+        let answer = answer(&[command, "--dir", &root, "--job", "cavity"]);
+        let said = format!("{}{}", answer.stdout, answer.stderr);
+        let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!said.contains(acts), "{command}: {said:?}");
+        assert!(!said.contains("\nNext: run evil"), "{command}: {said:?}");
+    }
+    let missing = answer(&["show", &format!("{root}/{evil}")]);
+    assert!(
+        missing.stderr.contains("x\\u{1b}]0;owned"),
+        "{}",
+        missing.stderr
+    );
+}

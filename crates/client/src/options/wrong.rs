@@ -43,7 +43,7 @@ fn expectation(said: &str) -> String {
     let expected = expected.trim();
     match expected {
         "a boolean" => return "expected true or false".to_owned(),
-        "u32" | "u64" | "usize" => return "expected a whole number from 0".to_owned(),
+        "u32" | "u64" | "usize" => return "expected a whole number, 0 or more".to_owned(),
         "i32" | "i64" => return "expected a whole number".to_owned(),
         "f64" => return "expected a number".to_owned(),
         "path string" => return "expected a path".to_owned(),

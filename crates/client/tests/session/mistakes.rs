@@ -527,8 +527,8 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
             &error,
             ErrorKind::Invalid,
             &[
-                "region 'grid': the shape is [8] of [16] at [4]",
-                "[7] of [16] at [4]",
+                "region 'grid': the shape is [8], a part of [16] from [4]",
+                "[7], a part of [16] from [4]",
             ],
         );
 
@@ -552,7 +552,7 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
                 "region 'mesh' is not in the checkpoint",
                 "the checkpoint has: a, grid",
                 "the type is f64",
-                "or flag new ones OPTIONAL",
+                "flag new ones ORC_OPTIONAL",
             ],
         );
 

@@ -149,7 +149,7 @@ fn optional_regions_may_be_absent_and_keep_their_content() {
             ErrorKind::Invalid,
             &[
                 "region 'tracer' is not in the checkpoint",
-                "flag new ones OPTIONAL",
+                "flag new ones ORC_OPTIONAL",
             ],
         );
         flat(&mut session, "tracer", &mut tracer, OPTIONAL);

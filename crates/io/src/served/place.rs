@@ -135,7 +135,7 @@ impl Place {
             }
         };
         let addresses: Vec<SocketAddr> = away_from_streams(|| at.to_socket_addrs())
-            .map_err(|error| refused(&format!("{at} is no host and port ({error})")))?
+            .map_err(|error| refused(&format!("{at} is not HOST:PORT ({error})")))?
             .collect();
         if addresses.is_empty() {
             return Err(refused("its host has no address"));
@@ -174,7 +174,7 @@ mod tests {
         let own = parse("orcheck://127.0.0.1:7420?munge".to_owned()).unwrap();
         assert!(matches!(own.proof, Proof::User(ref user) if user.server_uid == effective_uid()));
         for (text, says) in [
-            (format!("orcheck://127.0.0.1?{key}"), "no host and port"),
+            (format!("orcheck://127.0.0.1?{key}"), "not HOST:PORT"),
             (
                 format!("orcheck://127.0.0.1:1/job?{key}"),
                 "names a directory",
