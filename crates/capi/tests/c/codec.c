@@ -116,7 +116,7 @@ int main(void) {
   l.fail_pack = 0;
   OKAY(orc_checkpoint(s, 2));
   snprintf(told, sizeof told, "%s", orc_message());
-  REFUSED(orc_wait(s, 1, ORC_GLOBAL, 30), ORC_INVALID, "gave its snapshot of step 1 up");
+  REFUSED(orc_wait(s, 1, ORC_GLOBAL, 30), ORC_UNAVAILABLE, "gave its snapshot of step 1 up");
   OKAY(orc_close(s, 30));
   CHECK(strstr(told, "checkpoint 1 is lost at level global") || strstr(orc_message(), "checkpoint 1 is lost at level global"));
   clear(&l);
