@@ -110,9 +110,7 @@ impl Hidden {
     /// An error about this directory, with what to do about it.
     pub fn advise(&self, error: Error) -> Error {
         // Whoever found out what is wrong knows best; but one that is made again in its place would be empty.
-        if let (Some((_, next)), true) =
-            (self.error.message().split_once(". Next: "), self.may_hold())
-        {
+        if let (Some(next), true) = (self.error.next_step(), self.may_hold()) {
             return error.next(next);
         }
         match self.state() {

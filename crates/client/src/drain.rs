@@ -40,7 +40,8 @@ impl Session {
     }
 
     /// Waits until something is decided of every checkpoint, and the last one is committed at every configured level, at most
-    /// `timeout`, and with `close = "copies"` until what was resumed from has its lost copies again; ends the session, and gives all warnings back that were not taken. Collective.
+    /// `timeout`, and with `close = "copies"` until what was resumed from has its lost copies again; ends the session, and
+    /// gives all warnings back that were not taken. Collective.
     ///
     /// An error, the same on all ranks, says what is not safe, and why; with `on_loss = "error"` also what of the older
     /// ones is lost and was not returned. The session has ended all the same.

@@ -11,7 +11,8 @@
 //! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
 //!    the newer one: it is told to ask again.
 //!
-//! Not here: errors when nothing can be restored (`resume/unrestored.rs`); what is rejected, and one region alone (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
+//! Not here: errors when nothing can be restored (`resume/unrestored.rs`); what is rejected, and one region alone
+//! (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;

@@ -279,8 +279,7 @@ impl Places {
 
 /// What to do about a directory of a job that has checkpoints.
 fn how_to_bring_back(root: &str, why: &Error) -> String {
-    let next = why.message().rsplit_once(". Next: ").map(|(_, next)| next);
-    match (why.kind(), next) {
+    match (why.kind(), why.next_step()) {
         // A directory that is made again would be empty.
         (ErrorKind::NotFound, _) | (_, None) => {
             format!("bring {root} back, then start the job again")

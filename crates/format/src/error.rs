@@ -194,6 +194,12 @@ impl Error {
         }
     }
 
+    /// The next step that the message ends with.
+    #[must_use]
+    pub fn next_step(&self) -> Option<&str> {
+        self.message.rsplit_once(NEXT).map(|(_, next)| next)
+    }
+
     /// What a person reads, without the next step: for a message that names several errors.
     #[must_use]
     pub fn what(&self) -> String {

@@ -13,7 +13,7 @@
 
 use orcheck_format::store::{Disk, identity_file, identity_of};
 use orcheck_format::{Error, Result};
-use orcheck_io::{Create, Dir, Steps, open_dir, random_bytes, read_small};
+use orcheck_io::{Dir, Steps, open_dir, random_bytes, read_small, write_small};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,32 +41,15 @@ pub(crate) fn settle(
             dir.remove(&identity_file(other))?;
         }
         if find(dir)?.is_none() {
-            mark(dir, &name, now_unix_s)?;
+            write_small(dir, &name, format!("{SINCE}{now_unix_s}\n").as_bytes())?;
         }
         disks.push(Disk {
             identity,
             since_unix_s: since(dir, &name),
         });
     }
-    // Those of the tenants are made again from this one.
-    if known.is_none() {
-        dir.sync()?;
-    }
     // Without the server's own.
     Ok(disks.split_off(1))
-}
-
-/// Makes the file: under its name it is whole.
-fn mark(dir: &dyn Dir, name: &str, now_unix_s: u64) -> Result<()> {
-    let temporary = format!("{name}.tmp");
-    if dir.holds(&temporary)? {
-        dir.remove(&temporary)?;
-    }
-    let file = dir.create(&temporary, Create::Buffered)?;
-    file.write_at(format!("{SINCE}{now_unix_s}\n").as_bytes(), 0)?;
-    file.sync()?;
-    file.close()?;
-    dir.rename(&temporary, name)
 }
 
 /// The time in a file; none where it has none.

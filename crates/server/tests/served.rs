@@ -379,7 +379,8 @@ fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
 #[test]
 fn all_who_changed_names_are_told_when_a_disk_loses_names() {
     let scratch = Scratch::new("names");
-    let plan = FaultPlan::new().at_site("dir.sync", 1, Verdict::Fail(5));
+    // The first is that of the disk's identity.
+    let plan = FaultPlan::new().at_site("dir.sync", 2, Verdict::Fail(5));
     let server = Running::start(scratch.path(), plan.only_where("/one").steps().1, None);
     let first = server.open(&scratch, 1);
     let second = server.open(&scratch, 1);
@@ -732,7 +733,8 @@ fn a_question_that_could_not_be_sent_is_asked_over_another_connection() {
 fn names_that_a_disk_lost_are_lost_for_all_who_sync_at_once() {
     for _ in 0..12 {
         let scratch = Scratch::in_memory("names-lost");
-        let plan = FaultPlan::new().at_site("dir.sync", 1, Verdict::Fail(5));
+        // The first is that of the disk's identity.
+        let plan = FaultPlan::new().at_site("dir.sync", 2, Verdict::Fail(5));
         let steps = plan.only_where("one").steps().1;
         let server = Running::start(scratch.path(), steps, None);
         let dirs = [server.open(&scratch, 1), server.open(&scratch, 1)];

@@ -237,8 +237,8 @@ fn explain(
     }
     match job.older_whole(commit) {
         Some(older) if which.step().is_none() && older.step < commit.record.step => {
-            let said = error.message().split_once(". Next: ");
-            let first = said.map_or_else(String::new, |(_, next)| format!("{next}, or "));
+            let said = error.next_step();
+            let first = said.map_or_else(String::new, |next| format!("{next}, or "));
             let step = older.step;
             error
                 .next(format!(

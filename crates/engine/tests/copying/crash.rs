@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::catalog::Catalog;
-use orcheck_engine::copying::Order;
-use orcheck_engine::trust::Trust;
 use orcheck_format::container::{TRAILER_BYTES, Trailer};
 use orcheck_format::{Error, ErrorKind, FileName, Level};
 use orcheck_io::testing::image::Image;
@@ -16,7 +14,7 @@ use orcheck_io::testing::{FaultPlan, Scratch as Memory};
 use orcheck_io::{Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir};
 
 use crate::fixture::{Spec, claim, epoch, job, open_places, write};
-use crate::{Destination, STEP, Site, check, copy, others};
+use crate::{Destination, STEP, Site, check, copy, others, with_order};
 
 /// From this step on nothing happens any more, as after a kill.
 struct Killed {
@@ -130,30 +128,19 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
 fn a_copy_that_is_stopped_removes_what_it_wrote() {
     for after in [1, 3] {
         let site = Site::of(9_000_000);
-        let places = open_places(&site.sources());
-        let catalog = Catalog::scan(&job(), &places).unwrap();
-        let trust = Trust::nobody();
-        let order = Order {
-            job: &job(),
-            catalog: &catalog,
-            commit: &catalog.commits()[0],
-            places,
-            trust: &trust,
-            level: Level::Global,
-            destinations: site.global(&["a", "b"], &Steps::none()),
-            compress: None,
-            patience: Duration::ZERO,
-        };
-        let clock = SystemClock::new();
-        let plan = order.plan(&clock).unwrap();
+        let to = (Level::Global, site.global(&["a", "b"], &Steps::none()));
         let (mut heard, mut last) = (0, 0);
-        let stopped = order.carry_out(&plan, &clock, &mut |done| {
-            assert!(done > last);
-            (heard, last) = (heard + 1, done);
-            match heard {
-                n if n == 4 * after => Err(Error::unavailable("enough")),
-                _ => Ok(()),
-            }
+        let stopped = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
+            let clock = SystemClock::new();
+            let plan = order.plan(&clock)?;
+            order.carry_out(&plan, &clock, &mut |done| {
+                assert!(done > last);
+                (heard, last) = (heard + 1, done);
+                match heard {
+                    n if n == 4 * after => Err(Error::unavailable("enough")),
+                    _ => Ok(()),
+                }
+            })
         });
         assert!(stopped.unwrap_err().message().contains("enough"));
         for root in ["a", "b"] {

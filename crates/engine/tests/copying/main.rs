@@ -103,17 +103,18 @@ impl Site {
     }
 }
 
-/// Plans a copy of the newest step in these directories and carries it out.
-fn copy(
+/// Hands over an order to copy the newest step in these directories, which waits this long for a run that is alive.
+fn with_order<T>(
     sources: &[PathBuf],
-    level: Level,
-    destinations: Vec<Destination>,
+    (level, destinations): (Level, Vec<Destination>),
     compress: Option<(Compression, i32)>,
-) -> Result<(Plan, Copied)> {
+    patience: Duration,
+    act: impl FnOnce(&Order<'_>) -> Result<T>,
+) -> Result<T> {
     let places = open_places(sources);
     let catalog = Catalog::scan(&job(), &places)?;
     let trust = Trust::nobody();
-    let order = Order {
+    act(&Order {
         job: &job(),
         catalog: &catalog,
         commit: &catalog.commits()[0],
@@ -122,12 +123,24 @@ fn copy(
         level,
         destinations,
         compress,
-        patience: Duration::ZERO,
-    };
-    let clock = SystemClock::new();
-    let plan = order.plan(&clock)?;
-    let copied = order.carry_out(&plan, &clock, &mut |_| Ok(()))?;
-    Ok((plan, copied))
+        patience,
+    })
+}
+
+/// Plans a copy of the newest step in these directories and carries it out.
+fn copy(
+    sources: &[PathBuf],
+    level: Level,
+    destinations: Vec<Destination>,
+    compress: Option<(Compression, i32)>,
+) -> Result<(Plan, Copied)> {
+    let to = (level, destinations);
+    with_order(sources, to, compress, Duration::ZERO, |order| {
+        let clock = SystemClock::new();
+        let plan = order.plan(&clock)?;
+        let copied = order.carry_out(&plan, &clock, &mut |_| Ok(()))?;
+        Ok((plan, copied))
+    })
 }
 
 /// Names in a directory, without those of the step's containers and record.

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::catalog::Catalog;
-use orcheck_engine::copying::{Destination, Order};
+use orcheck_engine::copying::Destination;
 use orcheck_engine::epoch::{Claimant, Held, claim as take_claim};
 use orcheck_engine::trust::Trust;
 use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::{Clock, Create, Dir, Entry, File, Steps, SystemClock, Taken, open_dir};
 
 use crate::fixture::{Spec, claim, epoch, flip, job, open_places, write};
-use crate::{STEP, Site, copy};
+use crate::{STEP, Site, copy, with_order};
 
 /// Asks for a copy to `a`, which must be refused and leave everything as it is.
 fn refused(site: &Site, kind: ErrorKind, words: &[&str]) {
@@ -365,25 +365,15 @@ fn a_run_that_is_just_ending_is_waited_for() {
         slept: AtomicU64::new(0),
     };
     let order = |dry: bool| {
-        let places = open_places(&site.sources());
-        let catalog = Catalog::scan(&job(), &places).unwrap();
-        let trust = Trust::nobody();
-        let order = Order {
-            job: &job(),
-            catalog: &catalog,
-            commit: &catalog.commits()[0],
-            places,
-            trust: &trust,
-            level: Level::Global,
-            destinations: site.global(&["a"], &Steps::none()),
-            compress: None,
-            patience: Duration::from_secs(60),
-        };
-        let plan = order.plan(&clock)?;
-        match dry {
-            true => Ok(()),
-            false => order.carry_out(&plan, &clock, &mut |_| Ok(())).map(|_| ()),
-        }
+        let to = (Level::Global, site.global(&["a"], &Steps::none()));
+        let patience = Duration::from_secs(60);
+        with_order(&site.sources(), to, None, patience, |order| {
+            let plan = order.plan(&clock)?;
+            match dry {
+                true => Ok(()),
+                false => order.carry_out(&plan, &clock, &mut |_| Ok(())).map(|_| ()),
+            }
+        })
     };
     order(true).unwrap();
     assert_eq!(clock.slept.load(Ordering::SeqCst), 3);
@@ -394,34 +384,23 @@ fn a_run_that_is_just_ending_is_waited_for() {
 #[test]
 fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
     let site = Site::new();
-    let places = open_places(&site.sources());
-    let catalog = Catalog::scan(&job(), &places).unwrap();
-    let trust = Trust::nobody();
-    let order = Order {
-        job: &job(),
-        catalog: &catalog,
-        commit: &catalog.commits()[0],
-        places,
-        trust: &trust,
-        level: Level::Global,
-        destinations: site.global(&["a"], &Steps::none()),
-        compress: None,
-        patience: Duration::ZERO,
-    };
-    let plan = order.plan(&SystemClock::new()).unwrap();
-    let mut heard = 0;
-    let done = order.carry_out(&plan, &SystemClock::new(), &mut |_| {
-        heard += 1;
-        if heard == 1 {
-            // As prune does it: the records first.
-            for dir in site.sources() {
-                std::fs::remove_file(dir.join(site.spec.commit_name())).unwrap();
+    let to = (Level::Global, site.global(&["a"], &Steps::none()));
+    let done = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
+        let plan = order.plan(&SystemClock::new())?;
+        let mut heard = 0;
+        order.carry_out(&plan, &SystemClock::new(), &mut |_| {
+            heard += 1;
+            if heard == 1 {
+                // As prune does it: the records first.
+                for dir in site.sources() {
+                    std::fs::remove_file(dir.join(site.spec.commit_name())).unwrap();
+                }
+                for path in &site.written.paths {
+                    std::fs::remove_file(path).unwrap();
+                }
             }
-            for path in &site.written.paths {
-                std::fs::remove_file(path).unwrap();
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     });
     let error = done.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
