@@ -284,9 +284,9 @@ mod tests {
             boundary("orc_test", || Err(Error::fenced("old\0new"))),
             orc_status::ORC_FENCED
         );
-        assert_eq!(message(), "orc_test: old\u{fffd}new");
-        boundary("orc_test", || Ok("careful".to_owned()));
-        assert_eq!(message(), "careful");
+        assert_eq!(message(), "orc_test: old\\u{0}new");
+        boundary("orc_test", || Ok("care\0ful".to_owned()));
+        assert_eq!(message(), "care\u{fffd}ful");
         boundary("orc_test", || Ok(String::new()));
         assert_eq!(message(), "");
     }
