@@ -123,9 +123,8 @@ pub(crate) struct Account {
     /// Held alone by whoever changes names that are counted, together by whoever changes others.
     names: RwLock<()>,
     state: Mutex<State>,
-    /// Whether all that there is has been counted once, and whether that was tried.
+    /// Whether all that there is has been counted once.
     complete: AtomicBool,
-    tried: AtomicBool,
     /// Whether something could not be looked at.
     doubtful: AtomicBool,
     /// Held by whoever counts all again.
@@ -152,7 +151,6 @@ impl Account {
             names: RwLock::default(),
             state: Mutex::default(),
             complete: AtomicBool::new(false),
-            tried: AtomicBool::new(false),
             doubtful: AtomicBool::new(false),
             recount: Mutex::default(),
         })
@@ -195,11 +193,6 @@ impl Account {
     /// Whether something could not be looked at since this was asked last.
     pub(crate) fn take_doubt(&self) -> bool {
         self.doubtful.swap(false, Ordering::AcqRel)
-    }
-
-    /// Whether nobody has tried yet to count all that there is; whoever asks does.
-    pub(crate) fn is_new(&self) -> bool {
-        !self.is_complete() && !self.tried.swap(true, Ordering::AcqRel)
     }
 
     fn check(&self, used: u64, more: u64) -> Result<()> {

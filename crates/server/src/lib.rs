@@ -313,8 +313,8 @@ impl Stopper {
         owned.try_for_each(|one| reconcile::recount(&self.shared, one, &mut || true))
     }
 
-    /// From now on these are served, and nobody else; open connections continue until they end. What was stored
-    /// before counts towards a new quota as soon as it has been counted.
+    /// From now on these are served, and nobody else; open connections continue until they end. New quotas hold
+    /// when it returns, with what was stored before: that is counted, which takes as long as a listing of its directories.
     ///
     /// # Errors
     /// As [`Server::bind`]; nothing has changed then.
@@ -331,6 +331,14 @@ impl Stopper {
         let until = shared.clock.now().saturating_add(10 * LOOK);
         while !shared.served.is_known() && !shared.is_stopping() && shared.clock.now() < until {
             shared.clock.sleep(LOOK_SOON);
+        }
+        // Breaks if: it is left to the thread that counts now and then; until then a new quota would refuse nothing. Who may come
+        // in is settled before: a large directory must not delay that.
+        for one in shared.served.owned() {
+            if one.account.most().is_some() && !one.account.is_complete() {
+                // A directory that cannot be listed is in the log, and is tried again.
+                let _ = reconcile::recount(shared, &one, &mut || !shared.is_stopping());
+            }
         }
         Ok(reread)
     }

@@ -47,10 +47,6 @@ fn run(shared: &Shared) {
         clock.sleep(LOOK);
         let owned = shared.served.owned();
         let counted = || owned.iter().filter(|one| one.account.most().is_some());
-        // Who got a quota while the server ran: until all is counted it does not hold.
-        for one in counted().filter(|one| one.account.is_new()) {
-            let _ = recount(shared, one, &mut || !shared.is_stopping());
-        }
         let since = clock.now().saturating_sub(last.0);
         let doubtful = || counted().any(|one| one.account.take_doubt());
         let due = |period: Duration| since >= period.max(last.1 * SHARE);
