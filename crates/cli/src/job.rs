@@ -198,12 +198,12 @@ impl Job {
         let problems = self.catalog.problems();
         let said = problems
             .first()
-            .map(|problem| format!(" ({})", problem.message))
+            .map(|problem| format!(" ({})", problem.error))
             .unwrap_or_default();
         let error = Error::not_found(format!("job {job} has no committed checkpoint{said}"));
         if problems
             .iter()
-            .any(|problem| problem.kind == ErrorKind::Unsupported)
+            .any(|problem| problem.error.kind() == ErrorKind::Unsupported)
         {
             return Failure::with(
                 exit::INCOMPATIBLE,
@@ -212,7 +212,7 @@ impl Job {
         }
         if problems
             .iter()
-            .any(|problem| problem.kind == ErrorKind::Corrupt)
+            .any(|problem| problem.error.kind() == ErrorKind::Corrupt)
         {
             return Failure::with(
                 exit::CORRUPT,

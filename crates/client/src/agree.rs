@@ -4,7 +4,7 @@
 //! Bytes through the collective are O(1) per rank, but for tables with a row for each node.
 
 use crate::collective::Collective;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 
 /// Longest error text that reaches the other ranks.
@@ -46,7 +46,7 @@ pub fn agree_min<T>(
     {
         let message = error.message().as_bytes();
         let len = message.len().min(TEXT_BYTES);
-        text[..4].copy_from_slice(&error.kind().code().to_le_bytes());
+        text[..4].copy_from_slice(&error.code().to_le_bytes());
         text[4..8].copy_from_slice(&(len as u32).to_le_bytes());
         text[8..8 + len].copy_from_slice(&message[..len]);
     }
@@ -56,11 +56,10 @@ pub fn agree_min<T>(
     {
         return Err(error);
     }
-    let code = i32::from_le_bytes([text[0], text[1], text[2], text[3]]);
+    let code = u32::from_le_bytes([text[0], text[1], text[2], text[3]]);
     let len = u32::from_le_bytes([text[4], text[5], text[6], text[7]]) as usize;
     let message = String::from_utf8_lossy(&text[8..8 + len.min(TEXT_BYTES)]).into_owned();
-    let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Internal);
-    Err(Error::new(kind, message).at(format!("rank {failed}")))
+    Err(Error::from_code(code, message).at(format!("rank {failed}")))
 }
 
 /// Bytes that travel in one value of [`rows`]: such a value is less than that of a rank that has nothing to say.

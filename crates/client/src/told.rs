@@ -14,7 +14,7 @@
 //! 4. What waits to be told is bounded: warnings by `warnings.rs`, open outcomes by the board's history.
 //!
 //! 5. What is reported lost is not restartable at that level, but where the text says that it is not known to be safe
-//!    (`UNDECIDED` of the engine's `protocol.rs`): its commit record may be there.
+//!    (`Detail::Undecided`): its commit record may be there.
 //!
 //! Level `process` has no events: a snapshot there is on its way to the directories, and what becomes of it is told at their
 //! levels. `wait` and `safe_step` know it.
@@ -28,8 +28,8 @@ use crate::report;
 use crate::session::Session;
 use crate::waiter::engine_gone;
 use orcheck_engine::index::{Index, Outcome};
-use orcheck_engine::protocol::{UNDECIDED, undecided};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_engine::protocol::undecided;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, BTreeSet};
@@ -339,12 +339,12 @@ impl Session {
 
 /// The loss as a program reads it: step, level, cause, one next step.
 fn told_loss(step: u64, level: Level, error: Error) -> Error {
-    let lost = match error.message().contains(UNDECIDED) {
+    let lost = match error.is(Detail::Undecided) {
         true => "not known to be safe",
         false => "lost",
     };
     let error = error.at(format!("checkpoint {step} is {lost} at level {level}"));
-    if error.message().contains("Next: ") {
+    if error.next_step().is_some() {
         return error;
     }
     let next = match error.kind() {

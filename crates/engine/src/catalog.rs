@@ -25,7 +25,7 @@
 //! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
 //! about which commit to use.
 
-use orcheck_format::error::printable;
+use orcheck_format::error::{Detail, printable};
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,13 +52,14 @@ pub struct Commit {
     pub proof: Proof,
 }
 
-/// Something a scan had to skip: the kind of fault and the note that tells the story.
+/// Something a scan had to skip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `Corrupt` for a damaged record, `Unsupported` for one of a newer version, otherwise what the disk said.
-    pub kind: ErrorKind,
-    /// The same text as the note.
-    pub message: String,
+    /// The name of the file that was skipped; `None` where it is no single file.
+    pub file: Option<String>,
+    /// Corrupt for a damaged record, Unsupported for one of a newer version, otherwise what the disk said; its text is that
+    /// of the note.
+    pub error: Error,
 }
 
 /// What the directories of one job hold at the time of the scan.
@@ -111,10 +112,11 @@ impl Catalog {
                     scan.read_place(place, dir.as_ref(), entries);
                 }
                 Err(error) => {
-                    scan.skip(
-                        error.kind(),
-                        format!("place {} cannot be listed: {error}", dir.path().display()),
-                    );
+                    let place = format!("place {} cannot be listed", dir.path().display());
+                    scan.skip(Problem {
+                        file: None,
+                        error: error.clone().at(place),
+                    });
                     first_error.get_or_insert(error);
                 }
             }
@@ -300,23 +302,27 @@ const TOLD_MOST: usize = 8;
 /// Files of one sort and place that cannot be read.
 #[derive(Default)]
 struct Unread {
-    /// The last ones; without a kind: no fault of the disk.
-    last: VecDeque<(Option<ErrorKind>, String)>,
-    /// How many more there are of each kind, and the name of the first.
-    more: Vec<(Option<ErrorKind>, u64, String)>,
+    /// The last ones, and whether each is a fault of the disk.
+    last: VecDeque<(bool, Problem)>,
+    /// How many more there are of each kind, and the first.
+    more: Vec<(bool, u64, Problem)>,
 }
 
 impl Unread {
-    fn add(&mut self, kind: Option<ErrorKind>, text: String) {
-        self.last.push_back((kind, text));
+    fn add(&mut self, is_fault: bool, file: &str, error: Error) {
+        let file = Some(file.to_owned());
+        self.last.push_back((is_fault, Problem { file, error }));
         // Breaks if: all are kept; a directory full of damaged files would fill the memory and the user's screen.
         if self.last.len() <= TOLD_MOST || off(Switch::NotesBound) {
             return;
         }
-        if let Some((kind, text)) = self.last.pop_front() {
-            match self.more.iter_mut().find(|(other, ..)| *other == kind) {
+        if let Some((is_fault, problem)) = self.last.pop_front() {
+            let same = |(other, _, first): &&mut (bool, u64, Problem)| {
+                *other == is_fault && first.error.kind() == problem.error.kind()
+            };
+            match self.more.iter_mut().find(same) {
                 Some((_, count, _)) => *count += 1,
-                None => self.more.push((kind, 1, text)),
+                None => self.more.push((is_fault, 1, problem)),
             }
         }
     }
@@ -360,27 +366,25 @@ impl<'a> Scan<'a> {
 
     /// Tells what could not be read in a place.
     fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unread) {
-        let summed = unread.more.into_iter().map(|(kind, count, first)| {
-            let text = format!(
-                "skipped {count} more such files ({sorts}) in {}, the first of them: {first}",
+        let summed = unread.more.into_iter().map(|(is_fault, count, first)| {
+            let place = format!(
+                "skipped {count} more such files ({sorts}) in {}, the first of them",
                 dir.path().display()
             );
-            (kind, text)
+            let error = first.error.at(place);
+            (is_fault, Problem { error, ..first })
         });
-        for (kind, text) in summed.chain(unread.last) {
-            match kind {
-                Some(kind) => self.skip(kind, text),
-                None => self.notes.push(text),
+        for (is_fault, problem) in summed.chain(unread.last) {
+            match is_fault {
+                true => self.skip(problem),
+                false => self.notes.push(problem.error.to_string()),
             }
         }
     }
 
-    fn skip(&mut self, kind: ErrorKind, note: String) {
-        self.notes.push(printable(note.clone()));
-        self.problems.push(Problem {
-            kind,
-            message: note,
-        });
+    fn skip(&mut self, problem: Problem) {
+        self.notes.push(problem.error.to_string());
+        self.problems.push(problem);
     }
 
     fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
@@ -405,7 +409,7 @@ impl<'a> Scan<'a> {
                                     self.take_claim(*epoch, &bytes, &path)
                                 }
                                 Some(FileName::Resumed { epoch }) => {
-                                    self.take_resumed(*epoch, &bytes, unread)
+                                    self.take_resumed(*epoch, &entry.name, &bytes, unread)
                                 }
                                 Some(name @ FileName::Choice { .. }) => {
                                     self.take_choice(name, &bytes)
@@ -418,15 +422,16 @@ impl<'a> Scan<'a> {
                                 // so it is no fault of the disk.
                                 Err(error) => {
                                     let torn = matches!(name, Some(FileName::Claim { .. }));
-                                    let kind = (!torn).then_some(error.kind());
-                                    unread.add(kind, format!("skipped {path}: {error}"));
+                                    let error = error.at(format!("skipped {path}"));
+                                    unread.add(!torn, &entry.name, error);
                                 }
                             }
                         }
                         // Pruned by another process between the listing and now.
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => {
-                            unread.add(Some(error.kind()), format!("skipped {path}: {error}"));
+                            let error = error.at(format!("skipped {path}"));
+                            unread.add(true, &entry.name, error);
                         }
                     }
                 }
@@ -455,7 +460,7 @@ impl<'a> Scan<'a> {
         let record = CommitRecord::decode(bytes)?;
         let proof = self.trust.check(bytes).inspect_err(|error| {
             self.refused.get_or_insert_with(|| error.clone());
-            if error.kind() == ErrorKind::Invalid {
+            if error.is(Detail::OtherKey) {
                 self.other_key = self.other_key.max(Some(record.step));
             }
         })?;
@@ -507,13 +512,18 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn take_resumed(&mut self, counter: u64, bytes: &[u8], unread: &mut Unread) -> Result<()> {
+    fn take_resumed(
+        &mut self,
+        counter: u64,
+        name: &str,
+        bytes: &[u8],
+        unread: &mut Unread,
+    ) -> Result<()> {
         let resumed = Resumed::decode(bytes)?;
         // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
         if let Err(error) = self.trust.check(bytes) {
-            let why = error.message();
-            let text = format!("the note of resumption of epoch {counter} does not count: {why}");
-            unread.add(None, text);
+            let what = format!("the note of resumption of epoch {counter} does not count");
+            unread.add(false, name, error.at(what));
             return Ok(());
         }
         self.check_job(&resumed.job)?;
@@ -630,16 +640,17 @@ impl<'a> Scan<'a> {
                     .flat_map(|other| &other.copies)
                     .map(|&place| self.places[place].path().display().to_string())
                     .collect();
-                self.skip(
-                    ErrorKind::Corrupt,
-                    format!(
-                        "commit records of step {} epoch {} level {} differ between places; the one with most copies counts, not that in {}",
-                        key.0,
-                        key.1,
-                        key.2,
-                        places.join(", ")
-                    ),
-                );
+                let differ = Error::corrupt(format!(
+                    "commit records of step {} epoch {} level {} differ between places; the one with most copies counts, not that in {}",
+                    key.0,
+                    key.1,
+                    key.2,
+                    places.join(", ")
+                ));
+                self.skip(Problem {
+                    file: None,
+                    error: differ,
+                });
             }
             let commit = variants.swap_remove(0);
             match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
@@ -661,7 +672,10 @@ impl<'a> Scan<'a> {
                     let claimed = claims.get(&key.1.counter);
                     if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
                         // Files of two runs under one counter: somebody mixed directories.
-                        self.skip(ErrorKind::Fenced, note);
+                        self.skip(Problem {
+                            file: None,
+                            error: Error::fenced(note),
+                        });
                     } else {
                         self.notes.push(printable(note));
                     }

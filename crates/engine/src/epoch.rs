@@ -18,7 +18,7 @@
 //! jumps (order is by counter). Not here: the records themselves (`format::record`).
 
 use crate::trust::Trust;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::members::Members;
 use orcheck_format::names::FileName;
@@ -271,6 +271,7 @@ pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Cl
                 holder.job.as_str(),
                 describe(&holder)
             ))
+            .with(Detail::Held)
             .next("wait for it or end it; set take_over = true to fence it off"));
         }
         clock.sleep(Duration::from_millis(50));

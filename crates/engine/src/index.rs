@@ -555,8 +555,7 @@ impl<'p> Index<'p> {
             Outcome::Lost(error) if self.get(at) == 0 => {
                 let len_bytes = self.set_text(text_base(base, slot), error.message());
                 self.set(base + 1 + LEVELS + slot, len_bytes);
-                let kind = kind_of_loss(error.kind());
-                self.set(at, 2 + ((kind.code() as u64) << 8));
+                self.set(at, 2 + (u64::from(code_of_loss(error)) << 8));
             }
             Outcome::Lost(_) => {}
         }
@@ -573,10 +572,9 @@ impl<'p> Index<'p> {
         let outcome = match state & 0xff {
             1 => Outcome::Committed,
             2 => {
-                let kind = ErrorKind::from_code((state >> 8) as i32).unwrap_or(ErrorKind::Internal);
                 let len_bytes = self.get(base + 1 + LEVELS + slot);
                 let text = self.text(text_base(base, slot), len_bytes);
-                Outcome::Lost(Error::new(kind, text))
+                Outcome::Lost(Error::from_code((state >> 8) as u32, text))
             }
             _ => Outcome::Pending,
         };
@@ -605,11 +603,11 @@ impl<'p> Index<'p> {
     }
 }
 
-/// The kind of error with which a call reports a loss: whatever the cause, that call and its step are not wrong.
-fn kind_of_loss(cause: ErrorKind) -> ErrorKind {
-    match cause {
-        ErrorKind::Invalid | ErrorKind::NotFound => ErrorKind::Unavailable,
-        other => other,
+/// The code of the error with which a call reports a loss: whatever the cause, that call and its step are not wrong.
+fn code_of_loss(cause: &Error) -> u32 {
+    match cause.kind() {
+        ErrorKind::Invalid | ErrorKind::NotFound => cause.code_as(ErrorKind::Unavailable),
+        _ => cause.code(),
     }
 }
 

@@ -13,8 +13,8 @@
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
-use crate::trust::{Trust, is_refusal};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use crate::trust::Trust;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
@@ -214,7 +214,7 @@ impl Places {
             error.kind(),
             ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
         );
-        match may_be_there && !is_refusal(&error) {
+        match may_be_there && !error.is(Detail::Unauthenticated) {
             true => self.blame_away(error),
             false => error,
         }

@@ -26,7 +26,7 @@ use crate::index::Outcome;
 use crate::places::is_directory_loss;
 use crate::relay::each;
 use orcheck_format::agent::AgentMessage;
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
@@ -42,10 +42,10 @@ pub const UNDECIDED: &str = "its commit record may nevertheless be there";
 #[must_use]
 pub fn undecided(error: Error) -> Error {
     // Breaks if: it is left out; a step counts as lost for good which the next run restarts from.
-    if error.message().contains(UNDECIDED) || off(Switch::UndecidedSaid) {
+    if error.is(Detail::Undecided) || off(Switch::UndecidedSaid) {
         return error;
     }
-    error.at(UNDECIDED)
+    error.at(UNDECIDED).with(Detail::Undecided)
 }
 
 /// Decisions that are remembered, to recognise late messages.
@@ -217,18 +217,9 @@ impl NodeState {
                 self.decide(step, level);
                 vec![NodeAction::Publish(step, level, Outcome::Committed)]
             }
-            NodeEvent::FromLead(Message::Aborted {
-                step,
-                level,
-                kind,
-                text,
-            }) => {
+            NodeEvent::FromLead(Message::Aborted { step, level, error }) => {
                 self.decide(step, level);
-                vec![NodeAction::Publish(
-                    step,
-                    level,
-                    Outcome::Lost(Error::new(kind, text)),
-                )]
+                vec![NodeAction::Publish(step, level, Outcome::Lost(error))]
             }
             NodeEvent::FromLead(Message::Placement { generation, text }) => {
                 vec![NodeAction::Lanes(generation, text)]
@@ -694,8 +685,7 @@ impl LeadState {
             LeadAction::ToAll(Message::Aborted {
                 step,
                 level,
-                kind: error.kind(),
-                text: error.message().to_owned(),
+                error: error.clone(),
             })
         })
     }

@@ -17,7 +17,7 @@ use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
 use crate::trust::{Proof, other_key};
-use orcheck_format::error::{Error, ErrorKind, Result, without_next};
+use orcheck_format::error::{Detail, Error, ErrorKind, Result, without_next};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::names::FileName;
@@ -73,7 +73,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
             return Err(refused.clone().at(place));
         }
         return Err(Error::new(
-            problem.kind,
+            problem.error.kind(),
             format!(
                 "job '{}' may have checkpoints, but none can be read: {}",
                 job.as_str(),
@@ -222,21 +222,18 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
     let why = catalog
         .problems()
         .iter()
-        .filter(|problem| problem.message.contains(name.as_str()));
+        .filter(|problem| problem.file.as_deref() == Some(name));
     let why: Vec<&Problem> = why.collect();
     // Written by a newer version: damage is no reason to supersede it.
     let newer = why
         .iter()
-        .any(|problem| problem.kind == ErrorKind::Unsupported);
+        .any(|problem| problem.error.kind() == ErrorKind::Unsupported);
     let kind = if newer {
         ErrorKind::Unsupported
     } else {
         ErrorKind::Corrupt
     };
-    let why: Vec<String> = why
-        .iter()
-        .map(|problem| without_next(&problem.message))
-        .collect();
+    let why: Vec<String> = why.iter().map(|problem| problem.error.what()).collect();
     Some(
         Error::new(
             kind,
@@ -319,7 +316,12 @@ impl RankView {
                 ErrorKind::NotFound => ErrorKind::Corrupt,
                 kind => kind,
             };
-            return Err(Error::new(kind, text.join("; ")));
+            let error = Error::new(kind, text.join("; "));
+            let unauthenticated = errors.iter().any(|e| e.is(Detail::Unauthenticated));
+            return Err(match unauthenticated {
+                true => error.with(Detail::Unauthenticated),
+                false => error,
+            });
         }
         // What they ask for is done: another copy is used.
         notes.extend(errors.iter().map(Error::what));

@@ -315,8 +315,9 @@ impl Scrub {
             Err(error) => return self.unlisted(dir.path().to_path_buf(), &error, pass, about),
         };
         for problem in catalog.problems() {
-            if matches!(problem.kind, ErrorKind::Corrupt | ErrorKind::Unavailable) {
-                self.tell(problem.kind, &problem.message, pass, about);
+            let kind = problem.error.kind();
+            if matches!(kind, ErrorKind::Corrupt | ErrorKind::Unavailable) {
+                self.tell(kind, problem.error.message(), pass, about);
             }
         }
         let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();

@@ -22,7 +22,7 @@
 
 use crate::encoding::{ContainerKey, no_key};
 use orcheck_format::container::ContainerHeader;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::{Detail, Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::seal::{KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
 use orcheck_io::secret::{Secret, Wiped, equal};
@@ -181,7 +181,7 @@ impl Trust {
             return Ok(Proof::Unchecked);
         }
         let Some(key) = self.keys.iter().find(|key| equal(&key.id, &found.key_id)) else {
-            return Err(other_key(&format!("the record was {OTHER_KEY}")));
+            return Err(other_key("the record was sealed with another key"));
         };
         // Breaks if: this is passed over; whoever can write could make a checkpoint of any containers.
         if hmac::verify(key.mac.get(), found.covered, &found.mac).is_err()
@@ -231,7 +231,7 @@ impl Trust {
         for key in &self.keys {
             match ContainerKey::open(&key.secret, header) {
                 Ok(found) => return Ok(Some(found)),
-                Err(error) if error.kind() == orcheck_format::ErrorKind::Invalid => {
+                Err(error) if error.is(Detail::OtherKey) => {
                     other = Some(error);
                 }
                 Err(error) => return Err(error),
@@ -244,35 +244,24 @@ impl Trust {
 /// The next step of whoever meets a forgery.
 pub(crate) const WHO_CAN_WRITE: &str = "find out who can write to the job's directories";
 
-/// What begins the text of a refusal.
-const REFUSED: &str = "not authenticated: ";
-
 /// The next step of whoever meets a refusal.
 pub const HOW_TO_ACCEPT: &str = "if this job was not encrypted until now, set accept = ['plain', 'v1'] (--accept plain,v1) for one run";
 
+/// That something is refused because nothing proves who wrote it.
 fn refused(what: &str) -> Error {
-    Error::corrupt(format!("{REFUSED}{what}, and encryption is configured")).next(HOW_TO_ACCEPT)
-}
-
-/// Whether something was refused because nothing proves who wrote it.
-#[must_use]
-pub fn is_refusal(error: &Error) -> bool {
-    error.message().contains(REFUSED)
-}
-
-/// What the text of a record says that no given key can check.
-const OTHER_KEY: &str = "sealed with another key";
-
-/// Whether a text says that a record was sealed with a key that was not given.
-#[must_use]
-pub fn is_of_another_key(text: &str) -> bool {
-    text.contains(OTHER_KEY)
+    Error::corrupt(format!(
+        "not authenticated: {what}, and encryption is configured"
+    ))
+    .with(Detail::Unauthenticated)
+    .next(HOW_TO_ACCEPT)
 }
 
 /// That something needs another key.
 #[must_use]
 pub fn other_key(what: &str) -> Error {
-    Error::invalid(format!("{what} than those given")).next(
-        "add the key of the run that wrote it to encrypt_key (--encrypt-key), after the one that writes",
-    )
+    Error::invalid(format!("{what} than those given"))
+        .with(Detail::OtherKey)
+        .next(
+            "add the key of the run that wrote it to encrypt_key (--encrypt-key), after the one that writes",
+        )
 }

@@ -6,7 +6,7 @@ use orcheck_engine::protocol::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
 };
 use orcheck_format::agent::AgentMessage;
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::ContainerRef;
@@ -341,7 +341,7 @@ fn play(
             key,
             told
         );
-        let lost_for_good = |outcome: &Outcome| matches!(outcome, Outcome::Lost(error) if !error.message().contains(UNDECIDED));
+        let lost_for_good = |outcome: &Outcome| matches!(outcome, Outcome::Lost(error) if !error.is(Detail::Undecided));
         // Breaks if: `abort` does not look whether the record is being written.
         prop_assert!(
             !(told.values().any(lost_for_good) && world.visible.contains_key(&key)),
@@ -595,7 +595,7 @@ fn a_node_gone_ends_every_step_that_waits_for_it() {
 
 fn lost_text(actions: &[LeadAction]) -> Option<&str> {
     actions.iter().find_map(|action| match action {
-        LeadAction::ToAll(Message::Aborted { text, .. }) => Some(text.as_str()),
+        LeadAction::ToAll(Message::Aborted { error, .. }) => Some(error.message()),
         _ => None,
     })
 }
@@ -651,7 +651,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     let lost: Vec<(u64, bool)> = (actions.iter())
         .filter_map(|action| match action {
             NodeAction::Publish(step, _, Outcome::Lost(error)) => {
-                Some((*step, error.message().contains(UNDECIDED)))
+                Some((*step, error.is(Detail::Undecided)))
             }
             _ => None,
         })

@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. Codes are stable: they cross the C boundary and the wire.
 //! 2. [`std::fmt::Display`] prints the message alone; the kind is for programs.
-//! 3. A message is one line (except [`Error::of_lines`]) and holds no character that a terminal acts on ([`printable`]).
+//! 3. A message is for people. What callers decide by is the kind and the [`Detail`], never the text.
+//! 4. A message is one line (except [`Error::of_lines`]) and holds no character that a terminal acts on ([`printable`]).
 //!
 //! Not here: the mapping from an operating system's errno to a kind (`orcheck-io`).
 
@@ -93,10 +94,37 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+/// What Orcheck itself decides by, where the kind is too coarse. It does not cross the C boundary.
+#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// The kernel refuses this user.
+    Denied = 1,
+    /// A seal was made with a key that was not given.
+    OtherKey,
+    /// Nothing proves who wrote it, and encryption is configured.
+    Unauthenticated,
+    /// Another run holds the job.
+    Held,
+    /// A loss that was decided when a commit record may have been written already.
+    Undecided,
+}
+
+impl Detail {
+    const ALL: [Detail; 5] = [
+        Detail::Denied,
+        Detail::OtherKey,
+        Detail::Unauthenticated,
+        Detail::Held,
+        Detail::Undecided,
+    ];
+}
+
 /// An [`ErrorKind`] with a message: what, where, expected, found, next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
+    detail: Option<Detail>,
     message: String,
 }
 
@@ -108,6 +136,7 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error {
             kind,
+            detail: None,
             message: printable(message.into()),
         }
     }
@@ -117,6 +146,7 @@ impl Error {
         let lines: Vec<String> = lines.iter().cloned().map(printable).collect();
         Error {
             kind,
+            detail: None,
             message: joined(&lines),
         }
     }
@@ -166,6 +196,42 @@ impl Error {
         self.kind
     }
 
+    /// Whether this is what happened.
+    #[must_use]
+    pub fn is(&self, detail: Detail) -> bool {
+        self.detail == Some(detail)
+    }
+
+    /// The same error, marked as this.
+    #[must_use]
+    pub fn with(self, detail: Detail) -> Self {
+        let detail = Some(detail);
+        Error { detail, ..self }
+    }
+
+    /// Kind and detail as one number, for processes of one version; see [`Self::from_code`].
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        self.code_as(self.kind)
+    }
+
+    /// The same number with another kind.
+    #[must_use]
+    pub fn code_as(&self, kind: ErrorKind) -> u32 {
+        kind.code() as u32 | self.detail.map_or(0, |detail| (detail as u32) << 8)
+    }
+
+    /// The error that had this number, with its message; Internal for a number that is none.
+    #[must_use]
+    pub fn from_code(code: u32, message: impl Into<String>) -> Self {
+        let kind = ErrorKind::from_code((code & 0xff) as i32);
+        let detail = Detail::ALL.into_iter().find(|&one| one as u32 == code >> 8);
+        Error {
+            detail,
+            ..Self::new(kind.unwrap_or(ErrorKind::Internal), message)
+        }
+    }
+
     /// What a person reads.
     pub fn message(&self) -> &str {
         &self.message
@@ -176,6 +242,7 @@ impl Error {
     pub fn at(self, place: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
+            detail: self.detail,
             message: format!("{}: {}", printable(place.to_string()), self.message),
         }
     }
@@ -186,6 +253,7 @@ impl Error {
     pub fn next(self, what: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
+            detail: self.detail,
             message: format!(
                 "{}{NEXT}{}",
                 without_next(&self.message),
@@ -289,6 +357,25 @@ mod tests {
         }
         assert_eq!(ErrorKind::from_code(0), None);
         assert_eq!(ErrorKind::from_code(9), None);
+    }
+
+    #[test]
+    fn place_next_step_and_number_keep_what_happened() {
+        for detail in Detail::ALL {
+            let error = Error::unavailable("refused").with(detail);
+            let error = error.at("step 4").next("wait");
+            let again = Error::from_code(error.code(), error.message());
+            assert!(again.is(detail), "{detail:?}");
+            assert_eq!(again, error);
+        }
+        for (code, kind) in [
+            (1, ErrorKind::Invalid),
+            (0, ErrorKind::Internal),
+            (u32::MAX, ErrorKind::Internal),
+            (0x0603, ErrorKind::Unavailable),
+        ] {
+            assert_eq!(Error::from_code(code, "text"), Error::new(kind, "text"));
+        }
     }
 
     #[test]

@@ -189,10 +189,8 @@ pub enum Message {
         step: u64,
         /// The level.
         level: Level,
-        /// Kind of the error.
-        kind: ErrorKind,
-        /// Text of the error.
-        text: String,
+        /// Why.
+        error: Error,
     },
     /// A new placement map.
     Placement {
@@ -408,17 +406,12 @@ impl Message {
             Message::Committed { step, level } => {
                 checkpoint(&mut w, 2, *step, *level);
             }
-            Message::Aborted {
-                step,
-                level,
-                kind,
-                text,
-            } => {
+            Message::Aborted { step, level, error } => {
                 checkpoint(&mut w, 4, *step, *level);
                 w.uint(4u8)
-                    .uint(kind.code() as u64)
+                    .uint(error.code())
                     .uint(5u8)
-                    .text(cut(text, MAX_TEXT_BYTES));
+                    .text(cut(error.message(), MAX_TEXT_BYTES));
             }
             Message::Placement { generation, text } => {
                 w.map(2).uint(1u8).uint(*generation).uint(2u8).text(text);
@@ -588,6 +581,7 @@ fn pair<'b, A, B>(
 fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     let (mut step, mut level, mut number, mut container) = (None, None, None, None);
     let (mut containers, mut record, mut kind, mut text) = (None, None, None, None);
+    let mut code = None;
     r.map(|r, key| {
         match (message, key) {
             (_, 1) => step = Some(r.u64()?),
@@ -596,7 +590,8 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             (3 | 4 | 6, 3) => number = Some(r.uint::<u32>()?),
             (5, 3) => record = Some(r.bytes(MAX_METADATA_BYTES)?.to_vec()),
             (4, 4) => containers = Some(r.items(MAX_CONTAINERS, ContainerRef::read)?),
-            (3 | 6 | 8, 4) => kind = Some(read_kind(r)?),
+            (3 | 6, 4) => kind = Some(read_kind(r)?),
+            (8, 4) => code = Some(r.uint()?),
             (3 | 6 | 8, 5) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
             _ => return Ok(false),
         }
@@ -655,14 +650,10 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
         }
         7 => Message::Committed { step, level },
         _ => {
-            let kind = r.need(kind, "error kind (key 4)")?;
+            let code = r.need(code, "error code (key 4)")?;
             let text = r.need(text, "error text (key 5)")?;
-            Message::Aborted {
-                step,
-                level,
-                kind,
-                text,
-            }
+            let error = Error::from_code(code, text);
+            Message::Aborted { step, level, error }
         }
     })
 }

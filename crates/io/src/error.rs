@@ -8,7 +8,7 @@
 //!
 //! Not here: retrying (the callers loop over `EINTR` themselves) and the kinds (orcheck-format).
 
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::error::{Detail, Error, ErrorKind};
 use std::fmt::Display;
 
 /// The symbolic name of an error number, for messages ("ENOSPC").
@@ -62,8 +62,7 @@ pub fn errno_name(errno: i32) -> &'static str {
 /// Whether an error says that this user may not do it.
 #[must_use]
 pub fn is_denied(error: &Error) -> bool {
-    let says = |name: &str| error.message().contains(name);
-    says("(EACCES)") || says("(EPERM)")
+    error.is(Detail::Denied)
 }
 
 /// The kind that an error number stands for.
@@ -117,7 +116,7 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let name = errno_name(errno);
-    if name == "errno" {
+    let error = if name == "errno" {
         Error::new(
             errno_kind(errno),
             format!("{what} failed: {text} (errno {errno})"),
@@ -130,6 +129,10 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
         )
     } else {
         Error::new(errno_kind(errno), format!("{what} failed: {text} ({name})"))
+    };
+    match errno {
+        libc::EACCES | libc::EPERM => error.with(Detail::Denied),
+        _ => error,
     }
 }
 

@@ -17,6 +17,7 @@ use orcheck_engine::catalog::Commit;
 use orcheck_engine::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::trust::Trust;
 use orcheck_format::encoding::Compression;
+use orcheck_format::error::Detail;
 use orcheck_format::{CommitRecord, Error, ErrorKind, Level};
 use orcheck_io::dir::open_shared;
 use orcheck_io::served::shown;
@@ -215,7 +216,7 @@ fn explain(
     show_progress: bool,
     error: Error,
 ) -> Failure {
-    if error.message().contains("is held by another run") {
+    if error.is(Detail::Held) {
         return Failure::with(exit::HELD, error);
     }
     if error.kind() == ErrorKind::Corrupt && which.step().is_none() {

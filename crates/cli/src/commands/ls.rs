@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::halt::Run;
-use orcheck_engine::trust::{Proof, is_of_another_key};
+use orcheck_engine::trust::Proof;
 use orcheck_format::FileName;
-use orcheck_format::error::without_next;
+use orcheck_format::error::Detail;
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -280,13 +280,13 @@ fn unread_records(job: &Job) -> BTreeMap<(u64, u64, [u8; 4]), String> {
     let files = job.catalog.files().iter();
     let records = files.filter_map(|(_, entry, name)| match name {
         Some(name @ FileName::Commit { .. }) => {
-            let problem = problems.iter().find(|problem| problem.message.contains(&entry.name));
+            let problem = problems.iter().find(|problem| problem.file.as_ref() == Some(&entry.name));
             let why = match problem {
-                Some(problem) if is_of_another_key(&problem.message) => {
+                Some(problem) if problem.error.is(Detail::OtherKey) => {
                     "sealed with another key than those given: give the key of the run that wrote it".to_owned()
                 }
                 Some(problem) => {
-                    format!("its commit record cannot be used: {}", without_next(&problem.message))
+                    format!("its commit record cannot be used: {}", problem.error.what())
                 }
                 None => "its commit record cannot be read".to_owned(),
             };

@@ -140,7 +140,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .catalog
         .problems()
         .iter()
-        .any(|problem| problem.kind == ErrorKind::Corrupt);
+        .any(|problem| problem.error.kind() == ErrorKind::Corrupt);
     let code = match (first_restorable, older_good) {
         (false, _) if checked[0].is_out_of_sight() => exit::UNREACHABLE,
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,

@@ -12,8 +12,8 @@ use crate::agree::agree;
 use crate::report;
 use crate::session::Session;
 use orcheck_engine::choose::listed;
-use orcheck_engine::trust::{HOW_TO_ACCEPT, is_refusal};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_engine::trust::HOW_TO_ACCEPT;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 
 /// Next step where everything could be looked at.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
@@ -45,7 +45,7 @@ impl Session {
                 why.join("; ")
             ),
         );
-        if is_refusal(damaged) {
+        if damaged.is(Detail::Unauthenticated) {
             return error.next(HOW_TO_ACCEPT);
         }
         let error = error.next(match self.resume.chosen {

@@ -193,8 +193,9 @@ impl Order<'_> {
     pub(super) fn wait_for_run(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
         wait_for_holder(dirs, self.patience, clock).map_err(|error| match error.kind() {
             // A copy has nothing to take over.
-            ErrorKind::Unavailable => Error::unavailable(error.what())
-                .next("wait for it or end it, or copy to another directory"),
+            ErrorKind::Unavailable => {
+                error.next("wait for it or end it, or copy to another directory")
+            }
             _ => error,
         })
     }

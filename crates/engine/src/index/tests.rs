@@ -2,6 +2,7 @@
 
 use super::reasons::MOST_HELD;
 use super::*;
+use orcheck_format::error::Detail;
 use orcheck_io::pool::PoolShape;
 
 fn pool(shape: IndexShape) -> Pool {
@@ -163,7 +164,7 @@ fn a_loss_is_never_of_the_kind_of_a_wrong_call() {
     let pool = pool(shape);
     let index = Index::new(&pool, shape);
     for (step, kind) in (1..).zip(ErrorKind::ALL) {
-        let lost = Outcome::Lost(Error::new(kind, "cause"));
+        let lost = Outcome::Lost(Error::new(kind, "cause").with(Detail::Undecided));
         index.publish(step, Level::Global, &lost);
         let Outcome::Lost(error) = index.outcome(step, Level::Global) else {
             panic!("lost")
@@ -173,6 +174,7 @@ fn a_loss_is_never_of_the_kind_of_a_wrong_call() {
             other => other,
         };
         assert_eq!(error.kind(), expected);
+        assert!(error.is(Detail::Undecided), "{kind}");
     }
 }
 

@@ -5,10 +5,10 @@ use orcheck_engine::commit::{make_visible, name_of};
 use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
-use orcheck_engine::protocol::UNDECIDED;
 use orcheck_engine::trust::Trust;
 use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
 use orcheck_format::encoding::Encoding;
+use orcheck_format::error::Detail;
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
 use orcheck_io::testing::FaultPlan;
@@ -411,7 +411,7 @@ fn a_commit_that_fails_says_whether_the_step_may_be_found() {
             .each_ref()
             .map(|dir| open_dir(dir, steps.clone()).unwrap());
         let (_, error) = make_visible(&places, &record, &Trust::default()).unwrap_err();
-        let said = error.message().contains(UNDECIDED);
+        let said = error.is(Detail::Undecided);
         assert_eq!(said, may_be_found, "{site} {nth}: {error}");
         let found = dirs.iter().any(|dir| dir.join(spec.commit_name()).exists());
         assert_eq!(found, may_be_found, "{site} {nth}");

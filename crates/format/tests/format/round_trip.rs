@@ -376,11 +376,10 @@ fn a_long_error_text_is_cut_between_characters() {
     let message = Message::Aborted {
         step: 1,
         level: Level::Node,
-        kind: ErrorKind::Internal,
-        text,
+        error: Error::internal(text),
     };
     match Message::decode(message.kind(), &message.encode()) {
-        Ok(Message::Aborted { text, .. }) => assert_eq!(text, "ä".repeat(32 << 10)),
+        Ok(Message::Aborted { error, .. }) => assert_eq!(error.message(), "ä".repeat(32 << 10)),
         other => panic!("{other:?}"),
     }
 }

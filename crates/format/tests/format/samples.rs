@@ -2,6 +2,7 @@
 //! their encodings, so these values never change.
 
 use orcheck_format::agent::{Link, NodePart, RecipePart, ReplicaPart};
+use orcheck_format::error::Detail;
 use orcheck_format::store::Disk;
 use orcheck_format::*;
 
@@ -359,8 +360,7 @@ pub fn messages() -> Vec<Message> {
         Message::Aborted {
             step,
             level,
-            kind: ErrorKind::Fenced,
-            text,
+            error: Error::new(ErrorKind::Fenced, text).with(Detail::Undecided),
         },
         Message::Placement {
             generation: 3,
