@@ -22,7 +22,7 @@
 
 mod shared;
 
-pub use shared::group_id;
+pub use crate::accounts::group_id;
 
 use crate::descriptor;
 use crate::error::{errno_name, os_error, rustix_error};

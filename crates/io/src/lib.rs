@@ -27,6 +27,7 @@
 )))]
 compile_error!("Orcheck runs on 64-bit little-endian Linux (x86-64 and Arm)");
 
+mod accounts;
 mod bitmap;
 pub mod clock;
 pub mod conn;

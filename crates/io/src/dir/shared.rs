@@ -11,12 +11,12 @@
 //!
 //! Not here: what members of the group can do to each other (SECURITY.md).
 
-use crate::error::{os_error, rustix_error};
+use crate::accounts::shown_group;
+use crate::error::rustix_error;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, Gid, Mode, Stat};
 use rustix::io::Errno;
-use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -24,75 +24,6 @@ use std::path::Path;
 pub(super) const FILE: Mode = Mode::from_raw_mode(0o660);
 /// Directories that a group shares.
 pub(super) const DIRECTORY: Mode = Mode::from_raw_mode(0o2770);
-/// Longest entry of the database of groups, in bytes: thousands of members.
-const ENTRY_LIMIT_BYTES: usize = 4 << 20;
-
-/// An entry of the database of groups, by name or by number.
-#[allow(unsafe_code)]
-fn ask<T>(
-    ask: impl Fn(*mut libc::group, &mut [libc::c_char], *mut *mut libc::group) -> i32,
-    take: impl Fn(&libc::group) -> T,
-) -> std::result::Result<Option<T>, i32> {
-    let mut len = 4096;
-    loop {
-        let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
-        let mut found = std::ptr::null_mut();
-        let mut texts = vec![0; len];
-        match ask(entry.as_mut_ptr(), &mut texts, &raw mut found) {
-            0 if found.is_null() => return Ok(None),
-            // SAFETY: not NULL, so it points to `entry`, which was filled; its texts are in `texts`.
-            0 => return Ok(Some(take(unsafe { &*found }))),
-            libc::ERANGE if len < ENTRY_LIMIT_BYTES => len *= 4,
-            libc::EINTR => {}
-            // What systems say of a name that there is not.
-            libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
-            errno => return Err(errno),
-        }
-    }
-}
-
-/// The number of a group that was named, by its name or its number.
-///
-/// # Errors
-/// Invalid where there is no such group; what the database of groups says.
-#[allow(unsafe_code)]
-pub fn group_id(name: &str) -> Result<u32> {
-    let text = CString::new(name)
-        .map_err(|_| Error::invalid(format!("group {name:?}: a name has no NUL byte")))?;
-    let found = ask(
-        // SAFETY: every pointer is to live memory of the length that is given with it.
-        |entry, texts, found| unsafe {
-            libc::getgrnam_r(text.as_ptr(), entry, texts.as_mut_ptr(), texts.len(), found)
-        },
-        |entry| entry.gr_gid,
-    );
-    let found = found.map_err(|errno| os_error(errno, format_args!("look for group {name:?}")))?;
-    found.or_else(|| name.parse().ok()).ok_or_else(|| {
-        Error::invalid(format!("there is no group {name:?} on this machine"))
-            .next("name a group of yours, as `id -Gn` lists them")
-    })
-}
-
-/// What messages call a group.
-#[allow(unsafe_code)]
-fn shown(group: u32) -> String {
-    let found = ask(
-        // SAFETY: as above.
-        |entry, texts, found| unsafe {
-            libc::getgrgid_r(group, entry, texts.as_mut_ptr(), texts.len(), found)
-        },
-        |entry| {
-            // SAFETY: the entry's name is a text that ends in a zero byte, and lives.
-            let name = unsafe { CStr::from_ptr(entry.gr_name) };
-            name.to_string_lossy().into_owned()
-        },
-    );
-    match found {
-        Ok(Some(name)) => format!("group {name} (gid {group})"),
-        _ => format!("group {group}"),
-    }
-}
-
 fn stat(handle: &OwnedFd, full: &str) -> Result<Stat> {
     fs::fstat(handle).map_err(|errno| rustix_error(errno, format_args!("look at directory {full}")))
 }
@@ -113,7 +44,7 @@ pub(super) fn share(handle: &OwnedFd, full: &str, group: u32, mode: Mode) -> Res
     let before = stat(handle, full)?;
     if before.st_gid != group {
         fs::fchown(handle, None, Some(Gid::from_raw(group))).map_err(|errno| {
-            let error = rustix_error(errno, format_args!("give {full} to {}", shown(group)));
+            let error = rustix_error(errno, format_args!("give {full} to {}", shown_group(group)));
             match errno {
                 Errno::PERM => {
                     error.next("set `group` to a group of yours, as `id -Gn` lists them")
@@ -162,7 +93,7 @@ pub(super) fn check_owner(
         return Err(Error::unavailable(format!(
             "directory {full} refused: expected one of user {ours}, found one of user {} in {above}, where everybody may make directories: nothing shows that a member of {} made it",
             stat.st_uid,
-            shown(stat.st_gid)
+            shown_group(stat.st_gid)
         ))
         .next(format!(
             "run `chmod o-w {above}`, or keep the job where only the group may make directories"
@@ -182,34 +113,18 @@ pub(super) fn check_owner(
     match group {
         None if mode.contains(Mode::WGRP) => Err(Error::unavailable(format!(
             "directory {full} refused: expected one that only user {ours} may write to, found one that {} may write to",
-            shown(stat.st_gid)
+            shown_group(stat.st_gid)
         ))
         .next(format!(
             "run `chmod g-w {full}`, or set the option group to share the job with that group"
         ))),
         Some(group) if group != stat.st_gid || !is_shared(&stat) => Err(Error::unavailable(format!(
             "directory {full} refused: expected one that {} shares (mode 2770), found one of {} with mode {:04o}",
-            shown(group),
-            shown(stat.st_gid),
+            shown_group(group),
+            shown_group(stat.st_gid),
             stat.st_mode & 0o7777
         ))
         .next("have its owner give it to the group (chgrp -R, chmod -R g+rwX,o=, chmod g+s for directories), or use another directory")),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_has_a_name_or_a_number() {
-        assert_eq!(group_id("root").ok(), Some(0));
-        assert_eq!(group_id("4294967").ok(), Some(4_294_967));
-        assert_eq!(shown(0), "group root (gid 0)");
-        for wrong in ["", "no such group", "a\0b", "-1"] {
-            let error = group_id(wrong).err();
-            assert!(error.is_some_and(|error| error.kind() == orcheck_format::ErrorKind::Invalid));
-        }
     }
 }

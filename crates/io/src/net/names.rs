@@ -12,8 +12,8 @@
 //! Not here: which name is whose ([`crate::net`] compares users), what is said.
 
 use super::{Address, effective_uid};
+use crate::accounts::shown_user;
 use crate::descriptor::away_from_streams;
-use crate::environment::read_text;
 use crate::error::{last_errno, os_error, rustix_error};
 use crate::steps::Steps;
 use orcheck_format::Result;
@@ -22,14 +22,11 @@ use rustix::net;
 use std::fmt;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 
 /// The kernel's list of the sockets in the network of this thread.
 const LIST: &str = "/proc/thread-self/net/unix";
 /// More than the kernel's list of a million names has.
 const LIST_LIMIT_BYTES: u64 = 256 << 20;
-/// More than the accounts of a large machine need.
-const ACCOUNTS_LIMIT_BYTES: u64 = 16 << 20;
 
 /// The process at the other end of a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,22 +42,8 @@ impl fmt::Display for Peer {
         if self.pid > 0 {
             write!(f, "process {} of ", self.pid)?;
         }
-        match user_name(self.uid) {
-            Some(name) => write!(f, "user {name} (uid {})", self.uid),
-            None => write!(f, "user {}", self.uid),
-        }
+        f.write_str(&shown_user(self.uid))
     }
-}
-
-/// What the accounts of this machine call a user; `None` for users that only a directory service knows.
-fn user_name(uid: u32) -> Option<String> {
-    let accounts = read_text(Path::new("/etc/passwd"), ACCOUNTS_LIMIT_BYTES).ok()?;
-    let found = accounts.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(uid)).then_some(name)
-    });
-    found.map(str::to_owned)
 }
 
 /// Who holds a name.
