@@ -227,7 +227,10 @@ impl Session {
             sources.push(source);
             entries.push(entry);
         }
-        let routed_bytes = route.map_or(Ok(0), |route| route.check_room(0))?;
+        let routed_bytes = match route {
+            Some(route) => route.take_stock(&self.index(), self.local)?,
+            None => 0,
+        };
         self.stats.routed_bytes = routed_bytes;
         let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
         let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());

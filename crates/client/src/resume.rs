@@ -19,7 +19,7 @@ use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
 use crate::peers::{exchange_holdings, tell_sources, unmended};
 use crate::regions::{OPTIONAL, Region, Stored, Target};
-use crate::route::restore_file;
+use crate::route::restore_files;
 use crate::session::{Session, is_damage};
 use orcheck_engine::choose::listed;
 use orcheck_engine::commit::copy_here;
@@ -620,6 +620,7 @@ impl Session {
         let Some((_, view)) = &mut self.resume.found else {
             return Err(Error::internal("no checkpoint is open"));
         };
+        let mut files = Vec::new();
         for (name, region) in regions {
             if view.region(&name).is_none() && !matches!(region.target, Target::File) {
                 continue;
@@ -628,13 +629,13 @@ impl Session {
             let of_region = |error: Error| error.at(format!("region '{name}'"));
             match &region.target {
                 Target::Memory(span) => view.read(&name, *span)?,
-                Target::File => restore_file(self.route.as_ref(), &name, &region, view)?,
+                Target::File => files.push((name, region)),
                 _ => view.stream(&name, &mut |at, bytes| {
                     region.take_back(at, bytes, None).map_err(of_region)
                 })?,
             }
         }
-        Ok(())
+        restore_files(self.route.as_ref(), &files, view)
     }
 
     /// Before the first checkpoint: what is there must have been looked for.

@@ -10,7 +10,7 @@
 //! 3. The directory goes with the session; what a killed process left goes with the next one that routes a file there.
 //! 4. A file reaches a shared file system once, in the container: it never lies in a directory of level `global`.
 //! 5. In memory the files of a job may take `route_budget` bytes of a host: a checkpoint and a restart that find or make
-//!    more are refused.
+//!    more are refused. Each rank looks at its own files; all of them are looked at every [`STOCKS`] checkpoints, and twice in a restart.
 //! 6. After a restart the files are those of the checkpoint: one that was absent then is absent.
 //!
 //! Faults survived: a link, a directory or nothing in place of a file or of a directory in its path; each is an error of the
@@ -22,6 +22,7 @@ use crate::options::Options;
 use crate::regions::{OPTIONAL, Region, Regions};
 use crate::session::Session;
 use crate::warnings::Warnings;
+use orcheck_engine::index::Index;
 use orcheck_engine::restore::RankView;
 use orcheck_engine::routed::{Routed, collect, taken_bytes};
 use orcheck_format::error::{Error, ErrorKind, Result};
@@ -33,6 +34,7 @@ use orcheck_io::environment::{memory_dir, temp_dir};
 use orcheck_io::file::File;
 use orcheck_io::machine::memory;
 use orcheck_io::steps::Steps;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,6 +42,8 @@ use std::sync::Arc;
 const MAX_PARTS: usize = 8;
 /// Length of each of them.
 const MAX_PART_BYTES: usize = 128;
+/// Checkpoints from one look at all files of the job on this host to the next.
+const STOCKS: u32 = 16;
 
 /// Where this rank's routed files are.
 pub(crate) struct Route {
@@ -51,7 +55,41 @@ pub(crate) struct Route {
 struct Budget {
     place: Arc<dyn Dir>,
     job: JobName,
+    /// Ranks of this node.
+    ranks: Vec<u32>,
     len_bytes: u64,
+    /// Checkpoints that took stock.
+    stocks: Cell<u32>,
+    /// What other nodes of the job, and earlier processes, took on this host when it was looked at last.
+    elsewhere_bytes: Cell<u64>,
+}
+
+impl Budget {
+    /// What all files of the job take on this host: a look at each of them.
+    fn look(&self) -> Result<u64> {
+        let (of_node, elsewhere) = taken_bytes(self.place.as_ref(), &self.job, &self.ranks)?;
+        self.elsewhere_bytes.set(elsewhere);
+        Ok(of_node.saturating_add(elsewhere))
+    }
+
+    /// What is taken, if it is within the budget.
+    fn check(&self, taken: u64, more_bytes: u64) -> Result<u64> {
+        // Breaks if: this is left out; the files would take the memory that the program computes in.
+        if taken.saturating_add(more_bytes) <= self.len_bytes || off(Switch::RouteBudget) {
+            return Ok(taken);
+        }
+        let more = match more_bytes {
+            0 => String::new(),
+            more => format!(" and need {more} more"),
+        };
+        Err(Error::no_space(format!(
+            "routed files of job '{}' take {taken} bytes of {}{more}, and may take {}",
+            self.job.as_str(),
+            self.place.path().display(),
+            self.len_bytes
+        ))
+        .next("set `route_dir` or `node_dir` to a local disk, or raise `route_budget`"))
+    }
 }
 
 impl Route {
@@ -73,7 +111,7 @@ impl Route {
     /// # Errors
     /// What the directory says.
     fn of_host(
-        (job, rank): (&JobName, u32),
+        (job, rank, ranks): (&JobName, u32, &[u32]),
         options: &Options,
         steps: &Steps,
         notes: &mut Warnings,
@@ -94,7 +132,10 @@ impl Route {
         let budget = len_bytes.map(|len_bytes| Budget {
             place,
             job: job.clone(),
+            ranks: ranks.to_vec(),
             len_bytes,
+            stocks: Cell::new(0),
+            elsewhere_bytes: Cell::new(0),
         });
         Ok(Self { home, budget })
     }
@@ -104,30 +145,47 @@ impl Route {
         self.home.is_locked()
     }
 
-    /// What the job's files take on this host, where there is a budget, else 0.
+    /// What the job's files take on this host at a checkpoint, where there is a budget, else 0: each rank looks at its own, and
+    /// the ranks of a node add them up. Files elsewhere on the host are looked at every [`STOCKS`] checkpoints.
     ///
     /// # Errors
-    /// NoSpace when that, with `more_bytes`, is more than the budget; what the directories say.
-    pub(crate) fn check_room(&self, more_bytes: u64) -> Result<u64> {
+    /// NoSpace when that is more than the budget; what the directories say.
+    pub(crate) fn take_stock(&self, index: &Index<'_>, local: u32) -> Result<u64> {
         let Some(budget) = &self.budget else {
             return Ok(0);
         };
-        let taken = taken_bytes(budget.place.as_ref(), &budget.job)?;
-        // Breaks if: this is left out; the files would take the memory that the program computes in.
-        if taken.saturating_add(more_bytes) <= budget.len_bytes || off(Switch::RouteBudget) {
-            return Ok(taken);
+        let of_node = index.add_routed(local, self.home.taken_bytes()?);
+        let stocks = budget.stocks.get();
+        budget.stocks.set(stocks.wrapping_add(1));
+        // Breaks if: everything is listed each time; each rank would look at the files of all ranks.
+        if !stocks.is_multiple_of(STOCKS) {
+            let elsewhere_bytes = budget.elsewhere_bytes.get();
+            return budget.check(of_node.saturating_add(elsewhere_bytes), 0);
         }
-        let more = match more_bytes {
-            0 => String::new(),
-            more => format!(" and need {more} more"),
-        };
-        Err(Error::no_space(format!(
-            "routed files of job '{}' take {taken} bytes of {}{more}, and may take {}",
-            budget.job.as_str(),
-            budget.place.path().display(),
-            budget.len_bytes
-        ))
-        .next("set `route_dir` or `node_dir` to a local disk, or raise `route_budget`"))
+        budget.check(budget.look()?, 0)
+    }
+
+    /// Removes these files, and refuses to continue where there is no room for as many bytes as each of them is to have. Without
+    /// a length it stays away.
+    ///
+    /// # Errors
+    /// NoSpace beyond the budget; what the directories say.
+    pub(crate) fn make_room(&self, files: &[(&str, u64)]) -> Result<()> {
+        for (name, _) in files {
+            self.remove_file(name)?;
+        }
+        self.check_room(files.iter().map(|(_, len_bytes)| len_bytes).sum())
+    }
+
+    /// Refuses where all files of the job on this host, with `more_bytes`, are more than the budget.
+    ///
+    /// # Errors
+    /// NoSpace; what the directories say.
+    pub(crate) fn check_room(&self, more_bytes: u64) -> Result<()> {
+        if let Some(budget) = &self.budget {
+            budget.check(budget.look()?, more_bytes)?;
+        }
+        Ok(())
     }
 
     /// Makes the directories of a file's path; the path itself.
@@ -158,13 +216,11 @@ impl Route {
         dir.open(file)
     }
 
-    /// Creates a file that is to take `len_bytes`, in place of what is there.
+    /// Creates a file, after [`Self::make_room`].
     ///
     /// # Errors
-    /// NoSpace beyond the budget; what the directories say.
-    fn create(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
-        self.remove_file(name)?;
-        self.check_room(len_bytes)?;
+    /// What the directories say.
+    fn create(&self, name: &str) -> Result<Box<dyn File>> {
         let (dir, file) = self.walk(name, true)?;
         dir.create(file, Create::Buffered)
     }
@@ -224,6 +280,7 @@ impl Session {
     /// flags; what the directory says.
     pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
         check_routed(name, flags, &self.regions)?;
+        let node = self.layout.node_of(self.rank) as usize;
         let route = match (
             self.route.take(),
             &self.places.node,
@@ -235,7 +292,7 @@ impl Session {
                 budget: None,
             },
             (None, _, _) => Route::of_host(
-                (&self.job, self.rank),
+                (&self.job, self.rank, &self.layout.nodes[node].ranks),
                 &self.options,
                 &self.environment.steps,
                 &mut self.warnings,
@@ -266,34 +323,41 @@ fn among_others(
     Ok((place, home))
 }
 
-/// Writes a stored file to where the program finds it; one that is not stored goes.
+/// Writes stored files to where the program finds them; one that is not stored goes.
 ///
 /// # Errors
-/// NoSpace or Invalid where it cannot be written: that is no damage of the checkpoint, whose errors pass as they are.
-pub(crate) fn restore_file(
+/// NoSpace or Invalid where they cannot be written: that is no damage of the checkpoint, whose errors pass as they are.
+pub(crate) fn restore_files(
     route: Option<&Route>,
-    name: &str,
-    region: &Region,
+    files: &[(String, Region)],
     view: &mut RankView,
 ) -> Result<()> {
     let ours = |error: Error| match error.kind() {
         ErrorKind::NoSpace => error.at("routed file"),
         _ => Error::invalid(error.message()).at("routed file"),
     };
+    if files.is_empty() {
+        return Ok(());
+    }
     let route = route.ok_or_else(|| Error::internal("no routed directory"))?;
-    let Some(len_bytes) = view.region(name).map(|stored| stored.len_bytes) else {
-        return route.remove_file(name).map_err(ours);
-    };
-    let file = route.create(name, len_bytes).map_err(ours)?;
-    view.stream(name, &mut |at, bytes| {
-        region
-            .take_back(at, bytes, Some(file.as_ref()))
-            .map_err(|error| ours(error).at(format!("region '{name}'")))
-    })?;
-    file.close().map_err(ours)?;
+    let stored = |name: &str| Some(view.region(name)?.len_bytes);
+    let lens: Vec<Option<u64>> = files.iter().map(|(name, _)| stored(name)).collect();
+    let wanted = files.iter().zip(&lens);
+    let wanted: Vec<(&str, u64)> = wanted
+        .map(|((name, _), len_bytes)| (name.as_str(), len_bytes.unwrap_or(0)))
+        .collect();
+    route.make_room(&wanted).map_err(ours)?;
+    for ((name, region), _) in files.iter().zip(&lens).filter(|(_, len)| len.is_some()) {
+        let file = route.create(name).map_err(ours)?;
+        view.stream(name, &mut |at, bytes| {
+            region
+                .take_back(at, bytes, Some(file.as_ref()))
+                .map_err(|error| ours(error).at(format!("region '{name}'")))
+        })?;
+        file.close().map_err(ours)?;
+    }
     // Ranks that restart at the same time all found room; the last one finds what they wrote.
-    route.check_room(0).map_err(ours)?;
-    Ok(())
+    route.check_room(0).map_err(ours)
 }
 
 /// Whether a path leads through this directory.

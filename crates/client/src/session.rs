@@ -220,7 +220,10 @@ impl Session {
             stop: Arc::clone(&threads.flush_stop),
         };
         let local = layout.local_index(rank);
-        let first_chunk = Index::new(&pool, shape).first_chunk(local, pool.shape().chunk_count);
+        let index = Index::new(&pool, shape);
+        let first_chunk = index.first_chunk(local, pool.shape().chunk_count);
+        // An agent's pool knows what the rank of an earlier run said.
+        index.add_routed(local, 0);
         let mut warnings = Warnings::default();
         warnings.extend(notes);
         Ok(Self {

@@ -43,7 +43,8 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::pool::Pool;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
+use std::sync::atomic::fence;
 use std::time::Duration;
 
 const NEWS: u32 = 0;
@@ -132,7 +133,8 @@ const WANTED: u32 = 6;
 const RANK_GONE: u32 = 7;
 const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
-const REASON: u32 = 10;
+const ROUTED_BYTES: u32 = 10;
+const REASON: u32 = 11;
 
 /// Lock byte that the control thread of a node holds while it lives.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -169,6 +171,17 @@ impl<'p> Index<'p> {
     /// checkpoints, so that a fast rank cannot overwrite what a slow one still has to read.
     pub fn declare_chunks(&self, local: u32, turn: u64, chunks: u64) {
         self.set(self.rank_word(local, DECLARED + (turn % 2) as u32), chunks);
+    }
+
+    /// Says what the files take that this rank's program writes itself, and returns what those of all ranks of the node take.
+    /// Of ranks that say it at the same time, the last one sees what all said.
+    pub fn add_routed(&self, local: u32, bytes: u64) -> u64 {
+        self.set(self.rank_word(local, ROUTED_BYTES), bytes);
+        fence(SeqCst);
+        let of_rank = |local| self.get(self.rank_word(local, ROUTED_BYTES));
+        (0..self.shape.ranks)
+            .map(of_rank)
+            .fold(0, u64::saturating_add)
     }
 
     /// The most chunks that a rank declared for this turn or the one before or after.

@@ -128,6 +128,14 @@ impl Routed {
         self.lock.is_some()
     }
 
+    /// What it takes of its disk or memory, in bytes.
+    ///
+    /// # Errors
+    /// As [`taken_bytes`].
+    pub fn taken_bytes(&self) -> Result<u64> {
+        taken_in(self.parent.as_ref(), &self.child, 0)
+    }
+
     /// Removes it with everything in it.
     ///
     /// # Errors
@@ -151,20 +159,27 @@ pub fn collect(place: &Arc<dyn Dir>) -> Result<()> {
     first
 }
 
-/// What the directories of a job, those of this user in a place of many jobs, take of its disk or memory, in bytes.
+/// What the directories of a job, those of this user in a place of many jobs, take of its disk or memory, in bytes: those of
+/// these ranks, and all others.
 ///
 /// # Errors
 /// What the directories say; Invalid for one that is deeper than any that is removed.
-pub fn taken_bytes(place: &dyn Dir, job: &JobName) -> Result<u64> {
-    let mut bytes = 0;
+pub fn taken_bytes(place: &dyn Dir, job: &JobName, ranks: &[u32]) -> Result<(u64, u64)> {
+    let (mut theirs, mut others) = (0, 0);
     for entry in place.list()? {
         let of_job = entry.is_dir && is_among_others(&entry.name, effective_uid());
         // Breaks if: the end of the name alone counts; job "a-b" would pay for job "b".
-        if of_job && entry.name.splitn(6, '-').nth(5) == Some(job.as_str()) {
-            bytes += taken_in(place, &entry.name, 0)?;
+        let mut parts = entry.name.splitn(6, '-').skip(4);
+        let rank = parts.next().and_then(|part| part.get(1..)?.parse().ok());
+        if of_job && parts.next() == Some(job.as_str()) {
+            let bytes = taken_in(place, &entry.name, 0)?;
+            match rank.is_some_and(|rank| ranks.contains(&rank)) {
+                true => theirs += bytes,
+                false => others += bytes,
+            }
         }
     }
-    Ok(bytes)
+    Ok((theirs, others))
 }
 
 fn taken_in(parent: &dyn Dir, name: &str, depth: u32) -> Result<u64> {

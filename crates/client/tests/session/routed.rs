@@ -8,9 +8,11 @@ use orcheck_client::{Session, Which};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_io::net::effective_uid;
+use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::Scratch;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
@@ -319,6 +321,77 @@ fn routed_files_have_a_budget() {
         checkpoint(&mut session, 2);
         session.close(LONG).unwrap();
     });
+}
+
+/// Counts how often somebody looks at a file.
+#[derive(Default)]
+struct Looks(AtomicU64);
+
+impl StepHook for Looks {
+    fn at(&self, step: &StepInfo) -> Verdict {
+        if step.site == "dir.look" && step.target.contains("orcheck-route-") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: every rank lists the files of all ranks, or a restart does so for every file.
+#[test]
+fn a_rank_looks_at_its_own_files_and_seldom_at_those_of_all() {
+    const RANKS: u32 = 4;
+    const FILES: u64 = 10;
+    let scratch = Scratch::new("route-looks");
+    let (_, option) = place(scratch.path());
+    let looks = Arc::new(Looks::default());
+    let job = Job::new(scratch.path(), RANKS, 1, false)
+        .with(&option)
+        .with("route_budget = '1 GiB'")
+        .steps(Steps::with(Arc::clone(&looks) as Arc<dyn StepHook>));
+    let barrier = Barrier::new(RANKS as usize);
+    // Each file and the lock of the directory.
+    let own = u64::from(RANKS) * (FILES + 1);
+    // How many looks a call of all ranks takes.
+    let count = |call: &mut dyn FnMut()| {
+        barrier.wait();
+        let before = looks.0.load(Ordering::Relaxed);
+        barrier.wait();
+        call();
+        barrier.wait();
+        let after = looks.0.load(Ordering::Relaxed);
+        barrier.wait();
+        after - before
+    };
+    let run = |restarts: bool| {
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            let paths: Vec<PathBuf> = (0..FILES)
+                .map(|file| session.route(&format!("f{file}")).unwrap())
+                .collect();
+            if restarts {
+                session.find().unwrap();
+                let looked = count(&mut || {
+                    session.restart().unwrap();
+                });
+                assert!(looked <= 2 * u64::from(RANKS) * own, "a restart: {looked}");
+                return session.close(LONG).unwrap();
+            }
+            for path in paths {
+                disk::write(&path, &pattern(u64::from(rank), 5000));
+            }
+            let first = count(&mut || checkpoint(&mut session, 1));
+            assert_eq!(first, u64::from(RANKS) * own + own, "all, and each its own");
+            for step in 2..=4 {
+                let later = count(&mut || checkpoint(&mut session, step));
+                assert_eq!(later, own, "step {step}");
+            }
+            assert_eq!(session.stats().routed_bytes % 4096, 0);
+            assert!(session.stats().routed_bytes >= u64::from(RANKS) * FILES * 5000);
+            session.close(LONG).unwrap();
+        });
+    };
+    run(false);
+    run(true);
 }
 
 // Breaks if: nobody collects in a place of many jobs; memory would fill up with what killed programs left.
