@@ -175,7 +175,13 @@ pub(crate) fn open(
 
     let claimed_in: Vec<Arc<dyn Dir>> = claim_dirs(&places, leads_node, leads_job);
     let clock = environment.clock.as_ref();
-    let counter = agree_on_counter(collective, &claimed_in, &looking, clock)?;
+    let counter = agree_on_counter(
+        collective,
+        &claimed_in,
+        &looking,
+        (&job, &places.trust),
+        clock,
+    )?;
     if let Some(again) = again {
         // Breaks if: it goes on all the same; what another run committed meanwhile would be superseded.
         if counter != again.counter + 1 && !off(Switch::NobodyBetween) {
@@ -491,9 +497,10 @@ fn agree_on_counter(
     collective: &mut dyn Collective,
     dirs: &[Arc<dyn Dir>],
     options: &Options,
+    of: (&JobName, &Trust),
     clock: &dyn Clock,
 ) -> Result<u64> {
-    let highest = counter_when_free(dirs, options, clock);
+    let highest = counter_when_free(dirs, options, of, clock);
     let mut value = [-(highest.as_ref().map_or(0, |&counter| counter as i64))];
     agree_min(collective, highest, &mut value)?;
     Ok(value[0].unsigned_abs() + 1)
@@ -504,7 +511,12 @@ const MOST_LOOKS: u32 = 64;
 
 /// The highest counter that was given, read before the look for a run that holds the job: whoever claims after that
 /// look collides with this run, and whoever claimed before it is seen.
-fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock) -> Result<u64> {
+fn counter_when_free(
+    dirs: &[Arc<dyn Dir>],
+    options: &Options,
+    of: (&JobName, &Trust),
+    clock: &dyn Clock,
+) -> Result<u64> {
     let mut highest = highest_counter(dirs)?;
     if options.take_over {
         return Ok(highest);
@@ -512,7 +524,7 @@ fn counter_when_free(dirs: &[Arc<dyn Dir>], options: &Options, clock: &dyn Clock
     let until = clock.now() + Duration::from_secs_f64(options.take_over_wait_s);
     // Breaks if: there is no end to it; runs that come and go would keep this one here for ever.
     for _ in 0..MOST_LOOKS {
-        wait_for_holder(dirs, until.saturating_sub(clock.now()), clock)?;
+        wait_for_holder(dirs, until.saturating_sub(clock.now()), of, clock)?;
         // Breaks if: the counter is read after the look for a holder only; a run that claims between the
         // two would be fenced instead of refusing this one.
         let now = highest_counter(dirs)?;

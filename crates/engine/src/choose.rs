@@ -14,6 +14,7 @@
 
 use crate::catalog::{Catalog, Commit};
 use crate::halt::Run;
+use crate::trust::Trust;
 use orcheck_format::choice::{Choice, Decision, MAX_WHY_BYTES};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level};
@@ -245,7 +246,7 @@ fn check_unneeded(
             .next("take the mark back with `orcheck keep --undo`, then remove it"));
     }
     check_unreferred(catalog, step, epoch, gone)?;
-    let newest = Run::newest(catalog.places())?;
+    let newest = Run::newest(catalog.places(), &Trust::default())?;
     if newest.is_some_and(|run| run.lives && run.claim.epoch.counter == epoch.counter) {
         return Err(Error::invalid(format!(
             "the run that wrote step {step} is alive, and its next checkpoint may refer to it"

@@ -81,7 +81,7 @@ fn make_visible_under(
     let name = name_of(record.step, record.epoch, record.level);
     // A superseded run stops here in the common case, before it leaves a record behind.
     if !off(Switch::EpochBefore) {
-        look_for_newer_runs(dirs, held)?;
+        look_for_newer_runs(dirs, held, trust)?;
     }
     let in_place = |(number, dir): (usize, &Arc<dyn Dir>)| {
         dir.check_path().map_err(|error| (Some(number), error))
@@ -109,7 +109,7 @@ fn make_visible_under(
                 .map_err(|error| (Some(number), error.at(&what)))
         });
     let written = match written {
-        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held),
+        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held, trust),
         written => written,
     };
     written.map_err(|(number, error)| match is_nowhere(&dirs[..begun], &name) {
@@ -132,9 +132,11 @@ fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
 fn look_for_newer_runs(
     dirs: &[Arc<dyn Dir>],
     epoch: Epoch,
+    trust: &Trust,
 ) -> std::result::Result<(), (Option<usize>, Error)> {
     dirs.iter().enumerate().try_for_each(|(number, dir)| {
-        check_not_fenced(std::slice::from_ref(dir), epoch).map_err(|error| (Some(number), error))
+        check_not_fenced(std::slice::from_ref(dir), epoch, trust)
+            .map_err(|error| (Some(number), error))
     })
 }
 

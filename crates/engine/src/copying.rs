@@ -530,7 +530,8 @@ impl Order<'_> {
         let known = self.catalog.claims().iter().map(|(claim, _)| claim);
         let Some(claim) = known.into_iter().find(|claim| claim.epoch == epoch) else {
             return Ok(dirs.iter().all(|dir| {
-                read_claim(dir.as_ref(), epoch.counter).is_ok_and(|claim| claim.epoch == epoch)
+                read_claim(dir.as_ref(), epoch.counter, self.trust)
+                    .is_ok_and(|claim| claim.epoch == epoch)
             }));
         };
         for dir in dirs {

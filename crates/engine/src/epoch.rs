@@ -225,7 +225,7 @@ fn lock(file: &dyn File, dir: &dyn Dir, held: &mut Held) -> Result<()> {
 
 /// Why a directory could not be claimed, in the user's words.
 fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Error {
-    let present = read_claim(dir, counter).ok();
+    let present = read_claim(dir, counter, &claimant.trust).ok();
     match present {
         Some(other) if other.epoch.run != claimant.run => Error::fenced(format!(
             "epoch {counter} of job '{}' was claimed at the same moment by run {} ({})",
@@ -259,17 +259,21 @@ fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Er
 ///
 /// # Errors
 /// Unavailable "held by …" while another run is alive.
-pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Clock) -> Result<()> {
+pub fn wait_for_holder(
+    dirs: &[Arc<dyn Dir>],
+    patience: Duration,
+    (job, trust): (&JobName, &Trust),
+    clock: &dyn Clock,
+) -> Result<()> {
     let until = clock.now() + patience;
     loop {
-        let Some(holder) = living_holder(dirs)? else {
+        let Some(holder) = living_holder(dirs, trust)? else {
             return Ok(());
         };
         if clock.now() >= until {
             return Err(Error::unavailable(format!(
-                "job '{}' is held by another run: {}",
-                holder.job.as_str(),
-                describe(&holder)
+                "job '{}' is held by another run: {holder}",
+                job.as_str()
             ))
             .with(Detail::Held)
             .next("wait for it or end it; set take_over = true to fence it off"));
@@ -278,14 +282,16 @@ pub fn wait_for_holder(dirs: &[Arc<dyn Dir>], patience: Duration, clock: &dyn Cl
     }
 }
 
-fn living_holder(dirs: &[Arc<dyn Dir>]) -> Result<Option<Claim>> {
+/// Who holds the lock of the newest claim, in the user's words. A claim that is not believed is held all the same: its run may
+/// have begun before the job was encrypted.
+fn living_holder(dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<Option<String>> {
     let counter = highest_claim(dirs)?;
     for dir in dirs {
         if is_locked(dir.as_ref(), counter)?
             && !off(Switch::ClaimLock)
-            && let Ok(claim) = read_claim(dir.as_ref(), counter)
+            && let Ok((claim, believed)) = look_at_claim(dir.as_ref(), counter, trust)
         {
-            return Ok(Some(claim));
+            return Ok(Some(describe_if(&claim, believed)));
         }
     }
     Ok(None)
@@ -340,6 +346,16 @@ pub fn describe(claim: &Claim) -> String {
     )
 }
 
+/// The same of a claim that may not be believed.
+#[must_use]
+pub fn describe_if(claim: &Claim, believed: bool) -> String {
+    // Breaks if: it is shown; whoever can write to the directory would choose whom the user suspects.
+    match believed || off(Switch::ClaimSeal) {
+        true => describe(claim),
+        false => "a run whose claim is not authenticated".into(),
+    }
+}
+
 /// The list of the nodes of an epoch that a directory keeps.
 ///
 /// # Errors
@@ -383,11 +399,26 @@ pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<(
 /// Reads the claim of one epoch.
 ///
 /// # Errors
-/// NotFound; Corrupt.
-pub fn read_claim(dir: &dyn Dir, counter: u64) -> Result<Claim> {
+/// NotFound; Corrupt, also for one that is not believed; Invalid for one under another key.
+pub fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
     let name = FileName::Claim { epoch: counter }.to_string();
-    Claim::decode(&read_small(dir, &name, LIMIT_BYTES)?)
-        .map_err(|error| error.at(format!("{}/{name}", dir.path().display())))
+    let bytes = read_small(dir, &name, LIMIT_BYTES)?;
+    let claim = Claim::decode(&bytes).and_then(|claim| match off(Switch::ClaimSeal) {
+        true => Ok(claim),
+        false => trust.check(&bytes).map(|_| claim),
+    });
+    claim.map_err(|error| error.at(format!("{}/{name}", dir.path().display())))
+}
+
+/// The claim of one epoch, and whether it is believed.
+///
+/// # Errors
+/// NotFound; Corrupt.
+pub fn look_at_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<(Claim, bool)> {
+    match read_claim(dir, counter, trust) {
+        Ok(claim) => Ok((claim, true)),
+        Err(_) => Ok((read_claim(dir, counter, &Trust::nobody())?, false)),
+    }
 }
 
 /// Records in every directory what this run resumed from (`None`: a fresh start).
@@ -424,21 +455,25 @@ pub fn record_resumed(
 ///
 /// # Errors
 /// Fenced, naming the newer run; what the directories say.
-pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch) -> Result<()> {
+pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch, trust: &Trust) -> Result<()> {
     let highest = highest_counter(dirs)?;
     let mut seen = None;
     if highest > epoch.counter {
         seen = Some(highest);
+    // Breaks if: one that is not believed counts; a file in place of its claim would end a run.
     } else if dirs.iter().any(|dir| {
-        read_claim(dir.as_ref(), epoch.counter).is_ok_and(|claim| claim.epoch.run != epoch.run)
+        read_claim(dir.as_ref(), epoch.counter, trust)
+            .is_ok_and(|claim| claim.epoch.run != epoch.run)
     }) {
         seen = Some(epoch.counter);
     }
     let Some(counter) = seen else { return Ok(()) };
     let who = dirs
         .iter()
-        .find_map(|dir| read_claim(dir.as_ref(), counter).ok())
-        .map_or_else(String::new, |claim| format!(" by {}", describe(&claim)));
+        .find_map(|dir| look_at_claim(dir.as_ref(), counter, trust).ok())
+        .map_or_else(String::new, |(claim, believed)| {
+            format!(" by {}", describe_if(&claim, believed))
+        });
     Err(Error::fenced(format!(
         "epoch {epoch} is superseded: epoch {counter} was claimed{who}"
     ))

@@ -23,7 +23,8 @@
 //!
 //! Not here: the agreement (`client::trigger`), whether there is a further run (`cli`, `run`).
 
-use crate::epoch::{highest_claim, is_locked, read_claim};
+use crate::epoch::{describe_if, highest_claim, is_locked, look_at_claim};
+use crate::trust::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::names::FileName;
 use orcheck_format::record::Claim;
@@ -187,6 +188,8 @@ impl Watch {
 pub struct Run {
     /// Its claim.
     pub claim: Claim,
+    /// Whether that is believed.
+    believed: bool,
     /// Whether it is there: it holds the lock of its claim.
     pub lives: bool,
     /// Directories that it claimed.
@@ -198,13 +201,18 @@ impl Run {
     ///
     /// # Errors
     /// What the directories say; Corrupt for a claim that no directory has whole.
-    pub fn newest(dirs: &[Arc<dyn Dir>]) -> Result<Option<Self>> {
+    pub fn newest(dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<Option<Self>> {
         let counter = highest_claim(dirs)?;
         let mut newest: Option<Self> = None;
         let mut failed = None;
         for dir in dirs {
-            let claim = match read_claim(dir.as_ref(), counter) {
-                Ok(claim) => claim,
+            let (claim, believed) = match look_at_claim(dir.as_ref(), counter, trust) {
+                Ok((claim, true)) => (claim, true),
+                // Its number is that of the file; the rest may be invented.
+                Ok((mut claim, false)) => {
+                    claim.host = "(not authenticated)".into();
+                    (claim, false)
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -214,6 +222,7 @@ impl Run {
             let lives = is_locked(dir.as_ref(), counter)?;
             let run = newest.get_or_insert(Self {
                 claim,
+                believed,
                 lives: false,
                 dirs: Vec::new(),
             });
@@ -224,6 +233,12 @@ impl Run {
             (None, Some(error)) => Err(error),
             (newest, _) => Ok(newest),
         }
+    }
+
+    /// Who it is, in the user's words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        describe_if(&self.claim, self.believed)
     }
 
     /// Asks it to take a checkpoint and end; what could not be written where.

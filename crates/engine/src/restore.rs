@@ -490,7 +490,8 @@ fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
     let all = level != Level::Global || dirs.len() == places.server_roots.len();
     let counter = candidate.epoch.counter;
     let claimed = |dir: &Arc<dyn Dir>| {
-        read_claim(dir.as_ref(), counter).is_ok_and(|claim| claim.epoch == candidate.epoch)
+        read_claim(dir.as_ref(), counter, &places.trust)
+            .is_ok_and(|claim| claim.epoch == candidate.epoch)
     };
     all && dirs.iter().all(claimed)
 }

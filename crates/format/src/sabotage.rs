@@ -234,6 +234,7 @@ switches! {
     Nonce = "nonce", "that no two extents are encrypted with one nonce", "orcheck-engine lib belongs_to_one_place";
     Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
+    ClaimSeal = "claim-seal", "that a claim which is not believed ends no run and names nobody", "orcheck-engine forgery invented_claim";
     RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
     RecordOfJob = "record-of-job", "that a rank reads a commit record of its own job", "orcheck-engine forgery every_forgery";
     MembersOwn = "members-own", "that a list of members is of this job and epoch", "orcheck-engine forgery every_forgery";

@@ -12,7 +12,6 @@
 
 use std::time::Duration;
 
-use orcheck_engine::epoch::describe;
 use orcheck_engine::halt::{Run, When, later_requests, requests, withdraw};
 use orcheck_format::{Epoch, Error, Level};
 use orcheck_io::clock::{LocalTime, moment};
@@ -65,7 +64,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
             job.notes(),
         ));
     }
-    let newest = Run::newest(dirs)?;
+    let newest = Run::newest(dirs, &trust)?;
     if args.list {
         return Ok(list(&job, newest.as_ref(), &outcome)?);
     }
@@ -82,7 +81,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         return Err(Error::not_found(format!(
             "no run of job {name} is there: the newest, epoch {}, {}, has ended",
             asked.claim.epoch,
-            describe(&asked.claim)
+            asked.describe()
         ))
         .next("start the job again to have something to halt; add --force only where this machine does not see locks of others")
         .into());
@@ -110,7 +109,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         let text = format!(
             "asked job {name} (epoch {}, {}) to halt {said}{earlier}\n",
             asked.claim.epoch,
-            describe(&asked.claim)
+            asked.describe()
         );
         let mut document = json!({ "ended": false, "later": document });
         document["epoch"] = json!(asked.claim.epoch.to_string());
@@ -118,7 +117,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     }
     let before = newest_commit(&job);
     let mut warnings = asked.ask(&text)?;
-    let run = format!("epoch {}, {}", asked.claim.epoch, describe(&asked.claim));
+    let run = format!("epoch {}, {}", asked.claim.epoch, asked.describe());
     if args.no_wait || !asked.lives {
         let text = format!("asked job {name} ({run}) to halt after its next checkpoint\n");
         let document = json!({ "epoch": asked.claim.epoch.to_string(), "ended": false });
@@ -131,7 +130,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         );
     }
     let until = clock.now() + timeout;
-    while let Some(now) = Run::newest(dirs)?.filter(|now| now.lives) {
+    while let Some(now) = Run::newest(dirs, &trust)?.filter(|now| now.lives) {
         if now.claim.epoch != asked.claim.epoch {
             warnings.extend(now.ask(&text)?);
             asked = now;
@@ -191,7 +190,7 @@ fn list(
         Some(run) => format!(
             "job {name}: epoch {}, {}, {}\n",
             run.claim.epoch,
-            describe(&run.claim),
+            run.describe(),
             if run.lives { "runs" } else { "has ended" }
         ),
         None => format!("job {name} was never run here\n"),

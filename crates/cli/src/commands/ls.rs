@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::halt::Run;
-use orcheck_engine::trust::Proof;
+use orcheck_engine::trust::{Proof, Trust};
 use orcheck_format::FileName;
 use orcheck_format::error::Detail;
 use orcheck_io::{Clock, SystemClock};
@@ -72,7 +72,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         .collect();
     notes.extend(more);
     let text = match rows.is_empty() {
-        true => without_any(&job, now)?,
+        true => without_any(&job, &trust, now)?,
         false => text(&job, &rows, now),
     };
     let document = json!({
@@ -92,9 +92,9 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
 }
 
 /// Of a job without a checkpoint: whether its run is alive, and what to do where it ended without one.
-fn without_any(job: &Job, now: u64) -> Result<String, Failure> {
+fn without_any(job: &Job, trust: &Trust, now: u64) -> Result<String, Failure> {
     let name = job.name.as_str();
-    let Some(run) = Run::newest(job.catalog.places())? else {
+    let Some(run) = Run::newest(job.catalog.places(), trust)? else {
         return Ok(format!("job {name}: no checkpoints, and no run\n"));
     };
     let since = moment(run.claim.since_unix_ms, now);

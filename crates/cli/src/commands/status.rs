@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use orcheck_engine::agent::{Told, list, status};
 use orcheck_engine::halt::Run;
+use orcheck_engine::trust::Trust;
 use orcheck_format::{Claim, Level};
 use orcheck_io::{Address, Clock, SystemClock};
 use serde_json::{Value, json};
@@ -67,8 +68,8 @@ struct Running {
 }
 
 impl Running {
-    fn of(job: &Job) -> Result<Self, Failure> {
-        let run = Run::newest(job.catalog.places())?;
+    fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
+        let run = Run::newest(job.catalog.places(), trust)?;
         let commits = job.catalog.commits().iter();
         let newest = commits.map(|commit| (commit, &commit.record));
         let newest = newest.filter(|(commit, _)| job.missing(commit).is_none());
@@ -146,7 +147,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
     }
     for name in search.names() {
         let found = search.take(&name, &trust);
-        match found.and_then(|job| Running::of(&job)) {
+        match found.and_then(|job| Running::of(&job, &trust)) {
             Ok(running) => jobs.push(running),
             Err(failure) => notes.push(format!("job {}: {}", name.as_str(), failure.error)),
         }

@@ -4,6 +4,7 @@ use crate::mistakes::LONG;
 use crate::support::{Job, State};
 use orcheck_client::Session;
 use orcheck_engine::halt::{Run, When, requests, withdraw};
+use orcheck_engine::trust::Trust;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -57,7 +58,10 @@ fn once_there(
     let dirs = dirs(root, names);
     let until = SystemClock.now() + LONG;
     loop {
-        if let Some(run) = Run::newest(&dirs).unwrap().filter(|run| run.lives) {
+        if let Some(run) = Run::newest(&dirs, &Trust::default())
+            .unwrap()
+            .filter(|run| run.lives)
+        {
             assert_eq!(ask(&run).unwrap(), Vec::<String>::new());
             return dirs;
         }
@@ -85,7 +89,12 @@ fn a_run_that_is_asked_to_halt_takes_one_checkpoint_and_ends() {
             over.store(true, Ordering::Release);
             let dirs = asking.join().unwrap();
             assert_eq!(requests(&dirs).unwrap(), [(1, "a test".to_owned())]);
-            assert!(!Run::newest(&dirs).unwrap().unwrap().lives);
+            assert!(
+                !Run::newest(&dirs, &Trust::default())
+                    .unwrap()
+                    .unwrap()
+                    .lives
+            );
             results
         });
         assert!(

@@ -191,12 +191,14 @@ impl Order<'_> {
 
     /// Waits until no run is alive in the destinations.
     pub(super) fn wait_for_run(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
-        wait_for_holder(dirs, self.patience, clock).map_err(|error| match error.kind() {
-            // A copy has nothing to take over.
-            ErrorKind::Unavailable => {
-                error.next("wait for it or end it, or copy to another directory")
+        wait_for_holder(dirs, self.patience, (self.job, self.trust), clock).map_err(|error| {
+            match error.kind() {
+                // A copy has nothing to take over.
+                ErrorKind::Unavailable => {
+                    error.next("wait for it or end it, or copy to another directory")
+                }
+                _ => error,
             }
-            _ => error,
         })
     }
 

@@ -30,7 +30,7 @@ impl Dice {
 pub type Forge = fn(&mut World, &mut Dice);
 
 /// The kinds of forgeries.
-pub const KINDS: [(&str, Forge); 23] = [
+pub const KINDS: [(&str, Forge); 24] = [
     ("downgrade to plain", containers::plain),
     ("downgrade to 0.1.0", containers::old_form),
     ("region of an older step", containers::older_region),
@@ -51,15 +51,17 @@ pub const KINDS: [(&str, Forge); 23] = [
     ("changed header", containers::changed_header),
     ("forged note of resumption", files::forged_note),
     ("forged claim", files::forged_claim),
+    ("invented claim", files::invented_claim),
     ("forged list of members", files::forged_members),
     ("exchanged note", files::exchanged_notes),
     ("removed reference", files::removed_reference),
 ];
 
 /// Those that leave all checkpoints as they are.
-pub const NOTES: [&str; 4] = [
+pub const NOTES: [&str; 5] = [
     "forged note of resumption",
     "forged claim",
+    "invented claim",
     "forged list of members",
     "exchanged note",
 ];

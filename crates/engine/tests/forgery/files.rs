@@ -241,6 +241,20 @@ pub fn forged_claim(world: &mut World, dice: &mut Dice) {
     world.note(&name, bytes);
 }
 
+/// A run that never was: newer than all, by a user and on a host that the attacker chooses.
+pub fn invented_claim(world: &mut World, dice: &mut Dice) {
+    let genuine = world.read(&FileName::Claim { epoch: 2 }.to_string());
+    let genuine = genuine.unwrap();
+    let mut claim = Claim::decode(&genuine).unwrap();
+    claim.epoch = epoch(2 + dice.roll(3) as u64);
+    claim.epoch.run.0[dice.roll(16)] ^= 1 + dice.roll(255) as u8;
+    claim.host = "elsewhere".into();
+    claim.uid += 1 + dice.roll(1000) as u32;
+    let counter = claim.epoch.counter;
+    let bytes = under_some_seal(claim.encode(), &genuine, dice);
+    world.note(&FileName::Claim { epoch: counter }.to_string(), bytes);
+}
+
 /// Other nodes, other addresses, other keys to speak to them with; or none.
 pub fn forged_members(world: &mut World, dice: &mut Dice) {
     let counter = 1 + dice.roll(3) as u64;

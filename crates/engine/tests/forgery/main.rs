@@ -12,19 +12,20 @@ mod world;
 
 use attack::{Dice, KINDS, NOTES, confine, kept_from, leaves_a_copy, reach, replay, strip};
 use orcheck_engine::catalog::Catalog;
-use orcheck_engine::epoch::read_members;
+use orcheck_engine::epoch::{check_not_fenced, read_members};
+use orcheck_engine::halt::Run;
 use orcheck_engine::places::Places;
 use orcheck_engine::restore::{RankView, candidates};
 use orcheck_engine::trust::{Accept, Proof, Trust};
 use orcheck_engine::verify::verify_commit_with;
-use orcheck_format::{CommitRecord, ErrorKind, Result};
+use orcheck_format::{Claim, CommitRecord, ErrorKind, FileName, Result};
 use orcheck_io::Dir;
 use orcheck_io::env_var;
 use orcheck_io::testing::image::Image;
 use std::sync::Arc;
 use world::{
-    Form, LEVELS, NEWEST, NODES, PLACES, Place, RANKS, SECRET, SERVERS, World, job, key, members,
-    record_places,
+    Form, LEVELS, NEWEST, NODES, PLACES, Place, RANKS, SECRET, SERVERS, World, epoch, job, key,
+    members, record_places,
 };
 
 fn number(name: &str) -> Option<u64> {
@@ -298,6 +299,7 @@ fn accepting_one_form_does_not_accept_another() {
             "downgrade to plain",
             "forged note of resumption",
             "forged claim",
+            "invented claim",
             "forged list of members",
         ]
         .contains(&kind)
@@ -469,4 +471,37 @@ fn every_key_reads_and_the_first_one_writes() {
     assert!(key(SECRET, Accept::default()).check(&written).is_err());
     // Without any key it is read and not believed to be proven.
     assert_eq!(Trust::nobody().check(&written), Ok(Proof::Unchecked));
+}
+
+// Breaks if: a claim counts whoever wrote it; a file in place of a run's claim would end the run, or accuse another user.
+#[test]
+fn an_invented_claim_ends_no_run_and_names_nobody() {
+    let trust = key(SECRET, Accept::default());
+    let name = FileName::Claim { epoch: 2 }.to_string();
+    let mut world = World::new(Form::Sealed);
+    let genuine = world.read(&name).unwrap();
+    let look = |world: &World, trust: &Arc<Trust>| {
+        let dirs = places(&world.image(), 0, trust).servers;
+        let dirs: Vec<_> = dirs.into_iter().flatten().collect();
+        let run = Run::newest(&dirs, trust).unwrap().unwrap();
+        let ended = check_not_fenced(&dirs, epoch(2), trust).map_err(|error| error.kind());
+        (ended, run.describe())
+    };
+    let (ended, who) = look(&world, &trust);
+    assert_eq!(ended, Ok(()));
+    assert!(who.contains("on host"), "{who}");
+    let mut claim = Claim::decode(&genuine).unwrap();
+    claim.epoch.run.0[3] ^= 1;
+    claim.host = "elsewhere".into();
+    let others = key([8; 32], Accept::default());
+    for bytes in [claim.encode(), others.seal(claim.encode()).unwrap()] {
+        world.note(&name, bytes);
+        let (ended, who) = look(&world, &trust);
+        assert_eq!(ended, Ok(()));
+        assert_eq!(who, "a run whose claim is not authenticated");
+        // Without a key there is nothing to tell it by.
+        let (ended, who) = look(&world, &Trust::nobody());
+        assert_eq!(ended, Err(ErrorKind::Fenced));
+        assert!(who.contains("elsewhere"), "{who}");
+    }
 }

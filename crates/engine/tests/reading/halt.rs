@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::halt::{Asked, EVERY, Run, Watch, When, later_requests, requests, withdraw};
+use orcheck_engine::trust::Trust;
 use orcheck_io::Dir;
 
 use crate::fixture::{Scratch, claim, epoch, open_places};
@@ -25,7 +26,7 @@ fn places(scratch: &Scratch) -> Vec<Arc<dyn Dir>> {
 fn a_request_to_halt_is_for_one_run() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs).unwrap().unwrap();
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     assert_eq!((run.claim.epoch, run.lives), (epoch(2), false));
     assert_eq!(run.ask("asked by a test\n").unwrap(), Vec::<String>::new());
     assert_eq!(
@@ -49,7 +50,7 @@ fn a_request_to_halt_is_for_one_run() {
 fn it_is_looked_for_now_and_then() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs).unwrap().unwrap();
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     run.ask("").unwrap();
     let mut watch = Watch::new(dirs, 2, START);
     let almost = EVERY - Duration::from_millis(1);
@@ -63,7 +64,11 @@ fn any_directory_of_the_run_asks() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
     let second = &dirs[1..];
-    Run::newest(second).unwrap().unwrap().ask("").unwrap();
+    Run::newest(second, &Trust::default())
+        .unwrap()
+        .unwrap()
+        .ask("")
+        .unwrap();
     let mut watch = Watch::new(dirs.clone(), 2, START);
     let said: Vec<Option<Asked>> = (1..=4)
         .map(|at| watch.look(START + EVERY * at, 0))
@@ -81,11 +86,15 @@ fn any_directory_of_the_run_asks() {
 fn a_run_whose_claim_is_not_here_is_not_asked() {
     let scratch = Scratch::new();
     let empty = open_places(&[scratch.dir("empty")]);
-    assert!(Run::newest(&empty).unwrap().is_none());
+    assert!(Run::newest(&empty, &Trust::default()).unwrap().is_none());
     let dirs = places(&scratch);
     let mut all = dirs.clone();
     all.extend(empty.iter().cloned());
-    Run::newest(&all).unwrap().unwrap().ask("").unwrap();
+    Run::newest(&all, &Trust::default())
+        .unwrap()
+        .unwrap()
+        .ask("")
+        .unwrap();
     assert_eq!(requests(&empty).unwrap(), []);
     assert_eq!(requests(&dirs).unwrap().len(), 1);
 }
@@ -95,7 +104,7 @@ fn a_run_whose_claim_is_not_here_is_not_asked() {
 fn a_request_for_later_waits_for_its_time_or_count() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs).unwrap().unwrap();
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     let mut turn = 0;
     let mut watch = Watch::new(dirs.clone(), 2, START);
     // As many looks as there are directories see all of them.
