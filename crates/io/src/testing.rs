@@ -27,6 +27,7 @@ pub mod misread;
 pub mod mount;
 pub mod outage;
 mod pinned;
+pub mod ports;
 pub mod squatter;
 
 pub use pinned::Pinned;

@@ -1,13 +1,10 @@
 //! Which disk a server has: callers and operators notice another one.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-#[path = "again/bound.rs"]
-mod again;
-
-use again::bound;
 use orcheck_format::ErrorKind;
 use orcheck_io::net::{Address, Key};
 use orcheck_io::testing::Scratch;
+use orcheck_io::testing::ports::bound;
 use orcheck_io::{Dir, Steps, SystemClock, open_dir, write_small};
 use orcheck_server::{Config, Order, Server, Stopper, Tenant};
 use std::os::unix::fs::PermissionsExt;

@@ -1,13 +1,10 @@
 //! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-#[path = "again/bound.rs"]
-mod again;
-
-use again::bound;
 use orcheck_format::{Ask, ErrorKind, Message, Reply, StoreDir, StoreMessage};
 use orcheck_io::conn::Received;
 use orcheck_io::net::{Address, Key};
+use orcheck_io::testing::ports::bound;
 use orcheck_io::testing::{FaultPlan, Scratch, Seen};
 use orcheck_io::{
     Conn, Create, Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir, read_small,

@@ -7,6 +7,24 @@ use serde_json::Value;
 use crate::fixture::Scratch;
 use crate::{Answer, answer};
 
+/// A job on LiMa that loses single nodes and, more rarely, all of them.
+pub const LIMA: [&str; 14] = [
+    "--preset",
+    "lima",
+    "--nodes",
+    "500",
+    "--node-gb",
+    "10",
+    "--work",
+    "3d",
+    "--disk-write-gb-s",
+    "0.1",
+    "--node-mtbf",
+    "2y",
+    "--system-mtbf",
+    "60d",
+];
+
 /// A machine and a job, without a preset.
 const GIVEN: [&str; 16] = [
     "--nodes",
@@ -602,24 +620,7 @@ fn bars(svg: &str, title: &str) -> (std::collections::BTreeMap<String, f64>, f64
 fn the_bars_that_are_drawn_are_those_of_the_printed_table() {
     let scratch = Scratch::new();
     let path = scratch.path().join("plan.svg").display().to_string();
-    let lima = [
-        "--preset",
-        "lima",
-        "--nodes",
-        "500",
-        "--node-gb",
-        "10",
-        "--work",
-        "3d",
-        "--disk-write-gb-s",
-        "0.1",
-        "--node-mtbf",
-        "2y",
-        "--system-mtbf",
-        "60d",
-        "--plot",
-        &path,
-    ];
+    let lima = [&LIMA[..], &["--plot", &path]].concat();
     let said = plan(&lima);
     assert_eq!(said.code, 0, "{}", said.stderr);
     let svg = std::fs::read_to_string(&path).unwrap();

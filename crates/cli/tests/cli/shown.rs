@@ -1,5 +1,6 @@
 //! What a person reads: local times with their age, and tables that fit a terminal of 80 columns.
 
+use crate::advice::LIMA;
 use std::process::Command;
 
 use crate::fixture::{Scratch, Spec, claim, epoch, write};
@@ -137,29 +138,13 @@ fn tables_fit_a_terminal_of_80_columns() {
     spec.level = orcheck_format::Level::Node;
     write(&[peers], &spec);
     let node = scratch.dir("local").display().to_string();
-    let lima = [
-        "plan",
-        "--preset",
-        "lima",
-        "--nodes",
-        "500",
-        "--node-gb",
-        "10",
-        "--work",
-        "3d",
-        "--disk-write-gb-s",
-        "0.1",
-        "--node-mtbf",
-        "2y",
-        "--system-mtbf",
-        "60d",
-    ];
+    let lima = [&["plan"], &LIMA[..]].concat();
     let cavity = ["--dir", &root, "--node-dir", &node, "--job", "cavity"];
     for (arguments, head) in [
         ([&["ls"][..], &cavity].concat(), "step"),
         (vec!["ls", "--dir", &root], "job"),
         ([&["verify", "--all"][..], &cavity].concat(), "step"),
-        (lima.to_vec(), "levels"),
+        (lima, "levels"),
         (vec!["plan", "survival", "--table1"], "nodes"),
         (vec!["plan", "burst"], "mode"),
         (

@@ -360,7 +360,7 @@ fn nodes_that_do_not_answer_are_said_when_they_may_know_more() {
         let told = peers_job(scratch.path(), &nodes).run(|session, _| {
             let mut session = session.unwrap();
             let _ = session.find();
-            let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+            let told = crate::support::warnings(&mut session);
             session.abandon();
             told
         });

@@ -13,6 +13,7 @@ use orcheck_format::ids::Level;
 use orcheck_io::SystemClock;
 use orcheck_io::net::{Address, Key as Secret};
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict as Do};
+use orcheck_io::testing::ports::bound;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use orcheck_server::{Config, Server, Tenant};
 use std::collections::BTreeSet;
@@ -97,7 +98,8 @@ impl Serving {
                 hook.arm();
             }
             let steps = steps.unwrap_or_else(Steps::none);
-            let server = bind(&config, &steps);
+            let bind = || Server::bind(&config, Arc::new(SystemClock), steps.clone());
+            let server = bound(bind);
             let stopper = server.stopper();
             writeln!(there, "{}", server.address()).unwrap();
             std::thread::spawn(move || {
@@ -142,22 +144,6 @@ impl Serving {
         // Its end would not do: the server has a copy of this side.
         let _ = self.line.write_all(b"!");
         self.child.wait(PROMPTLY)
-    }
-}
-
-/// A server at an address. One that is started again wants the port that the run knows; meanwhile the kernel may have
-/// given it to a connection of somebody else, which ends soon.
-fn bind(config: &Config, steps: &Steps) -> Server {
-    let until = std::time::Instant::now() + PROMPTLY;
-    loop {
-        match Server::bind(config, Arc::new(SystemClock), steps.clone()) {
-            Ok(server) => return server,
-            Err(error) if error.message().contains("already in use") => {
-                assert!(std::time::Instant::now() < until, "{error}");
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
-            Err(error) => panic!("{error}"),
-        }
     }
 }
 

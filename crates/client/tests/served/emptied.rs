@@ -9,6 +9,7 @@ use orcheck_io::clock::SystemClock;
 use orcheck_io::net::{Address, Key};
 use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
+use orcheck_io::testing::ports::bound;
 use orcheck_server::{Config, Order, Server, Stopper, Tenant};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,17 +53,7 @@ impl Serving {
             order: Order::Pulled,
             ordinary_share: 0.0,
         };
-        let until = std::time::Instant::now() + LONG;
-        let server = loop {
-            match Server::bind(&config, Arc::new(SystemClock), Steps::none()) {
-                // Somebody else's connection has the port for a moment.
-                Err(error) if error.message().contains("already in use") => {
-                    assert!(std::time::Instant::now() < until, "{error}");
-                    std::thread::yield_now();
-                }
-                server => break server.unwrap(),
-            }
-        };
+        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Steps::none()));
         self.at = server.address();
         let stopper = server.stopper();
         self.running = Some((stopper, std::thread::spawn(|| server.run())));
@@ -117,7 +108,7 @@ fn saves(job: &Job, step: u64) {
 }
 
 fn warnings(session: &mut Session) -> String {
-    let all: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+    let all = crate::support::warnings(session);
     all.join("; ")
 }
 

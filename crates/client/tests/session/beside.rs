@@ -11,7 +11,7 @@ use orcheck_io::testing::Scratch;
 use std::path::Path;
 
 fn told(session: &mut Session) -> String {
-    let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+    let told = crate::support::warnings(session);
     told.join("; ")
 }
 

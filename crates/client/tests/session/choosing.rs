@@ -9,7 +9,7 @@ use orcheck_io::steps::Verdict;
 use orcheck_io::testing::{FaultPlan, Scratch};
 
 fn told(session: &mut Session) -> String {
-    let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+    let told = crate::support::warnings(session);
     told.join("; ")
 }
 

@@ -491,10 +491,7 @@ fn nodes_are_seeded_from_the_file_system() {
     on_nodes.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
-        let mut state = State::empty(rank, 20);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 2);
-        assert!(state.is(rank, 2, 20));
+        State::restores(&mut session, rank, 2, 20);
         session.close(LONG).unwrap();
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::disk::{self, Mounted, containers, names, skip};
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State};
+use crate::support::{Job, State, warnings};
 use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
@@ -17,10 +17,6 @@ fn save(session: &mut Session, rank: u32, step: u64, scale: usize) {
     state.protect(session).unwrap();
     session.checkpoint(step).unwrap();
     session.wait(step, Level::Global, LONG).unwrap();
-}
-
-fn warnings(session: &mut Session) -> Vec<String> {
-    std::iter::from_fn(|| session.take_warning()).collect()
 }
 
 /// A new run restores `step` of every rank.
@@ -274,10 +270,7 @@ fn a_read_only_directory_stops_a_new_job_and_is_left_out_by_a_known_one() {
         let told = warnings(&mut session);
         assert!(told.iter().any(|text| text.contains("read, but not written") && text.contains("is read-only")), "{told:?}");
         assert_eq!(session.find().unwrap(), 1);
-        let mut state = State::empty(rank, 20);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 1);
-        assert!(state.is(rank, 1, 20));
+        State::restores(&mut session, rank, 1, 20);
         save(&mut session, rank, 2, 20);
         session.close(LONG).unwrap();
     });

@@ -97,7 +97,7 @@ fn memory_that_cannot_be_had_as_asked_is_had_otherwise() {
         let job = Job::new(scratch.path(), 2, 1, false).with(options);
         job.run(|session, rank| {
             let mut session = session.unwrap();
-            let warned: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+            let warned = crate::support::warnings(&mut session);
             // Chunks of 64 KiB do not consist of pages from the reserve; the first rank says so.
             let expected = usize::from(rank == 0 && options.contains("reserved"));
             assert_eq!(warned.len(), expected, "{warned:?}");

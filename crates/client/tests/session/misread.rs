@@ -147,7 +147,7 @@ fn restart(root: &Path, sort: &Sort, steps: &Steps) -> Result<(u64, bool, Vec<St
         let mut state = State::empty(rank, SCALE);
         state.protect(&mut session)?;
         let step = session.restart()?;
-        let told = std::iter::from_fn(|| session.take_warning()).collect();
+        let told = crate::support::warnings(&mut session);
         let mut right = State::new(rank, step, SCALE);
         right.v = State::new(rank, 1, SCALE).v;
         let right = (state.u, state.v, state.small) == (right.u, right.v, right.small);

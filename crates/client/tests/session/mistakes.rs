@@ -559,7 +559,7 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
         session.protect("mesh", grid, Dtype::F64, OPTIONAL).unwrap();
         session.protect("a", a, Dtype::F64, 0).unwrap();
         assert_eq!(session.restart().unwrap(), 3);
-        let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        let warnings = crate::support::warnings(&mut session);
         assert!(
             warnings
                 .iter()
@@ -644,11 +644,8 @@ fn strict_refuses_the_older_checkpoint_that_is_taken_otherwise() {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 6);
-        let mut state = State::empty(rank, 100);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 5);
-        assert!(state.is(rank, 5, 100));
-        let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        State::restores(&mut session, rank, 5, 100);
+        let warnings = crate::support::warnings(&mut session);
         assert!(
             warnings.iter().any(|text| text.contains("step 6 skipped")),
             "{warnings:?}"

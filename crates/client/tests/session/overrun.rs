@@ -5,7 +5,7 @@ use crate::hooks::{Crowd, Hold, Snapshots};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use orcheck_client::Session;
-use orcheck_format::error::ErrorKind;
+use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{FaultPlan, Scratch};
@@ -27,6 +27,14 @@ fn held(scratch: &Scratch, more: &str) -> (Job, Arc<Hold>) {
     (job, hold)
 }
 
+/// A session whose first checkpoint is being flushed until that is released.
+fn flushing(session: Result<Session>, rank: u32, hold: &Hold) -> Session {
+    let mut session = session.unwrap();
+    checkpoint(&mut session, rank, 1).unwrap();
+    hold.wait_until_held();
+    session
+}
+
 fn restores(scratch: &Scratch, step: u64) {
     Job::new(scratch.path(), 2, 1, false).run(|session, rank| {
         let mut session = session.unwrap();
@@ -44,15 +52,13 @@ fn skip_leaves_the_checkpoint_out_and_counts_it() {
     let scratch = Scratch::new("skip");
     let (job, hold) = held(&scratch, "overrun = 'skip'");
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         for step in [2, 3] {
             checkpoint(&mut session, rank, step).unwrap();
         }
         assert_eq!(session.stats().skipped, 2);
         assert_eq!(session.stats().step, 1);
-        let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        let told = crate::support::warnings(&mut session);
         assert_eq!(
             told[0],
             "checkpoint 2 was left out: 1 is still being flushed"
@@ -80,14 +86,12 @@ fn warnings_that_nobody_takes_are_kept_up_to_a_bound() {
     let scratch = Scratch::new("untaken");
     let (job, hold) = held(&scratch, "overrun = 'skip'");
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         for step in 2..602 {
             checkpoint(&mut session, rank, step).unwrap();
         }
         assert_eq!(session.stats().skipped, 600);
-        let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        let told = crate::support::warnings(&mut session);
         assert_eq!(told.len(), 257, "{:?}", told.first());
         let (dropped, rest) = told[0].split_once(' ').unwrap();
         assert!(dropped.parse::<u64>().unwrap() >= 344, "{}", told[0]);
@@ -103,9 +107,7 @@ fn error_refuses_the_checkpoint_on_all_ranks_and_changes_nothing() {
     let scratch = Scratch::new("error");
     let (job, hold) = held(&scratch, "overrun = 'error'");
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         let error = refused(checkpoint(&mut session, rank, 2));
         says(
             &error,
@@ -129,9 +131,7 @@ fn a_session_is_used_while_another_thread_waits_for_its_checkpoint() {
     let scratch = Scratch::new("waiter");
     let (job, hold) = held(&scratch, "overrun = 'skip'");
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         let waiter = session.waiter(1, Level::Global).unwrap();
         let polled = refused(waiter.wait(Duration::ZERO));
         assert_eq!(polled.kind(), ErrorKind::Unavailable);
@@ -154,9 +154,7 @@ fn who_waits_for_a_session_that_ended_is_told() {
     let (job, hold) = held(&scratch, "");
     let told = Barrier::new(2);
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         let waiter = session.waiter(1, Level::Global).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || waiter.wait(LONG));
@@ -246,9 +244,7 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
     let scratch = Scratch::new("overlap");
     let (job, hold) = held(&scratch, "held_steps = 2\noverrun = 'error'");
     job.run(|session, rank| {
-        let mut session = session.unwrap();
-        checkpoint(&mut session, rank, 1).unwrap();
-        hold.wait_until_held();
+        let mut session = flushing(session, rank, &hold);
         checkpoint(&mut session, rank, 2).unwrap();
         let error = refused(checkpoint(&mut session, rank, 3));
         says(

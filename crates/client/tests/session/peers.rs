@@ -65,7 +65,7 @@ fn restores(job: &Job, step: u64) -> Vec<String> {
         state.protect(&mut session).unwrap();
         assert_eq!(session.restart().unwrap(), step);
         assert!(state.is(rank, step, 20), "rank {rank}");
-        let warnings: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        let warnings = crate::support::warnings(&mut session);
         session.close(LONG).unwrap();
         warnings
     });

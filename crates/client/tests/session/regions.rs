@@ -454,7 +454,7 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
             .unwrap();
         session.checkpoint(4).unwrap();
         session.wait(4, Level::Global, LONG).unwrap();
-        let told: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
+        let told = crate::support::warnings(&mut session);
         assert!(
             told.iter().all(|text| text.contains("checkpoint 3 is lost")
                 && text.contains("rank 1 gave its snapshot of step 3 up")),

@@ -75,11 +75,8 @@ fn a_damaged_copy_is_replaced_by_that_of_another_level() {
     let told = job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
-        let mut state = State::empty(rank, 50);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 2);
-        assert!(state.is(rank, 2, 50));
-        std::iter::from_fn(|| session.take_warning()).collect::<Vec<String>>()
+        State::restores(&mut session, rank, 2, 50);
+        crate::support::warnings(&mut session)
     });
     let told = told.concat().join("; ");
     assert!(
@@ -112,11 +109,8 @@ fn what_was_done_already_is_not_asked_for() {
     let told = job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
-        let mut state = State::empty(rank, 50);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 1);
-        assert!(state.is(rank, 1, 50));
-        std::iter::from_fn(|| session.take_warning()).collect::<Vec<String>>()
+        State::restores(&mut session, rank, 1, 50);
+        crate::support::warnings(&mut session)
     });
     let told = told.concat();
     assert!(
@@ -149,10 +143,7 @@ fn a_new_first_node_does_not_make_the_others_start_afresh() {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
-        let mut state = State::empty(rank, 40);
-        state.protect(&mut session).unwrap();
-        assert_eq!(session.restart().unwrap(), 2);
-        assert!(state.is(rank, 2, 40));
+        State::restores(&mut session, rank, 2, 40);
     });
 }
 

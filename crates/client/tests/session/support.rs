@@ -367,6 +367,11 @@ impl Job {
     }
 }
 
+/// The warnings that nobody has taken yet.
+pub fn warnings(session: &mut Session) -> Vec<String> {
+    std::iter::from_fn(|| session.take_warning()).collect()
+}
+
 /// Test directories are made by the test, not by the library.
 #[allow(clippy::disallowed_methods)]
 pub fn make_dir(path: &Path) {
@@ -442,6 +447,14 @@ impl State {
         session.protect("u", Span::from_mut(&mut self.u), Dtype::U8, 0)?;
         session.protect("v", Span::from_mut(&mut self.v), Dtype::U8, 0)?;
         session.protect("small", Span::from_mut(&mut self.small), Dtype::F64, 0)
+    }
+
+    /// Restarts, and has the state of this step.
+    pub fn restores(session: &mut Session, rank: u32, step: u64, scale: usize) {
+        let mut state = State::empty(rank, scale);
+        state.protect(session).unwrap();
+        assert_eq!(session.restart().unwrap(), step);
+        assert!(state.is(rank, step, scale));
     }
 
     pub fn is(&self, rank: u32, step: u64, scale: usize) -> bool {

@@ -3,7 +3,7 @@
 use crate::disk::{Mounted, skip};
 use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State, needs_own_disks};
+use crate::support::{Job, State, needs_own_disks, warnings};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
@@ -34,10 +34,6 @@ pub fn safe(seen: &Seen) -> Vec<(u64, Level)> {
     let seen = seen.lock().unwrap();
     let safe = seen.iter().filter(|event| event.kind == EventKind::Safe);
     safe.map(|event| (event.step, event.level)).collect()
-}
-
-fn warnings(session: &mut Session) -> Vec<String> {
-    std::iter::from_fn(|| session.take_warning()).collect()
 }
 
 fn take(session: &mut Session, rank: u32, step: u64, scale: usize) -> Result<()> {
