@@ -154,7 +154,7 @@ fn who_waits_for_a_session_that_ended_is_told() {
     let (job, hold) = held(&scratch, "");
     let told = Barrier::new(2);
     job.run(|session, rank| {
-        let mut session = flushing(session, rank, &hold);
+        let session = flushing(session, rank, &hold);
         let waiter = session.waiter(1, Level::Global).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || waiter.wait(LONG));
