@@ -202,9 +202,7 @@ impl NodeState {
                 vec![NodeAction::WriteRecord(step, level, bytes)]
             }
             NodeEvent::RecordWritten(step, level, result) => {
-                let failed = result
-                    .err()
-                    .map(|error| (error.kind(), error.message().to_owned()));
+                let failed = result.err();
                 let node = self.node;
                 vec![NodeAction::ToLead(Message::Recorded {
                     step,
@@ -445,8 +443,7 @@ impl LeadState {
                     ..
                 },
             ) => {
-                if let Some((kind, text)) = failed {
-                    let error = Error::new(kind, text);
+                if let Some(error) = failed {
                     // What that node's record came to it said; others may have theirs already.
                     let aborted = match self.facts.nodes.len() {
                         1 => self.lose(step, level, &error),

@@ -287,9 +287,12 @@ impl Relay {
             Message::Recorded {
                 step,
                 level,
-                failed: Some((kind, _)),
+                failed: Some(ref error),
                 ..
-            } => self.lose((step, level), (None, kind.code()), by, message),
+            } => {
+                let kind = error.kind().code();
+                self.lose((step, level), (None, kind), by, message)
+            }
             Message::NotDurable { level: None, .. } | Message::Goodbye { .. } => {
                 // What they said before counts. Breaks if: it is held back; the lead hears of the leave first, and
                 // takes what they voted for as lost.

@@ -621,7 +621,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     assert!(!world.lead.step(vote(2, 0), 1).iter().any(|_| true));
     // Of step 1 the records are asked for, of step 2 not.
     assert_eq!(world.lead.step(vote(1, 1), 1).len(), 1);
-    let failed = Some((ErrorKind::NoSpace, "full".to_owned()));
+    let failed = Some(Error::no_space("full"));
     let recorded = Message::Recorded {
         step: 1,
         level,
@@ -636,6 +636,29 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
         !lost_text(&actions).unwrap().contains(UNDECIDED),
         "{actions:?}"
     );
+
+    // Of a job on one node, what its record came to.
+    for known in [true, false] {
+        let mut world = World::new(1, 1);
+        world.lead.step(vote(1, 0), 1);
+        let error = Error::unavailable("the fsync failed");
+        let error = match known {
+            true => error.with(Detail::Undecided),
+            false => error,
+        };
+        let result = NodeEvent::RecordWritten(1, level, Err(error));
+        let actions = world.nodes[0].step(result);
+        let [NodeAction::ToLead(recorded)] = &actions[..] else {
+            panic!("{actions:?}")
+        };
+        let sent = Message::decode(recorded.kind(), &recorded.encode()).unwrap();
+        let actions = world.lead.step(LeadEvent::FromNode(0, sent), 1);
+        let aborted = actions.iter().find_map(|action| match action {
+            LeadAction::ToAll(Message::Aborted { error, .. }) => Some(error),
+            _ => None,
+        });
+        assert_eq!(aborted.unwrap().is(Detail::Undecided), known);
+    }
 
     // The same when it is the lead that is gone.
     let mut node = NodeState::new(0, 2, LEVELS.to_vec());

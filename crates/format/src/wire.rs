@@ -174,7 +174,7 @@ pub enum Message {
         /// Index of the node.
         node: u32,
         /// What went wrong, if something did.
-        failed: Option<(ErrorKind, String)>,
+        failed: Option<Error>,
     },
     /// Every copy of the commit record is durable.
     Committed {
@@ -396,11 +396,11 @@ impl Message {
                 checkpoint(&mut w, pairs, *step, *level)
                     .uint(3u8)
                     .uint(*node);
-                if let Some((kind, text)) = failed {
+                if let Some(error) = failed {
                     w.uint(4u8)
-                        .uint(kind.code() as u64)
+                        .uint(error.code())
                         .uint(5u8)
-                        .text(cut(text, MAX_TEXT_BYTES));
+                        .text(cut(error.message(), MAX_TEXT_BYTES));
                 }
             }
             Message::Committed { step, level } => {
@@ -590,8 +590,8 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             (3 | 4 | 6, 3) => number = Some(r.uint::<u32>()?),
             (5, 3) => record = Some(r.bytes(MAX_METADATA_BYTES)?.to_vec()),
             (4, 4) => containers = Some(r.items(MAX_CONTAINERS, ContainerRef::read)?),
-            (3 | 6, 4) => kind = Some(read_kind(r)?),
-            (8, 4) => code = Some(r.uint()?),
+            (3, 4) => kind = Some(read_kind(r)?),
+            (6 | 8, 4) => code = Some(r.uint()?),
             (3 | 6 | 8, 5) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
             _ => return Ok(false),
         }
@@ -636,9 +636,9 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
         },
         6 => {
             let node = r.need(number, "node (key 3)")?;
-            let failed = match (kind, text) {
+            let failed = match (code, text) {
                 (None, None) => None,
-                (Some(kind), Some(text)) => Some((kind, text)),
+                (Some(code), Some(text)) => Some(Error::from_code(code, text)),
                 _ => return Err(r.corrupt("expected keys 4 and 5 together, found one")),
             };
             Message::Recorded {

@@ -351,7 +351,7 @@ pub fn messages() -> Vec<Message> {
             step,
             level,
             node,
-            failed: Some((ErrorKind::Corrupt, text.clone())),
+            failed: Some(Error::corrupt(text.clone()).with(Detail::Undecided)),
         },
         Message::Committed {
             step,
