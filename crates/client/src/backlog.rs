@@ -119,13 +119,16 @@ impl Session {
         }
     }
 
-    /// What to do although something is in the way; false: leave this checkpoint out.
-    pub(crate) fn overrun(&mut self, step: u64) -> Result<bool> {
-        // Another rank may be the one that it is in the way of.
-        let what = match (self.in_the_way(), self.last_step) {
-            (Some(what), _) => what.to_string(),
-            (None, last) => format!("{} is still being flushed", last.unwrap_or(0)),
-        };
+    /// What to do although something is in the way of this rank or, if None, of another one; false: leave this
+    /// checkpoint out.
+    pub(crate) fn overrun(&mut self, step: u64, in_the_way: Option<InTheWay>) -> Result<bool> {
+        let what = in_the_way.map_or_else(
+            || {
+                let last = self.last_step.unwrap_or(0);
+                format!("{last} is still being flushed for another rank")
+            },
+            |what| what.to_string(),
+        );
         match self.options.overrun {
             Overrun::Wait => Ok(true),
             Overrun::Skip => {

@@ -126,13 +126,14 @@ impl Session {
             Err(_) if self.options.agent == AgentKind::Off => Err(engine_gone(&self.shared)),
             _ => prepared,
         };
-        let busy = self.in_the_way().is_some();
+        // Asked once: what is said later is what was agreed on.
+        let in_the_way = self.in_the_way();
         let mut values = vec![
             step as i64,
             !(step as i64),
             same as i64,
             !(same as i64),
-            -i64::from(busy),
+            -i64::from(in_the_way.is_some()),
             -i64::from(self.trigger.stops_with_this()),
             self.told.owes(),
         ];
@@ -162,7 +163,7 @@ impl Session {
         self.trigger.agree_stop(values[5] != 0);
         // The last checkpoint before the end is never left out.
         let last = self.trigger.should_stop();
-        if values[4] != 0 && !last && !self.overrun(step)? {
+        if values[4] != 0 && !last && !self.overrun(step, in_the_way)? {
             self.trigger.left_out();
             return Ok(());
         }
