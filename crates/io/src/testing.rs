@@ -319,6 +319,26 @@ impl Child {
         }
     }
 
+    /// As [`Child::run`]; the file receives what it prints.
+    ///
+    /// # Panics
+    /// When there is no memory for the file, or the process cannot be forked.
+    pub fn run_captured(work: impl FnOnce() -> i32) -> (Child, std::fs::File) {
+        use std::os::fd::AsRawFd as _;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let output = rustix::fs::memfd_create("output", flags).expect("memory for the output");
+        let output = std::fs::File::from(output);
+        let target = output.as_raw_fd();
+        let child = Self::run(|| {
+            for stream in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+                // SAFETY: takes integers only; the child has one thread, and nobody else uses its standard streams.
+                unsafe { libc::dup2(target, stream) };
+            }
+            work()
+        });
+        (child, output)
+    }
+
     /// Its process number; 0 once it was waited for.
     #[must_use]
     pub fn id(&self) -> i32 {

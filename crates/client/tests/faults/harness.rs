@@ -1,9 +1,11 @@
-//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one thread. The child
-//! dies with the harness, whoever ends it.
+//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one thread; two
+//! at a time, and what each prints stands together. The children die with the harness, whoever ends it.
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::testing::mount::die_with_parent;
 use orcheck_io::testing::{Child, Ended};
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,6 +30,62 @@ macro_rules! tests {
 fn limit() -> Duration {
     let hours = if crate::trial::trials(0) > 0 { 48 } else { 1 };
     Duration::from_secs(hours * 3600)
+}
+
+/// Tests that run at once: most wait for deadlines, and their own processes for each other.
+const AT_ONCE: usize = 2;
+
+/// Time between two looks at those that run.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A test that runs, and what it prints.
+struct Running {
+    name: &'static str,
+    child: Child,
+    output: File,
+    begun: Duration,
+}
+
+impl Running {
+    fn begin(name: &'static str, test: fn() -> bool, begun: Duration) -> Self {
+        let (child, output) = Child::run_captured(|| {
+            die_with_parent();
+            if test() { 0 } else { SKIPPED }
+        });
+        Self {
+            name,
+            child,
+            output,
+            begun,
+        }
+    }
+
+    /// How it ended, after what it printed.
+    fn end(mut self, seed: u64, program: &str, clock: &SystemClock) -> Ended {
+        let name = self.name;
+        let ended = self.child.wait(Duration::ZERO);
+        let mut printed = Vec::new();
+        self.output.rewind().unwrap();
+        self.output.read_to_end(&mut printed).unwrap();
+        print!("{}", String::from_utf8_lossy(&printed));
+        let word = match ended {
+            Ended::Exited(0) => "ok".to_owned(),
+            Ended::Exited(SKIPPED) => "SKIPPED, see above".to_owned(),
+            _ => format!("FAILED ({ended:?})"),
+        };
+        let seconds = (clock.now() - self.begun).as_secs_f64();
+        println!("test {name} ... {word} ({seconds:.1} s)");
+        if !matches!(ended, Ended::Exited(0 | SKIPPED)) {
+            let trials = match crate::trial::trials(0) {
+                0 => String::new(),
+                count => format!(" ORCHECK_TRIALS={count}"),
+            };
+            println!(
+                "  again: ORCHECK_SEED={seed}{trials} cargo test {program} --locked -- --exact {name}"
+            );
+        }
+        ended
+    }
 }
 
 /// Runs the tests that the command line chooses, each in a child; `program` is how cargo names the program.
@@ -59,39 +117,29 @@ pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
     let all = clock.now();
     let seed = crate::trial::seed();
     let (mut passed, mut failed) = (0, 0);
-    println!(
-        "\nrunning {} tests",
-        all_tests.iter().filter(|(name, _)| chosen(name)).count()
-    );
-    for (name, test) in all_tests.iter().filter(|(name, _)| chosen(name)) {
-        let begun = clock.now();
-        let ended = Child::run(|| {
-            die_with_parent();
-            if test() { 0 } else { SKIPPED }
-        })
-        .wait(limit());
-        let word = match ended {
-            Ended::Exited(0) => "ok".to_owned(),
-            Ended::Exited(SKIPPED) => "SKIPPED, see above".to_owned(),
-            _ => format!("FAILED ({ended:?})"),
+    let mut waiting: Vec<&Test> = all_tests.iter().filter(|(name, _)| chosen(name)).collect();
+    println!("\nrunning {} tests", waiting.len());
+    waiting.reverse();
+    let mut running: Vec<Running> = Vec::new();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some(&(name, test)) = waiting.pop()
+        {
+            running.push(Running::begin(name, test, clock.now()));
+        }
+        if running.is_empty() {
+            break;
+        }
+        let over = |one: &Running| one.child.has_ended() || clock.now() - one.begun > limit();
+        let Some(at) = running.iter().position(over) else {
+            std::thread::sleep(LOOK);
+            continue;
         };
-        println!(
-            "test {name} ... {word} ({:.1} s)",
-            (clock.now() - begun).as_secs_f64()
-        );
+        let ended = running.remove(at).end(seed, program, &clock);
         match ended {
             Ended::Exited(0) => passed += 1,
-            Ended::Exited(SKIPPED) => continue,
+            Ended::Exited(SKIPPED) => {}
             _ => failed += 1,
-        }
-        if ended != Ended::Exited(0) {
-            let trials = match crate::trial::trials(0) {
-                0 => String::new(),
-                count => format!(" ORCHECK_TRIALS={count}"),
-            };
-            println!(
-                "  again: ORCHECK_SEED={seed}{trials} cargo test {program} --locked -- --exact {name}"
-            );
         }
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
