@@ -361,6 +361,24 @@ impl Child {
             .is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
+    /// Waits until one of several has ended, or until the timeout.
+    ///
+    /// # Panics
+    /// Where the kernel has no descriptors of processes (before Linux 5.3).
+    pub fn wait_for_any<'a>(children: impl IntoIterator<Item = &'a Self>, timeout: Duration) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let pids = children.into_iter().filter_map(|child| child.pid);
+        let ends: Vec<_> = pids.map(|pid| open(pid).expect("a descriptor")).collect();
+        let mut watched: Vec<_> = ends
+            .iter()
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        let timeout = Timespec::try_from(timeout).expect("a time that the kernel can count");
+        // An interrupted wait is a short one: whoever asks looks again.
+        let _ = poll(&mut watched, Some(&timeout));
+    }
+
     /// Sends any signal.
     pub fn signal(&self, signal: i32) {
         if let Some(pid) = self.pid {

@@ -35,8 +35,8 @@ fn limit() -> Duration {
 /// Tests that run at once: most wait for deadlines, and their own processes for each other.
 const AT_ONCE: usize = 2;
 
-/// Time between two looks at those that run.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest time between two looks at how long they run.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// A test that runs, and what it prints.
 struct Running {
@@ -132,7 +132,7 @@ pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
         }
         let over = |one: &Running| one.child.has_ended() || clock.now() - one.begun > limit();
         let Some(at) = running.iter().position(over) else {
-            std::thread::sleep(LOOK);
+            Child::wait_for_any(running.iter().map(|one| &one.child), LOOK);
             continue;
         };
         let ended = running.remove(at).end(seed, program, &clock);
