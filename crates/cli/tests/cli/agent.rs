@@ -170,7 +170,10 @@ fn status_shows_it() {
     let mut child = started(&scratch, "here", "60");
     let job = ["status", "--job", "cavity"];
     let done = crate::answer(&job);
-    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    // Other tests have agents on this machine too, and kill them.
+    let ends = |line: &str| line.contains("does not answer; it may be ending");
+    assert!(done.stderr.lines().all(ends), "{}", done.stderr);
+    assert_eq!(done.code, 0);
     assert!(
         done.stdout.contains("here") && done.stdout.contains("no session"),
         "{}",
