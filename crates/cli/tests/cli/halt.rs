@@ -3,6 +3,7 @@
 use crate::fixture::{Scratch, Spec, claim, epoch, write};
 use crate::program::{Running, command_line, tell};
 use crate::{Answer, answer, orcheck};
+use std::time::{Duration, Instant};
 
 /// Options of a program whose checkpoints are due when somebody asks for them.
 fn options(root: &str) -> String {
@@ -175,6 +176,24 @@ fn a_running_job_halts_after_so_many_checkpoints() {
     let asked = answer(&["halt", "--dir", &root, "--after", "2"]);
     assert_eq!(asked.code, 0, "{}", asked.stderr);
     job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+}
+
+// Breaks if: the run takes a request for a later time as one for now, or does not look at its clock again.
+#[test]
+fn a_running_job_halts_at_the_time_that_was_named() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let options = format!("{}every_steps = 1\n", options(&root));
+    let mut job = supervised_with(&root, "computes", &options);
+    job.wait_for("ready 0");
+    let asked_at = Instant::now();
+    let asked = answer(&["halt", "--dir", &root, "--at", "3s"]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    job.wait_for("stopped");
+    // The time is named in whole seconds.
+    assert!(asked_at.elapsed() >= Duration::from_secs(2));
     let (code, said) = job.end();
     assert_eq!(code, Some(13), "{said}");
 }
