@@ -1,5 +1,6 @@
 //! What only agents can do: finish what their ranks began. And what they do not do.
 
+use crate::disk;
 use crate::hooks::Hold;
 use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
@@ -507,6 +508,49 @@ fn a_run_goes_on_when_an_agent_ends() {
     });
     end(agents);
     job.run(|session, rank| restores(session, rank, 2));
+}
+
+// Breaks if: what a run leaves behind is removed when its successor takes over, and routed files with it.
+#[test]
+fn files_of_the_program_stay_where_they_are_when_an_agent_ends() {
+    let scratch = Scratch::new("routed-on");
+    let job = Job::new(scratch.path(), 2, 1, true)
+        .nodes(2)
+        .with("keep = 1");
+    let agents = Mutex::new(job.agents());
+    let met = Barrier::new(2);
+    let content = |rank: u32, step: u64| format!("rank {rank} in step {step}\n").repeat(999);
+    job.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        let path = session.route("mesh.h5").unwrap();
+        let take = |session: &mut Session, step: u64| {
+            disk::write(&path, content(rank, step).as_bytes());
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Global, LONG).unwrap();
+            assert_eq!(disk::read(&path), content(rank, step).as_bytes());
+        };
+        take(&mut session, 1);
+        met.wait();
+        if rank == 0 {
+            replace(&job, &agents);
+        }
+        met.wait();
+        for step in [2, 3] {
+            take(&mut session, step);
+        }
+        assert_eq!(session.epoch().counter, 2);
+        session.close(LONG).unwrap();
+        assert!(!path.exists());
+    });
+    end(agents);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 3);
+        let path = session.route("mesh.h5").unwrap();
+        assert_eq!(session.restart().unwrap(), 3);
+        assert_eq!(disk::read(&path), content(rank, 3).as_bytes());
+        session.close(LONG).unwrap();
+    });
 }
 
 // Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor is not told of what
