@@ -7,8 +7,10 @@ use crate::support::{Job, State};
 use orcheck_client::Session;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{FaultPlan, Scratch};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -261,6 +263,37 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
         "both ranks sealed both steps meanwhile"
     );
     restores(&scratch, 2);
+}
+
+// Breaks if: the reason is looked for after the ranks agreed; a rank with room then names what is not in its way.
+#[test]
+fn a_rank_with_room_says_that_another_one_has_none() {
+    let scratch = Scratch::new("another");
+    let hold = Hold::at("file.write", "-n0000-");
+    let job = Job::new(scratch.path(), 2, 1, false)
+        .nodes(2)
+        .with("held_steps = 1\nuncommitted_steps = 2\noverrun = 'error'")
+        .steps(hold.steps());
+    let (both, said) = (Barrier::new(2), AtomicBool::new(false));
+    job.run(|session, rank| {
+        let mut session = flushing(session, rank, &hold);
+        let until = SystemClock.now() + LONG;
+        // Until the snapshot of rank 1 has left the pool, it is in that rank's own way.
+        while !said.load(Ordering::Acquire) {
+            assert!(SystemClock.now() < until, "rank 1 never has room");
+            let error = refused(checkpoint(&mut session, rank, 2));
+            let flushed = "it comes while 1 is still being flushed";
+            says(&error, ErrorKind::Unavailable, &[flushed]);
+            let of_another = error.message().contains("flushed for another rank");
+            assert!(!of_another || rank == 1, "{error}");
+            both.wait();
+            said.fetch_or(of_another, Ordering::AcqRel);
+            both.wait();
+        }
+        hold.release();
+        session.close(LONG).unwrap();
+    });
+    restores(&scratch, 1);
 }
 
 // ---- checkpoints that are not safe yet ---------------------------------------------------------
