@@ -32,7 +32,7 @@ fn limit() -> Duration {
     Duration::from_secs(hours * 3600)
 }
 
-/// Tests that run at once: most wait for deadlines, and their own processes for each other.
+/// Tests that run at once. Most of their time they wait: for deadlines, and for processes of their own.
 const AT_ONCE: usize = 2;
 
 /// Longest time between two looks at how long they run.

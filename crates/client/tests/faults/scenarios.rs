@@ -161,16 +161,18 @@ impl Scene<'_> {
         std::fs::rename(self.root.join(from), self.root.join(to)).unwrap();
     }
 
-    /// The nodes that hold copies of a node's part of a step.
-    fn holders(&self, owner: &str, part: &str) -> Vec<&'static str> {
-        let holds = |node: &&str| {
-            let dir = std::fs::read_dir(self.node_dir(node)).unwrap();
-            let names = dir.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            let mut containers = names.filter(|name| name.ends_with(".orc"));
-            containers.any(|name| name.contains("s000000000002-") && name.contains(part))
-        };
-        let others = NODES.into_iter().filter(|node| *node != owner);
-        others.filter(holds).collect()
+    /// A node's directory is gone, and those of all nodes that hold copies of its part of step 2.
+    fn erase_with_partners(&self, node: &str, part: &str) {
+        for copy in self.files(&["s000000000002-", part, ".orc"]) {
+            let dir = copy.parent().unwrap();
+            if dir.starts_with(self.root.join("local")) && dir.exists() {
+                std::fs::remove_dir_all(dir).unwrap();
+            }
+        }
+        assert!(
+            !self.node_dir(node).exists(),
+            "{part} is not of node {node}"
+        );
     }
 
     fn remove(&self, parts: &[&str]) {
@@ -522,10 +524,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "a node and its partner are lost, one may be",
         levels: PEERS1,
         happens: |scene| {
-            let partners = scene.holders("a", "-n0000-");
-            for node in [&["a"][..], &partners].concat() {
-                scene.erase(node);
-            }
+            scene.erase_with_partners("a", "-n0000-");
             // Another node may have been drawn for step 1.
             scene.remove_if_there(&["s000000000001-", "-n0000-", ".orc"]);
         },
@@ -536,12 +535,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a node and its partner are lost, and the file system has their parts",
         levels: PEERS1_GLOBAL,
-        happens: |scene| {
-            let partners = scene.holders("a", "-n0000-");
-            for node in [&["a"][..], &partners].concat() {
-                scene.erase(node);
-            }
-        },
+        happens: |scene| scene.erase_with_partners("a", "-n0000-"),
         told: &["level peers(1): ", "-n0000-"],
         ..CALM
     },
