@@ -19,12 +19,13 @@ broken=()
 reasons=
 declare -A beside
 
-begin() { # name, command... ; runs while other steps do, until `end` counts it
+begin() { # name, command... ; runs while other steps do, until `end` counts it; with after=NAME once that step is over
     local name=$1
     shift
     printf '%q ' "$@" >"$logs/$name.command"
-    date +%s >"$logs/$name.begun"
     {
+        [[ ${after:-} ]] && tail --pid="${beside[$after]}" -f /dev/null
+        date +%s >"$logs/$name.begun"
         "$@" >"$logs/$name.log" 2>&1 </dev/null
         echo $? >"$logs/$name.rc"
     } &
@@ -74,12 +75,14 @@ targets = [target for package in json.load(sys.stdin)["packages"] for target in 
 names = {target["name"] for target in targets if "test" in target["kind"]}
 print(*(f"--test\n{name}" for name in sorted(names - {"faults"})), sep="\n")')
 begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
+# Compilers beside those would take the time of their deadlines; after them, the other tests leave a CPU to the compilers.
+after=faults begin build tools/install-prefix.sh "$prefix"
+after=build begin lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
-step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step old-kernel tools/old-kernel.sh orcheck-io/pool orcheck-io/disk orcheck-io/uring orcheck-client/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
 step schedules tools/schedules.sh
-step build tools/install-prefix.sh "$prefix"
+end build
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step first-hour python3 tools/first-hour.py
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
@@ -89,6 +92,7 @@ step moosefs env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 bench/cl
 step disks python3 bench/cluster/disktest.py
 step torture env PREFIX="$prefix" python3 bench/torture/selftest.py
 end faults
+end lint
 if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources
 fi
