@@ -43,15 +43,18 @@ static void finish(void) {
   for (size_t i = 0; state && i < n; i++) sum += state[i];
   printf("sum %.17g\n", sum);
 }
-/* The first run under `orcheck run` loses its ranks in the middle. */
+/* The first run under `orcheck run` loses its ranks in the middle. With LOSES its directory is away while step 20 is written. */
 static void advance(double *u, size_t count) {
   static int turns;
+  const char *directory = getenv("ORCHECK_GLOBAL");
   const char *run = getenv("ORCHECK_RUN_ATTEMPT");
   if (!state) { state = u; atexit(finish); }
   for (size_t i = 0; i < count; i++) u[i] = 0.999 * u[i] + 1;
   if (getenv("FORGETFUL")) u[17] += turns; /* which no checkpoint holds */
   usleep(20000);
   if (++turns == 45 && run && !strcmp(run, "1")) kill(getpid(), SIGKILL);
+  if (getenv("LOSES") && turns == 10) rename(directory, "away");
+  if (getenv("LOSES") && turns == 30) rename("away", directory);
 }
 """
 
@@ -263,6 +266,8 @@ def inside():
     must(set(sums) == set(re.findall(r"^sum (\S+)$", alone, re.M)), "the same result as that of a run which nobody killed")
     code, said = shell(mpi + "FORGETFUL=1 build/prefix/bin/orcheck prove -- mpirun -n 2 ./solver")
     must(code == 14 and "region u of rank 1 differs in 1 element, first element 17:" in said, "orcheck prove to name what was forgotten")
+    code, said = shell(mpi + "export ORCHECK_GLOBAL=$(mktemp -d /home/new/XXXXXX) ORCHECK_EVERY_STEPS=20 LOSES=1\nmpirun -n 2 ./solver")
+    must(code == 0 and "checkpoint 20 is lost at level global" in said, "a warning in orc_message() to be printed")
     grows = GROWS + blocks("c")[0] + "  MPI_Finalize();\n}\n"
     line = next(line for line in commands().splitlines() if line.startswith("mpicc "))
     other("growing", ("solver.c", grows), line)
