@@ -2,8 +2,9 @@
 """Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary user.
 
 What a new user does: build, compile a program with the lines that the README shows, run it under `orcheck run`, lose a rank,
-restart, look at the checkpoints. The programs are the README's own examples (C, C of changing size, Fortran) with what they leave out. The
-root is an overlay over this machine's without homes, temporary files and this repository's directory; nothing of it stays.
+restart, look at the checkpoints, start the servers of docs/servers.md. The programs are the README's own examples (C, C of changing size, Fortran)
+with what they leave out. The root is an overlay over this machine's without homes, temporary files, this repository's directory and
+networks; nothing of it stays.
 
 `cargo build` is not repeated: a stand-in takes the programs that were built in TARGET/release.
 
@@ -122,9 +123,9 @@ end subroutine
 """
 
 
-def blocks(language):
-    with open(os.path.join(ROOT, "README.md")) as readme:
-        return re.findall(rf"^```{language}\n(.*?)^```$", readme.read(), re.M | re.S)
+def blocks(language, document="README.md"):
+    with open(os.path.join(ROOT, document)) as text:
+        return re.findall(rf"^```{language}\n(.*?)^```$", text.read(), re.M | re.S)
 
 
 def example():
@@ -169,6 +170,7 @@ def clean_root(work, release):
         listed.write(b"\0".join(name for name in tracked.split(b"\0") if os.path.lexists(os.path.join(ROOT.encode(), name))))
     return f"""
 set -euo pipefail
+ip link set lo up
 mount -t tmpfs tmpfs {work}/layers
 mkdir {work}/layers/upper {work}/layers/work
 mount -t overlay overlay -o lowerdir=/,upperdir={work}/layers/upper,workdir={work}/layers/work {work}/root
@@ -203,7 +205,7 @@ def outside(target):
         os.makedirs(f"{work}/root")
         script = clean_root(work, os.path.realpath(release))
         shutil.copy(os.path.abspath(__file__), f"{work}/hand/first.py")
-        apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "bash", "-c"]
+        apart = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]
         tried = subprocess.run([*apart, script], stderr=subprocess.PIPE, text=True)
         if tried.returncode:
             print(f"SKIPPED: no clean root can be made here: {tried.stderr.strip()}")
@@ -268,6 +270,7 @@ def inside():
     must(code == 14 and "region u of rank 1 differs in 1 element, first element 17:" in said, "orcheck prove to name what was forgotten")
     code, said = shell(mpi + "export ORCHECK_GLOBAL=$(mktemp -d /home/new/XXXXXX) ORCHECK_EVERY_STEPS=20 LOSES=1\nmpirun -n 2 ./solver")
     must(code == 0 and "checkpoint 20 is lost at level global" in said, "a warning in orc_message() to be printed")
+    serve()
     grows = GROWS + blocks("c")[0] + "  MPI_Finalize();\n}\n"
     line = next(line for line in commands().splitlines() if line.startswith("mpicc "))
     other("growing", ("solver.c", grows), line)
@@ -279,6 +282,19 @@ def inside():
     named = re.findall(r"(?:^|`)make ([a-z-]+)", open(f"{ROOT}/README.md").read(), re.M)
     for target in sorted(set(named)):
         must(shell(f"make -n {target} >/dev/null")[0] == 0, f"the target {target} in the Makefile")
+
+
+def serve():
+    """The servers of docs/servers.md, together with what its comments leave to the reader: a program, and a look at its checkpoints."""
+    exports = "\n".join(line for line in commands().splitlines() if line.startswith("export PATH"))
+    lines = re.sub("^# (mpirun|orcheck)", r"\1", blocks("sh", "docs/servers.md")[0], flags=re.M)
+    lines = lines.replace("./solver", f"{ROOT}/solver")
+    code, said = shell(f". tools/mpi-env.sh\n{exports}\nset -x\n{lines}wait\n", ORCHECK_EVERY_STEPS="20")
+    must(code == 0, f"every line of docs/servers.md to succeed; the last one ended with {code}")
+    before, asked, after = said.partition("+ orcheck doctor")
+    ready = re.findall(r"^server of disk\d+ at orcheck:.*: ready$", before, re.M)
+    must(asked and len(ready) == 3, f"three servers to be ready before they are used, not {len(ready)}")
+    must(re.search(r"^ *60 .*restartable", after, re.M), "the checkpoints of the program to lie on the servers")
 
 
 def few_programs():
