@@ -38,8 +38,9 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <functional>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -304,6 +305,11 @@ public:
   void protect(const std::string &name, void *address, const orc_array &array, int flags = 0) {
     check(orc_protect_array(session_, name.c_str(), address, &array, flags));
     codecs_.erase(name);
+  }
+  /** Several regions of flat memory, all or none: {name, address, dtype, count, flags} each; see orc_protect_all(). */
+  void protect_all(std::initializer_list<orc_region> regions) {
+    check(orc_protect_all(session_, regions.begin(), regions.size()));
+    for (const orc_region &region : regions) codecs_.erase(region.name);
   }
   /**
    * A container (vector, string, deque, list, set, map ...) of trivially copyable elements or pairs

@@ -1,4 +1,5 @@
 // The C++ wrapper: containers, codecs, exceptions, moves. Two ranks.
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <fstream>
@@ -209,6 +210,43 @@ void told(int rank) {
   other.close(30);
 }
 
+/* All regions of a list, or none; one that was a container is flat memory from then on. Memory of the pool is lent. */
+void lists() {
+  std::vector<double> p(500, 1), q(100, 2);
+  std::vector<double> flat(10, 3);
+  {
+    orcheck::Session s(MPI_COMM_WORLD, "lists", options());
+    CHECK(status_of([&] {
+            s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0}, {"q", q.data(), 99, q.size(), 0}});
+          }) == ORC_INVALID);
+    CHECK(std::string(orc_message()).find("regions[1]: region \"q\": dtype") != std::string::npos);
+    CHECK(status_of([&] { s.unprotect("p"); }) == ORC_NOT_FOUND);
+    s.protect_resizable("q", q);
+    s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0}, {"q", flat.data(), ORC_F64, flat.size(), 0}});
+    auto *pool = static_cast<double *>(s.alloc(1000 * sizeof(double)));
+    for (std::size_t i = 0; i < 1000; i++) pool[i] = static_cast<double>(i);
+    s.protect("pool", pool, 1000);
+    s.request();
+    CHECK(s.due(1) && !s.should_stop());
+    s.lend("pool");
+    s.checkpoint(1);
+    CHECK(s.lent_done("pool", 30));
+    s.unprotect("pool");
+    s.free(pool);
+    s.close(30);
+  }
+  std::vector<double> lent(1000);
+  std::fill(flat.begin(), flat.end(), 0);
+  orcheck::Session s(MPI_COMM_WORLD, "lists", options());
+  CHECK(s.find() == std::optional<std::uint64_t>(1));
+  CHECK(s.stored("p").local[0] == 500 && s.stored("q").local[0] == 10);
+  s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0},
+                 {"q", flat.data(), ORC_F64, flat.size(), 0},
+                 {"pool", lent.data(), ORC_F64, lent.size(), 0}});
+  CHECK(s.restart() == 1 && flat[9] == 3 && lent[999] == 999);
+  s.close(30);
+}
+
 /* Files that the program writes itself; one of them is absent at the second step. */
 void files(int rank) {
   auto put = [](const std::string &path, const std::string &text) { std::ofstream(path) << text; };
@@ -287,6 +325,7 @@ int main(int argc, char **argv) {
     restore(rank);
     resize(rank);
     told(rank);
+    lists();
     files(rank);
     without(rank);
   } catch (const std::exception &error) {
