@@ -77,14 +77,22 @@ header_is_implemented() {
     nm -D --defined-only "$PREFIX/lib/liborcheck.so" | grep -q " T $name\$" || { echo "missing: $name"; return 1; }
   done
 }
+# orc_refuse is for bindings, orc_route_file does what orc_route does.
+cpp_is_complete() {
+  local missing
+  missing=$(grep -E '^[a-z].*\borc_[a-z_]+\(' "$PREFIX/include/orcheck.h" | grep -o '\borc_[a-z_]*(' | sed 's/_v($/(/' |
+    grep -vE '^orc_(refuse|route)\($' | while read -r call; do grep -qF "$call" "$PREFIX/include/orcheck.hpp" || echo "$call"; done)
+  [ -z "$missing" ] || { echo "not in orcheck.hpp: $missing"; return 1; }
+}
 no_mpi() {
   ! nm -D "$PREFIX/lib/liborcheck.so" | grep -iE ' (P?MPI_|mpi_|ompi_)' &&
     ! readelf -d "$PREFIX/lib/liborcheck.so" | grep -i 'NEEDED.*\(mpi\|gfortran\|stdc++\)'
 }
 soname() { readelf -d "$PREFIX/lib/liborcheck.so" | grep -q 'SONAME.*\[liborcheck.so.1\]'; }
-export -f only_orc header_is_implemented no_mpi soname
+export -f only_orc header_is_implemented cpp_is_complete no_mpi soname
 check "exports only orc_*" only_orc
 check "the header's functions are there" header_is_implemented
+check "orcheck.hpp has every call" cpp_is_complete
 check "no MPI, C++ or Fortran in the library" no_mpi
 check "soname liborcheck.so.1" soname
 
@@ -233,27 +241,29 @@ via_cmake() {
   "$WORK/consumer/basic" save && "$WORK/consumer/basic_static" restore
 }
 solo_twice() { "$WORK/consumer/$1" && "$WORK/consumer/$1" | grep -q 'step 2'; }
-# The block number $2 of language $1 in the documentation.
+# The block number $3 of language $2 in docs/$1.md.
 block() {
-  awk -v fence="\`\`\`$1" -v wanted="$2" '$0 == "```" { on = 0 } on { print } $0 == fence { on = (++seen == wanted) }' \
-    "$HERE/../../../docs/fortran.md"
+  awk -v fence="\`\`\`$2" -v wanted="$3" '$0 == "```" { on = 0 } on { print } $0 == fence { on = (++seen == wanted) }' \
+    "$HERE/../../../docs/$1.md"
 }
-# Builds solver.f90 in directory $1 as the documentation says, with block number $3 of language $2.
+# Builds the solver in directory $1 as docs/$2.md says, with block number $4 of language $3.
 documented() {
   cd "$1" || return 1
-  case $2 in
-    sh) block sh "$3" > line && [ -s line ] && sh -eu line ;;
-    make) block make "$3" > Makefile && make -s solver ;;
+  case $3 in
+    sh) block "$2" sh "$4" > line && [ -s line ] && sh -eu line ;;
+    make) block "$2" make "$4" > Makefile && make -s solver ;;
     cmake)
-      block cmake "$3" > CMakeLists.txt && cmake -S . -B built -DCMAKE_PREFIX_PATH="$PREFIX" > log &&
+      block "$2" cmake "$4" > CMakeLists.txt && cmake -S . -B built -DCMAKE_PREFIX_PATH="$PREFIX" > log &&
         cmake --build built > log && cp built/solver . ;;
   esac
 }
-# A project with a program, and mpif90 of MPI $2 where the documentation says mpif90.
+# A project with the program on standard input as $3, and the compilers of MPI $2 where the documentation has no name of an MPI.
 project() {
-  mkdir -p "$WORK/$1/bin" && cp "$HERE/$3" "$WORK/$1/solver.f90"
-  printf '#!/bin/sh\nexec mpif90.%s "$@"\n' "$2" > "$WORK/$1/bin/mpif90"
-  chmod 755 "$WORK/$1/bin/mpif90"
+  mkdir -p "$WORK/$1/bin" && cat > "$WORK/$1/$3"
+  for compiler in mpif90 mpicxx; do
+    printf '#!/bin/sh\nexec %s.%s "$@"\n' "$compiler" "$2" > "$WORK/$1/bin/$compiler"
+    chmod 755 "$WORK/$1/bin/$compiler"
+  done
 }
 # The program ends because of the error, and says which; each time, although launchers drop what comes late.
 ends() {
@@ -274,8 +284,8 @@ fresh
 check "CMake consumer, Fortran" solo_twice solo
 
 # --- Fortran, built as docs/fortran.md says -------------------------------------------------------
-project shapes none fortran/shapes.f90
-check "Fortran without MPI, in one line" documented "$WORK/shapes" sh 2
+project shapes none solver.f90 < "$HERE/fortran/shapes.f90"
+check "Fortran without MPI, in one line" documented "$WORK/shapes" fortran sh 2
 fresh
 check "Fortran shapes save" "$WORK/shapes/solver" save
 check "Fortran shapes restore" "$WORK/shapes/solver" restore
@@ -287,8 +297,8 @@ stops() {
 }
 export -f stops
 check "Fortran ends at an error without ierr" stops
-project forked-f none fortran/forked.f90
-check "compile Fortran forked" documented "$WORK/forked-f" sh 2
+project forked-f none solver.f90 < "$HERE/fortran/forked.f90"
+check "compile Fortran forked" documented "$WORK/forked-f" fortran sh 2
 fresh
 check "Fortran forked" "$WORK/forked-f/solver"
 check "Fortran with long default integers" "$FC" -std=f2018 -fdefault-integer-8 -J "$WORK/shapes/bin" -fsyntax-only "$PREFIX/share/orcheck/fortran/orcheck.f90"
@@ -320,20 +330,47 @@ keep = 4"
 done
 
 for mpi in $MPIS; do
-  project "$mpi-line" "$mpi" fortran/ends.f90
-  project "$mpi-make" "$mpi" fortran/ends.f90
-  check "$mpi: Fortran in one line" env PATH="$WORK/$mpi-line/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-line" sh 1
-  check "$mpi: Fortran with make" env PATH="$WORK/$mpi-make/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-make" make 1
+  project "$mpi-line" "$mpi" solver.f90 < "$HERE/fortran/ends.f90"
+  project "$mpi-make" "$mpi" solver.f90 < "$HERE/fortran/ends.f90"
+  check "$mpi: Fortran in one line" env PATH="$WORK/$mpi-line/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-line" fortran sh 1
+  check "$mpi: Fortran with make" env PATH="$WORK/$mpi-make/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-make" fortran make 1
   launcher "$mpi" 2
   for program in "$mpi/mpi_ends" "$mpi-line/solver" "$mpi-make/solver"; do
     fresh
     check "$mpi: an error ends all ranks of $(basename "$(dirname "$program")")" ends "${LAUNCH[@]}" "$WORK/$program"
   done
 done
-project cmake none consumer/solo.f90
-check "Fortran with CMake" documented "$WORK/cmake" cmake 1
+project cmake none solver.f90 < "$HERE/consumer/solo.f90"
+check "Fortran with CMake" documented "$WORK/cmake" fortran cmake 1
 fresh
 check "Fortran with CMake runs" "$WORK/cmake/solver"
+
+# --- C++, built as docs/cpp.md says ---------------------------------------------------------------
+# A run of 60 steps, and one of 30 that another one resumes: they end alike. The arguments are the launcher's.
+resumes() {
+  export ORCHECK_EVERY_STEPS=10
+  ORCHECK_GLOBAL="$ORC_TEST_DIR/whole" "$@" 60 > "$WORK/whole" && export ORCHECK_GLOBAL="$ORC_TEST_DIR/parts" || return 1
+  "$@" 30 > /dev/null && ORCHECK_START=resume "$@" 60 > "$WORK/resumed" || return 1
+  grep -q '^step 60, 40 particles, ' "$WORK/whole" && cmp "$WORK/whole" "$WORK/resumed"
+}
+wrong() {
+  if ORCHECK_GLOBAL="$ORC_TEST_DIR" ORCHECK_EVERY_STEPS=never "$@" > "$WORK/wrong" 2>&1; then return 1; fi
+  cat "$WORK/wrong"
+  grep -q 'every_steps = "never": expected' "$WORK/wrong"
+}
+export -f resumes wrong
+for mpi in $MPIS; do
+  block cpp cpp 1 | project "$mpi-cpp" "$mpi" solver.cpp
+  check "$mpi: C++ in one line" env PATH="$WORK/$mpi-cpp/bin:$PATH" bash -c 'documented "$@"' - "$WORK/$mpi-cpp" cpp sh 1
+  launcher "$mpi" 2
+  fresh
+  mkdir "$ORC_TEST_DIR/whole" "$ORC_TEST_DIR/parts"
+  check "$mpi: the C++ program of the documentation resumes" resumes "${LAUNCH[@]}" "$WORK/$mpi-cpp/solver"
+  fresh
+  check "$mpi: the C++ program of the documentation ends at an error" wrong "${LAUNCH[@]}" "$WORK/$mpi-cpp/solver"
+done
+block cpp cpp 1 | project cmake-cpp none solver.cpp
+check "C++ with CMake" documented "$WORK/cmake-cpp" cpp cmake 1
 
 leftovers() { ! find "$WORK"/data* -name '*.tmp' -print | grep .; }
 export -f leftovers
