@@ -343,12 +343,18 @@ fn told_loss(step: u64, level: Level, error: Error) -> Error {
         true => "not known to be safe",
         false => "lost",
     };
-    let error = error.at(format!("checkpoint {step} is {lost} at level {level}"));
+    with_next_step(error.at(format!("checkpoint {step} is {lost} at level {level}")))
+}
+
+/// The cause of a loss with its next step: that of whoever met it, or what its kind asks for.
+pub(crate) fn with_next_step(error: Error) -> Error {
     if error.next_step().is_some() {
         return error;
     }
     let next = match error.kind() {
-        ErrorKind::NoSpace => "free space there, or configure another directory",
+        ErrorKind::NoSpace => {
+            "free space there (`orcheck ls` shows what checkpoints take, `orcheck rm` removes some), or configure another directory"
+        }
         ErrorKind::Fenced => "end this run; the newer one continues the job",
         ErrorKind::Corrupt => "test the memory and disk of that node",
         ErrorKind::Internal => "report this text",

@@ -6,6 +6,7 @@
 //!
 //! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::Session::waiter`]).
 
+use crate::told::with_next_step;
 use orcheck_engine::control::ControlShared;
 use orcheck_engine::index::{Index, Outcome};
 use orcheck_engine::patience::Patience;
@@ -54,7 +55,8 @@ impl Waiter {
                     Outcome::Committed => return Ok(()),
                     Outcome::Lost(error) => {
                         let what = format!("checkpoint {step} is not safe at level {level}");
-                        lost = lost.or(Some(error.at(what)));
+                        // Breaks if: it is left as it is; a program whose last checkpoint met a full disk is not told what to do.
+                        lost = lost.or_else(|| Some(with_next_step(error.at(what))));
                     }
                     Outcome::Pending => pending = pending.or(Some(level)),
                 }

@@ -104,6 +104,38 @@ fn every_loss_on_a_full_disk_is_told_by_the_next_due_on_every_rank() {
     });
 }
 
+// Breaks if: the wait for the last checkpoint gives its cause as it is; nothing says what to do.
+#[test]
+fn a_close_on_a_full_disk_says_where_to_free_space() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("told-close-full");
+    let (_, steps) = FaultPlan::new()
+        .always("file.write", Verdict::Fail(28))
+        .only_where("s000000000001-")
+        .steps();
+    let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
+    let directory = scratch.path().join("ost0").display().to_string();
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        take(&mut session, rank, 1, SMALL).unwrap();
+        let error = refused(session.close(LONG));
+        says(
+            &error,
+            ErrorKind::NoSpace,
+            &[
+                "checkpoint 1 is not safe at level global",
+                &directory,
+                "No space left on device (ENOSPC)",
+            ],
+        );
+        let next = error.next_step().unwrap_or_else(|| panic!("{error}"));
+        assert!(next.starts_with("free space there"), "{error}");
+        assert_eq!(error.message().matches("Next: ").count(), 1, "{error}");
+    });
+}
+
 // Breaks if: the loss is returned by the ranks that know of it alone, or again and again.
 #[test]
 fn with_on_loss_error_the_next_checkpoint_fails_once_on_all_ranks_and_stages_nothing() {
