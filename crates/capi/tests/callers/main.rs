@@ -42,6 +42,7 @@ const TESTS: &[harness::Test] = tests![
     cancelled::a_thread_is_cancelled_at_random_moments,
     forked::children_at_random_moments,
     forked::children_that_outlive_a_killed_program,
+    harness::a_test_that_hangs_is_named_while_it_runs,
 ];
 
 fn main() -> ExitCode {

@@ -38,12 +38,17 @@ const AT_ONCE: usize = 2;
 /// Longest time between two looks at how long they run.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// A test that runs this long is named; then again whenever its time has doubled.
+const LONG: Duration = Duration::from_secs(60);
+
 /// A test that runs, and what it prints.
 struct Running {
     name: &'static str,
     child: Child,
     output: File,
     begun: Duration,
+    /// How long it has to run until it is named.
+    named_after: Duration,
 }
 
 impl Running {
@@ -57,7 +62,24 @@ impl Running {
             child,
             output,
             begun,
+            named_after: LONG,
         }
+    }
+
+    /// The line that names it, when it is due: what it prints itself is not shown before its end.
+    fn still(&mut self, now: Duration) -> Option<String> {
+        let after = now - self.begun;
+        if after < self.named_after {
+            return None;
+        }
+        while self.named_after <= after {
+            self.named_after *= 2;
+        }
+        Some(format!(
+            "still running: {} after {} s",
+            self.name,
+            after.as_secs()
+        ))
     }
 
     /// How it ended, after what it printed.
@@ -133,6 +155,8 @@ pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
         let over = |one: &Running| one.child.has_ended() || clock.now() - one.begun > limit();
         let Some(at) = running.iter().position(over) else {
             Child::wait_for_any(running.iter().map(|one| &one.child), LOOK);
+            let named = running.iter_mut().filter_map(|one| one.still(clock.now()));
+            named.for_each(|line| println!("{line}"));
             continue;
         };
         let ended = running.remove(at).end(seed, program, &clock);
@@ -153,4 +177,19 @@ pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// What a hanging test shows of itself while it hangs.
+#[allow(dead_code)] // of some of the programs that have this file
+pub fn a_test_that_hangs_is_named_while_it_runs() {
+    let mut test = Running::begin("some::test", || true, Duration::from_secs(100));
+    let mut at = |now| test.still(Duration::from_secs(now));
+    let line = |after| Some(format!("still running: some::test after {after} s"));
+    assert_eq!(at(159), None);
+    assert_eq!(at(160), line(60));
+    assert_eq!(at(219), None);
+    assert_eq!(at(220), line(120));
+    assert_eq!(at(900), line(800));
+    assert_eq!(at(1059), None);
+    assert_eq!(at(1060), line(960));
 }
