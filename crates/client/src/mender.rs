@@ -3,7 +3,7 @@
 //! How: one container after the other, as `engine::mend` planned; what is left is known at any time.
 //!
 //! Invariants:
-//! 1. What could not be made is noted, and stays in the list of what is left.
+//! 1. What could not be made is noted, and stays in the list of what is left; also that for which there is no node.
 //!
 //! Not here: which copies these are, and how they travel (`engine::mend`, `engine::replicas`).
 
@@ -22,27 +22,39 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Of each container with copies that are missing: why, if it was tried.
-type Left = Arc<Mutex<BTreeMap<String, Option<String>>>>;
+type Left = Arc<Mutex<BTreeMap<String, Option<Error>>>>;
 
 /// A thread that makes copies. It ends early when the session's flush is told to stop.
 pub(crate) struct Mender {
-    thread: JoinHandle<Result<()>>,
+    /// None where no copy can be made.
+    thread: Option<JoinHandle<Result<()>>>,
     step: u64,
     left: Left,
 }
 
 impl Mender {
-    /// Begins to make these copies of a step; `dirs` are this node's and those of others.
+    /// Copies of a step, none of which can be made: of what, and why.
+    pub(crate) fn unable(step: u64, why: impl IntoIterator<Item = (String, Error)>) -> Self {
+        let left = why.into_iter().map(|(of, why)| (of, Some(why)));
+        Mender {
+            thread: None,
+            step,
+            left: Arc::new(Mutex::new(left.collect())),
+        }
+    }
+
+    /// Begins to make these copies of the step too; `dirs` are this node's and those of others.
     pub(crate) fn start(
-        step: u64,
+        mut self,
         copies: Vec<Copy>,
         dirs: (Arc<dyn Dir>, Vec<Arc<dyn Dir>>),
         replicas: Arc<Replicas>,
         shared: Arc<ControlShared>,
     ) -> Result<Self> {
-        let left = copies.iter().map(|copy| (copy.file.clone(), None));
-        let left: Left = Arc::new(Mutex::new(left.collect()));
-        let open = Arc::clone(&left);
+        let step = self.step;
+        let open = Arc::clone(&self.left);
+        let begun = copies.iter().map(|copy| (copy.file.clone(), None));
+        (open.lock().unwrap_or_else(PoisonError::into_inner)).extend(begun);
         let thread = spawn("orcheck-mend", move || {
             let (dir, others) = dirs;
             let mut made = 0;
@@ -54,10 +66,10 @@ impl Mender {
                     open.remove(&copy.file);
                 }
                 for error in mended.errors {
-                    open.insert(copy.file.clone(), Some(error.message().to_owned()));
                     shared.note(format!(
                         "a copy of step {step} could not be made again: {error}"
                     ));
+                    open.insert(copy.file.clone(), Some(error));
                 }
             }
             if made > 0 {
@@ -67,7 +79,8 @@ impl Mender {
             }
             Ok(())
         })?;
-        Ok(Mender { thread, step, left })
+        self.thread = Some(thread);
+        Ok(self)
     }
 
     /// The step whose copies it makes.
@@ -86,23 +99,27 @@ impl Mender {
         needless: impl Fn() -> bool,
     ) -> Result<()> {
         loop {
-            let ended = self.thread.is_finished();
+            let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
             let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
             if left.is_empty() || needless() {
                 return Ok(());
             }
             if ended || clock.now() >= until {
-                let each = left.iter().map(|(file, why)| {
-                    why.clone()
-                        .unwrap_or_else(|| format!("{file}: there was no time for it"))
+                let each = left.iter().map(|(file, why)| match why {
+                    Some(why) => why.what(),
+                    None => format!("{file}: there was no time for it"),
                 });
                 let all: Vec<String> = each.collect();
-                return Err(Error::unavailable(format!(
+                let error = Error::unavailable(format!(
                     "the copies of checkpoint {} on other nodes were not all made again: {}",
                     self.step,
                     all.join("; ")
-                ))
-                .next("keep these nodes and restart: a restart makes the missing copies again"));
+                ));
+                // A restart with the same nodes would lack the same copies where one says what else has to be done.
+                let next = left.values().flatten().find_map(Error::next_step);
+                return Err(error.next(next.unwrap_or(
+                    "keep these nodes and restart: a restart makes the missing copies again",
+                )));
             }
             drop(left);
             clock.sleep(Duration::from_millis(1));
@@ -112,6 +129,8 @@ impl Mender {
     /// Waits for its end, after it was told to end, at most `timeout`.
     pub(crate) fn join(self, clock: &dyn Clock, timeout: Duration) {
         // What it did not get to is made again after the next restart.
-        let _ = join(self.thread, clock, timeout);
+        if let Some(thread) = self.thread {
+            let _ = join(thread, clock, timeout);
+        }
     }
 }

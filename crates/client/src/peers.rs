@@ -161,16 +161,29 @@ impl Session {
         };
         let (members, step) = (peers.nodes.len() as u32, record.step);
         let (copies, impossible) = mend::plan(record, &peers.holdings, members, &replicas);
-        let impossible = impossible.into_iter().map(|error| unmade(step, &error));
-        self.warnings.extend(impossible);
-        if copies.is_empty() {
+        if copies.is_empty() && impossible.is_empty() {
             return Ok(());
         }
-        let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
-        let others = self.places.others.clone();
-        let mender = Mender::start(step, copies, (dir, others), replicas, shared)?;
+        let errors = impossible.iter().map(|(_, error)| unmade(step, error));
+        self.warnings.extend(errors);
+        // Breaks if: only what can be made is waited for; with `close = "copies"` a copy without a node would not be missed.
+        let mut mender = Mender::unable(step, impossible);
+        if !copies.is_empty() {
+            let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
+            let others = self.places.others.clone();
+            mender = mender.start(copies, (dir, others), replicas, shared)?;
+        }
         threads.mender = Some(mender);
         Ok(())
+    }
+
+    /// No copy of the step is made again, which is a warning, and an error of a close that has to wait for them.
+    pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
+        if let Some(threads) = &mut self.threads {
+            let all = (String::new(), error.clone());
+            threads.mender = Some(Mender::unable(step, [all]));
+        }
+        self.warnings.push(unmended(step, error));
     }
 }
 
@@ -179,7 +192,7 @@ fn unmade(step: u64, error: &Error) -> String {
 }
 
 /// That no copy is made again, and why.
-pub(crate) fn unmended(step: u64, error: Error) -> String {
+fn unmended(step: u64, error: Error) -> String {
     let told = error.what() != error.message();
     let error = error.at(format!(
         "copies of step {step} that were lost are not made again"

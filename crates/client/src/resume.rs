@@ -17,7 +17,7 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::beside::of_word;
 use crate::members::{find_absent, may_know_more};
-use crate::peers::{exchange_holdings, tell_sources, unmended};
+use crate::peers::{exchange_holdings, tell_sources};
 use crate::regions::{OPTIONAL, Region, Stored, Target};
 use crate::route::restore_files;
 use crate::session::{Session, is_damage};
@@ -554,7 +554,7 @@ impl Session {
         if let Some(found) = view.node_record() {
             // Breaks if: this is an error of the call; all other ranks wait for this one in the next line.
             if let Err(error) = self.start_mending(&found.record) {
-                self.warnings.push(unmended(candidate.step, error));
+                self.leave_unmended(candidate.step, error);
             }
         }
         if self.peers.is_some() {

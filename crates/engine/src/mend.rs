@@ -57,14 +57,14 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
 }
 
 /// The copies that this node has to make, in a run of so many `members`; what is behind them in `holdings` are other nodes.
-/// With them, why there is no node for others.
+/// With them, the files of which there is no node for a copy, and why.
 #[must_use]
 pub fn plan(
     record: &CommitRecord,
     holdings: &Holdings,
     members: u32,
     replicas: &Replicas,
-) -> (Vec<Copy>, Vec<Error>) {
+) -> (Vec<Copy>, Vec<(String, Error)>) {
     let (mut copies, mut impossible) = (Vec::new(), Vec::new());
     for file in needed(record) {
         let len = |node: &Vec<(String, u64)>| {
@@ -99,7 +99,10 @@ pub fn plan(
                 fetch_bytes,
                 to,
             }),
-            Err(error) => impossible.push(error.at(file)),
+            Err(error) => {
+                let error = error.at(&file);
+                impossible.push((file, error));
+            }
         }
     }
     (copies, impossible)

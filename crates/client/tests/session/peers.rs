@@ -348,6 +348,7 @@ fn a_session_that_closes_waits_for_copies_when_told_to() {
 }
 
 // Breaks if: a copy for which there is no node is an error of the rank that plans it: all others wait for it inside `restart`.
+// Or `close = 'copies'` waits only for copies that can be made: the one without a node would be missed by nobody.
 #[test]
 fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -378,6 +379,30 @@ fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     let text = text.unwrap_or_else(|| panic!("{told:?}"));
     assert!(text.contains("-n0000-"), "{text}");
     assert_eq!(text.matches("Next: ").count(), 1, "{text}");
+    // Who asked for all copies gets an error that names that one, on all ranks; a newer checkpoint has all of its own.
+    for newer in [false, true] {
+        let closed = job.clone().with("close = 'copies'").run(|session, rank| {
+            let mut session = session.unwrap();
+            session.find().unwrap();
+            State::restores(&mut session, rank, 1, 20);
+            if newer {
+                let mut state = State::new(rank, 2, 20);
+                state.protect(&mut session).unwrap();
+                session.checkpoint(2).unwrap();
+            }
+            session.close(LONG)
+        });
+        for closed in closed {
+            if newer {
+                closed.unwrap();
+                continue;
+            }
+            let error = closed.unwrap_err();
+            let words = ["copies of checkpoint 1", "-n0000-", "topology file"];
+            says(&error, ErrorKind::Unavailable, &words);
+            assert!(!error.message().contains("a restart makes"), "{error}");
+        }
+    }
 }
 
 // Breaks if: a level that cannot be had is quietly left out.
