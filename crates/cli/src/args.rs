@@ -369,7 +369,7 @@ pub struct KeepArgs {
 #[command(after_help = "\
 Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
 is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Steps without a commit record are \
-left alone. Refused while a directory cannot be read, and for an encrypted job without its key.")]
+left alone. The exit code is 3 where a step that would go has to stay, such as one of a run that is alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
     /// Directories to look into: that of a job, of a node, or one above them
     #[arg(value_name = "DIR")]

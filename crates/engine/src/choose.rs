@@ -8,22 +8,23 @@
 //! 1. A decision is durable in every directory it was made for before the call returns.
 //! 2. Nothing is removed that another checkpoint refers to, or may refer to because its record cannot be read, that is
 //!    kept, or that a living run wrote: its next checkpoint may refer to it.
-//! 3. Commit records go first, durably and everywhere; a crash never leaves one without its containers.
+//! 3. A checkpoint whose commit records are all damaged can be removed by its step; one that is only not believed cannot.
+//! 4. Commit records go first, durably and everywhere; a crash never leaves one without its containers.
 //!
 //! Not here: which step is meant (callers), agreement among ranks (crate `client`).
 
-use crate::catalog::{Catalog, Commit};
+use crate::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES};
 use crate::halt::Run;
 use crate::trust::Trust;
 use orcheck_format::choice::{Choice, Decision, MAX_WHY_BYTES};
 use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::Dir;
-use orcheck_io::file::write_small;
+use orcheck_io::file::{read_small, write_small};
 use orcheck_io::net::{effective_uid, host_name};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -148,7 +149,7 @@ impl Removal {
     ///
     /// # Errors
     /// NotFound. Invalid when something refers to it, when it is kept, or when the run that wrote it lives; Corrupt when a
-    /// newer record cannot be read.
+    /// newer record cannot be used.
     pub fn plan(catalog: &Catalog, step: u64, epoch: Option<u64>) -> Result<Self> {
         Self::plan_after(catalog, step, epoch, &BTreeSet::new())
     }
@@ -166,11 +167,13 @@ impl Removal {
         let of = |commit: &&Commit| {
             commit.record.step == step && epoch.is_none_or(|e| commit.record.epoch.counter == e)
         };
-        let record = match all_commits(catalog).find(of) {
-            Some(commit) => &commit.record,
-            None => checkpoint_of(catalog, step)?,
+        let epoch = match all_commits(catalog).find(of) {
+            Some(commit) => commit.record.epoch,
+            None => match damaged(catalog, step, epoch) {
+                Some(epoch) => epoch,
+                None => checkpoint_of(catalog, step)?.epoch,
+            },
         };
-        let epoch = record.epoch;
         if !off(Switch::RemovedUnreferred) {
             check_unneeded(catalog, step, epoch, gone)?;
         }
@@ -282,21 +285,132 @@ pub(crate) fn check_unreferred(
         ))
         .next(format!("remove step {newest} first, or leave both")));
     }
+    let is_gone = |unread: &Unread| {
+        (gone.iter())
+            .any(|(step, epoch)| unread.is_of(*step, epoch.counter, epoch.run.short_bytes()))
+    };
+    let unread = unread(catalog)
+        .into_iter()
+        .find(|unread| unread.step > step && unread.counter == epoch.counter && !is_gone(unread));
+    match unread {
+        None => Ok(()),
+        Some(unread) => Err(unread.advise(
+            catalog,
+            Error::corrupt(format!(
+                "{} cannot be used, and may refer to step {step}",
+                unread.path(catalog)
+            )),
+        )),
+    }
+}
+
+/// A commit record of which no copy can be used.
+struct Unread<'a> {
+    step: u64,
+    counter: u64,
+    run: [u8; 4],
+    place: usize,
+    file: &'a str,
+}
+
+/// The commit records that the catalog does without, in the order of its files.
+fn unread(catalog: &Catalog) -> Vec<Unread<'_>> {
     let known: BTreeSet<String> = all_commits(catalog)
         .map(|commit| {
             crate::commit::name_of(commit.record.step, commit.record.epoch, commit.record.level)
         })
         .collect();
-    let unread = catalog.files().iter().find(|(_, entry, name)| {
-        matches!(name, Some(FileName::Commit { step: s, epoch: e, .. })
-            if *s > step && *e == epoch.counter && !known.contains(&entry.name))
-    });
-    if let Some((place, entry, _)) = unread {
-        return Err(Error::corrupt(format!(
-            "{} cannot be read and may refer to step {step}",
-            catalog.places()[*place].path().join(&entry.name).display()
-        ))
-        .next("run `orcheck verify`, and remove the damaged checkpoint first"));
+    let files = catalog.files().iter();
+    files
+        .filter_map(|(place, entry, name)| match name {
+            Some(FileName::Commit {
+                step, epoch, run, ..
+            }) if !known.contains(&entry.name) => Some(Unread {
+                step: *step,
+                counter: *epoch,
+                run: *run,
+                place: *place,
+                file: &entry.name,
+            }),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Unread<'_> {
+    fn is_of(&self, step: u64, counter: u64, run: [u8; 4]) -> bool {
+        (self.step, self.counter, self.run) == (step, counter, run)
     }
-    Ok(())
+
+    fn path(&self, catalog: &Catalog) -> String {
+        let dir = catalog.places()[self.place].path();
+        dir.join(self.file).display().to_string()
+    }
+
+    /// Ok for a whole record, which is not believed; else what is wrong with it.
+    fn read(&self, catalog: &Catalog) -> Result<()> {
+        let dir = &catalog.places()[self.place];
+        let bytes = read_small(dir.as_ref(), self.file, RECORD_LIMIT_BYTES)?;
+        CommitRecord::decode(&bytes).map(|_| ())
+    }
+
+    /// Whether its bytes are not those of a record: nothing restores such a checkpoint.
+    fn is_damaged(&self, catalog: &Catalog) -> bool {
+        matches!(self.read(catalog), Err(error) if error.kind() == ErrorKind::Corrupt)
+    }
+
+    /// The error, with what to do about this record.
+    fn advise(&self, catalog: &Catalog, error: Error) -> Error {
+        let step = self.step;
+        let said = catalog
+            .problems()
+            .iter()
+            .find(|problem| problem.file.as_deref() == Some(self.file))
+            .and_then(|problem| problem.error.next_step());
+        match self.read(catalog) {
+            Err(why) if why.kind() == ErrorKind::Corrupt => error.next(format!(
+                "give a directory of the job that holds a good copy of this record; if there is none, step {step} cannot \
+                 be restored: remove it first with `orcheck rm {step}`"
+            )),
+            Err(why) => match why.next_step() {
+                Some(next) => error.next(next),
+                None if why.kind() == ErrorKind::Unsupported => {
+                    error.next("use a newer version of Orcheck")
+                }
+                None => error.next("bring back the disk or server that holds it"),
+            },
+            // Whole, and not believed.
+            Ok(()) => error.next(said.unwrap_or("give the key that it was sealed with: --encrypt-key")),
+        }
+    }
+}
+
+/// The checkpoint of this step whose commit records are all damaged.
+fn damaged(catalog: &Catalog, step: u64, counter: Option<u64>) -> Option<Epoch> {
+    let unread = unread(catalog);
+    let of_step = unread
+        .iter()
+        .filter(|one| one.step == step && counter.is_none_or(|counter| one.counter == counter));
+    let found = of_step.max_by_key(|one| one.counter)?;
+    let mut copies = unread
+        .iter()
+        .filter(|one| one.is_of(step, found.counter, found.run));
+    // Breaks if: one that is whole goes too; with its key, or a newer version, it could be restored.
+    if !copies.all(|one| one.is_damaged(catalog)) {
+        return None;
+    }
+    // Its name has only the beginning of the run's identity.
+    let of_run =
+        |epoch: &Epoch| (epoch.counter, epoch.run.short_bytes()) == (found.counter, found.run);
+    let commits = all_commits(catalog).map(|commit| commit.record.epoch);
+    let claims = catalog.claims().iter().map(|(claim, _)| claim.epoch);
+    let known = commits.chain(claims).find(of_run);
+    Some(known.unwrap_or_else(|| {
+        let mut run = RunId([0; 16]);
+        run.0[..found.run.len()].copy_from_slice(&found.run);
+        Epoch {
+            counter: found.counter,
+            run,
+        }
+    }))
 }

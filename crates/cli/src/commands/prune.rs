@@ -9,6 +9,7 @@
 //! 3. What is kept by a mark stays, and does not count.
 //! 4. With the key only what it proves counts; without it nothing of an encrypted job goes, nor while a checkpoint was sealed
 //!    with a key that was not given.
+//! 5. A step that would go and has to stay is named, with the reason, and the exit code is 3.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -43,12 +44,18 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     for &(step, epoch) in going.iter().rev() {
         match Removal::plan_after(&job.catalog, step, Some(epoch.counter), &gone) {
             // Two runs of one counter: the plan is for the other one's.
-            Ok(removal) if removal.epoch != epoch => {}
+            Ok(removal) if removal.epoch != epoch => {
+                let why = Error::invalid(format!(
+                    "run {} wrote this step too, under the same epoch counter",
+                    removal.epoch
+                ));
+                refused.push((step, epoch, why));
+            }
             Ok(removal) => {
                 gone.insert((step, epoch));
                 removals.push(removal);
             }
-            Err(error) => refused.push((step, epoch, error.what())),
+            Err(error) => refused.push((step, epoch, error)),
         }
     }
     carry_out(&job, &removals, args.dry_run, refused)

@@ -69,7 +69,7 @@ pub fn carry_out(
     job: &Job,
     removals: &[Removal],
     dry_run: bool,
-    stay: Vec<(u64, Epoch, String)>,
+    stay: Vec<(u64, Epoch, Error)>,
 ) -> Result<Outcome, Failure> {
     if !dry_run {
         for removal in removals {
@@ -101,7 +101,10 @@ pub fn carry_out(
         text += &table_text(&shown);
     }
     for (step, _, why) in &stay {
-        text += &format!("step {step} stays: {why}\n");
+        text += &format!("step {step} stays: {}\n", why.what());
+    }
+    if let Some(next) = stay.iter().find_map(|(_, _, why)| why.next_step()) {
+        text += &format!("Next: {next}\n");
     }
     let document = json!({
         "job": job.name.as_str(),
@@ -117,12 +120,18 @@ pub fn carry_out(
         "stay": stay.iter().map(|(step, epoch, why)| json!({
             "step": step,
             "epoch": epoch.to_string(),
-            "why": why,
+            "why": why.what(),
+            "next": why.next_step(),
         })).collect::<Vec<Value>>(),
         "notes": job.notes(),
     });
+    // Breaks if: it is 0; a script would take a full disk for a pruned one.
+    let code = match stay.is_empty() {
+        true => exit::OK,
+        false => exit::PARTIAL,
+    };
     Ok(Outcome {
-        code: exit::OK,
+        code,
         text,
         document,
         warnings: job.notes(),

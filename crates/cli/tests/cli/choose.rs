@@ -176,3 +176,53 @@ fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
     assert_eq!(job.ask(&["rm", "10", "20"]).code, 0);
     assert!(job.steps().is_empty());
 }
+
+/// Steps 5 and 10, and step 20 whose commit record is damaged.
+fn with_a_damaged_record() -> Job {
+    let job = Job::new(&[5, 10, 20]);
+    let record = Spec::new(20, 1).commit_name();
+    crate::fixture::flip(&job.dir().join(record), 70, 1);
+    job
+}
+
+// Breaks if: the advice leads nowhere: `rm` does not know a step whose record it cannot read.
+#[test]
+fn a_step_with_a_damaged_record_is_removed_as_the_refusal_advises() {
+    let job = with_a_damaged_record();
+    let refused = job.ask(&["rm", "10"]);
+    assert_eq!(refused.code, 5, "{}", refused.stderr);
+    for words in [
+        "may refer to step 10",
+        "remove it first with `orcheck rm 20`",
+    ] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    let both = job.ask(&["rm", "10", "20", "--dry-run"]);
+    assert_eq!(both.code, 0, "{}", both.stderr);
+    let removed = job.ask(&["rm", "20", "--json"]);
+    assert_eq!(removed.code, 0, "{}", removed.stderr);
+    assert_eq!(removed.json()["removed"][0]["files"], 3);
+    assert_eq!(removed.json()["removed"][0]["epoch"], "1-11111111");
+    assert_eq!(job.ask(&["rm", "10"]).code, 0);
+    assert_eq!(job.steps(), [5]);
+    assert!((job.files().iter()).all(|name| !name.contains("s000000000020")));
+}
+
+// Breaks if: what stays is a matter of text; a script would take a full disk for a pruned one.
+#[test]
+fn prune_ends_with_3_when_a_step_that_would_go_has_to_stay() {
+    let job = with_a_damaged_record();
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let pruned = job.ask(&[&["prune", "--keep", "1"], dry_run].concat());
+        assert_eq!(pruned.code, 3, "{}{}", pruned.stdout, pruned.stderr);
+        for words in ["step 5 stays: ", "may refer to step 5", "`orcheck rm 20`"] {
+            assert!(pruned.stdout.contains(words), "{}", pruned.stdout);
+        }
+        assert_eq!(pruned.stdout.matches("Next: ").count(), 1);
+    }
+    let document = job.ask(&["prune", "--keep", "1", "--json"]).json();
+    assert_eq!(document["stay"][0]["step"], 5);
+    assert_eq!(job.ask(&["rm", "20"]).code, 0);
+    assert_eq!(job.ask(&["prune", "--keep", "1"]).code, 0);
+    assert_eq!(job.steps(), [10]);
+}
