@@ -96,7 +96,7 @@ impl Job {
 
     /// Opens the directories and scans them.
     pub fn open_trusting(place: &Where, trust: &Trust) -> std::result::Result<Job, Failure> {
-        Search::of(place)?.job(place.job.as_deref(), trust)
+        Search::of(place, trust)?.job(place.job.as_deref(), trust)
     }
 
     /// Opens these directories of a job and scans them.

@@ -2,7 +2,8 @@
 //!
 //! How: below a placed directory ROOT a job's files are in ROOT/JOB; below a directory of level node in ROOT/JOB/NODE for
 //! every node that wrote there. A directory given without a flag may be any of these, or one above them, also one that was
-//! moved or renamed: which job it is of is read from a claim or a commit record in it, and of which level from the names.
+//! moved or renamed: which job it is of is read from a claim or a commit record in it that is believed, and of which level from the
+//! names.
 //!
 //! Invariants:
 //! 1. Nothing is created.
@@ -17,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_engine::catalog::RECORD_LIMIT_BYTES;
+use orcheck_engine::catalog::job_named_by;
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Claim, CommitRecord, Error, ErrorKind, FileName, JobName, Level};
+use orcheck_format::{Error, ErrorKind, FileName, JobName, Level};
 use orcheck_io::error::is_denied;
-use orcheck_io::{Dir, Entry, Steps, open_dir, read_small};
+use orcheck_io::{Dir, Entry, Steps, open_dir};
 
 use crate::args::Where;
 use crate::exit;
@@ -156,7 +157,7 @@ pub struct Search {
 
 impl Search {
     /// Looks into what the flags, or the environment, and the arguments name.
-    pub fn of(place: &Where) -> Result<Search, Failure> {
+    pub fn of(place: &Where, trust: &Trust) -> Result<Search, Failure> {
         let (placed, per_node) = match place.anywhere.is_empty() {
             true => roots(&place.dirs, &place.node_dirs)?,
             false => (place.dirs.clone(), place.node_dirs.clone()),
@@ -186,7 +187,7 @@ impl Search {
         }
         for path in &place.anywhere {
             if let Some((dir, entries)) = search.root(path) {
-                search.anywhere(dir, entries);
+                search.anywhere(dir, entries, trust);
             } else if let Some(hidden) = search.hidden.last()
                 && hidden.error.kind() == ErrorKind::NotFound
             {
@@ -309,12 +310,12 @@ impl Search {
     }
 
     /// A directory of any kind, and those below it.
-    fn anywhere(&mut self, dir: Arc<dyn Dir>, entries: Vec<Entry>) {
+    fn anywhere(&mut self, dir: Arc<dyn Dir>, entries: Vec<Entry>, trust: &Trust) {
         let mut open = vec![(dir, entries, 0)];
         let mut listed = 0;
         while let Some((dir, entries, depth)) = open.pop() {
             if holds_files(&entries) {
-                self.found.extend(recognise(dir, &entries));
+                self.found.extend(recognise(dir, &entries, trust));
                 continue;
             }
             for entry in entries.iter().filter(|entry| entry.is_dir) {
@@ -427,7 +428,7 @@ pub(crate) fn holds_files(entries: &[Entry]) -> bool {
 }
 
 /// Of which job and level a directory with files of ours is; `None` where neither a record nor its name is one of a job.
-fn recognise(dir: Arc<dyn Dir>, entries: &[Entry]) -> Option<Found> {
+fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Found> {
     let path = dir.path().to_path_buf();
     let own_name = path.file_name()?.to_string_lossy().into_owned();
     let names = entries
@@ -439,16 +440,7 @@ fn recognise(dir: Arc<dyn Dir>, entries: &[Entry]) -> Option<Found> {
         if let FileName::Commit { level, .. } = parsed {
             levels.insert(level == Level::Global);
         }
-        if job.is_some() || !matches!(parsed, FileName::Claim { .. } | FileName::Commit { .. }) {
-            continue;
-        }
-        let Ok(bytes) = read_small(dir.as_ref(), name, RECORD_LIMIT_BYTES) else {
-            continue;
-        };
-        job = match parsed {
-            FileName::Claim { .. } => Claim::decode(&bytes).ok().map(|claim| claim.job),
-            _ => CommitRecord::decode(&bytes).ok().map(|record| record.job),
-        };
+        job = job.or_else(|| job_named_by(dir.as_ref(), name, trust));
     }
     let parent = path.parent().and_then(|parent| parent.file_name());
     let parent = parent.map(|name| name.to_string_lossy().into_owned());

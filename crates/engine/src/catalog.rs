@@ -41,6 +41,24 @@ use orcheck_io::{Dir, Entry, read_small};
 /// Largest commit record, claim or resumed record that a scan reads, in bytes.
 pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
+/// The job that a file of this name belongs to, as a claim or a commit record says that is believed; `None` for any other.
+#[must_use]
+pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Option<JobName> {
+    let parsed = FileName::parse(name)?;
+    if !matches!(parsed, FileName::Claim { .. } | FileName::Commit { .. }) {
+        return None;
+    }
+    let bytes = read_small(dir, name, RECORD_LIMIT_BYTES).ok()?;
+    // Breaks if: the seal is not asked; whoever can write to a directory would choose the job that a command works on.
+    if trust.check(&bytes).is_err() && !off(Switch::JobProven) {
+        return None;
+    }
+    match parsed {
+        FileName::Claim { .. } => Claim::decode(&bytes).ok().map(|claim| claim.job),
+        _ => (CommitRecord::decode(&bytes).ok()).map(|record| record.job),
+    }
+}
+
 /// A commit record and the places that hold a valid copy of it.
 #[derive(Debug, Clone)]
 pub struct Commit {

@@ -52,8 +52,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest claim that is read, in bytes.
-const CLAIM_LIMIT_BYTES: u64 = 64 << 20;
 /// Level of the compressor where the source does not tell.
 const COMPRESS_LEVEL: i32 = 1;
 

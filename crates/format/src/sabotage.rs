@@ -236,6 +236,7 @@ switches! {
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
     ClaimSeal = "claim-seal", "that a claim which is not believed ends no run and names nobody", "orcheck-engine forgery invented_claim";
     RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
+    JobProven = "job-proven", "that no record which is not believed says whose job a directory is", "orcheck-cli cli names_no_job";
     RecordOfJob = "record-of-job", "that a rank reads a commit record of its own job", "orcheck-engine forgery every_forgery";
     MembersOwn = "members-own", "that a list of members is of this job and epoch", "orcheck-engine forgery every_forgery";
     HeaderMac = "header-mac", "the MAC over the header of an encrypted container", "orcheck-engine lib header_that_was_changed";

@@ -50,7 +50,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
-    let mut search = Search::of(&place)?;
+    let mut search = Search::of(&place, &trust)?;
     let names = search.names();
     if place.job.is_none() && names.len() > 1 {
         return jobs::list(&mut search, &names, &trust);

@@ -133,12 +133,12 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
         return Ok((Vec::new(), Vec::new()));
     }
     let given = !(place.dirs.is_empty() && place.node_dirs.is_empty() && place.anywhere.is_empty());
-    let mut search = match Search::of(&place) {
+    let trust = trust(&args.unlock)?;
+    let mut search = match Search::of(&place, &trust) {
         // Directories of the environment that are not there: the agents are what was asked for.
         Err(failure) if !given => return Ok((Vec::new(), vec![failure.error.to_string()])),
         search => search?,
     };
-    let trust = trust(&args.unlock)?;
     let hidden = search.hidden().iter();
     let mut notes: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
     let mut jobs = Vec::new();

@@ -15,6 +15,7 @@ use orcheck_format::{
 use orcheck_io::secret::Secret;
 use orcheck_io::{Pool, PoolShape, Steps, open_dir};
 
+use crate::answer;
 use crate::fixture::{epoch, flip};
 use crate::inspect::Site;
 
@@ -378,4 +379,44 @@ fn forged_newer_records_push_no_genuine_step_out() {
     assert_eq!(ask(&["keep", "5"]).code, 0);
     let listed = ask(&["ls", "--json"]).json();
     assert_eq!(listed["newest_restartable_step"], 5);
+}
+
+/// A claim of another job, as whoever can write to a directory may put it there.
+fn invented_claim(dir: &std::path::Path) {
+    let claim = orcheck_format::Claim {
+        job: orcheck_format::JobName::new("invented").unwrap(),
+        epoch: epoch(1),
+        host: "host-a".into(),
+        pid: 1,
+        uid: 1,
+        since_unix_ms: 1,
+        world_size: 1,
+        nodes: vec!["n0".into()],
+    };
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("epoch-000001.claim"), claim.encode()).unwrap();
+}
+
+// Breaks if: a claim is taken at its word; whoever can write to a directory would choose the job that commands work on, or
+// keep a checkpoint from being copied there.
+#[test]
+fn what_the_key_does_not_prove_names_no_job() {
+    let site = Site::new();
+    write(&site);
+    let [dir, _] = site.dirs();
+    invented_claim(&dir);
+    let dir = dir.display().to_string();
+    let without = answer(&["ls", &dir]);
+    let said = without.stdout + &without.stderr;
+    assert!(said.contains("job invented"), "{said}");
+    let key = source(&site, "right", KEY);
+    let with = answer(&["ls", "--json", &dir, "--encrypt-key", &key]);
+    assert_eq!(with.code, 0, "{}", with.stderr);
+    assert_eq!(with.json()["job"], "cavity");
+    let to = site.scratch.dir("to");
+    invented_claim(&to.join("cavity"));
+    let to = to.display().to_string();
+    let copy = ["copy", "--to", "global", "--global", &to];
+    let copied = site.ask(&[&copy[..], &["--encrypt-key", &key]].concat());
+    assert_eq!(copied.code, 0, "{}", copied.stderr);
 }

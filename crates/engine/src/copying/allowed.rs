@@ -8,18 +8,16 @@
 //!
 //! Not here: what is missing or damaged in the sources (`copying.rs`).
 
-use super::{CLAIM_LIMIT_BYTES, Order, Planned, again_there};
-use crate::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES};
+use super::{Order, Planned, again_there};
+use crate::catalog::{Catalog, Commit, job_named_by};
 use crate::choose::check_unreferred;
 use crate::epoch::wait_for_holder;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::Dir;
-use orcheck_io::file::read_small;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -248,24 +246,10 @@ impl Order<'_> {
     fn check_job(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
         for dir in dirs {
             for entry in dir.list()? {
-                let job = match FileName::parse(&entry.name) {
-                    Some(FileName::Claim { .. }) => {
-                        let bytes = read_small(dir.as_ref(), &entry.name, CLAIM_LIMIT_BYTES);
-                        bytes
-                            .and_then(|bytes| Claim::decode(&bytes))
-                            .map(|claim| claim.job)
-                    }
-                    Some(FileName::Commit { .. }) => {
-                        let limit = RECORD_LIMIT_BYTES;
-                        let bytes = read_small(dir.as_ref(), &entry.name, limit);
-                        bytes
-                            .and_then(|bytes| CommitRecord::decode(&bytes))
-                            .map(|record| record.job)
-                    }
-                    _ => continue,
+                // What cannot be read, or is not believed, is the catalog's business.
+                let Some(job) = job_named_by(dir.as_ref(), &entry.name, self.trust) else {
+                    continue;
                 };
-                // What cannot be read is the catalog's business.
-                let Ok(job) = job else { continue };
                 if job != *self.job {
                     return Err(Error::invalid(format!(
                         "{} holds files of job {}, expected none but of job {}",
