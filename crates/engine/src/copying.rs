@@ -31,7 +31,9 @@ mod allowed;
 use crate::catalog::{Catalog, Commit};
 use crate::choose::{decide, decision};
 use crate::commit::{make_copy_visible, name_of, record_of_copy};
-use crate::epoch::{Claimant, bring_claim, claim, highest_counter, read_claim};
+use crate::epoch::{
+    Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims,
+};
 use crate::reader::{Reader, homes};
 use crate::trust::Trust;
 use crate::verify::verify_commit_with;
@@ -223,6 +225,10 @@ impl Order<'_> {
         let sources = highest_counter(self.catalog.places())?;
         let counter = sources.max(highest_counter(&dirs)?) + 1;
         let mut held = claim(&dirs, &claimant, counter, clock)?;
+        for dir in &dirs {
+            // Best effort: it is in nobody's way, and is pruned by the next run.
+            let _ = remove_unfinished_claims(dir.as_ref());
+        }
         let mut notes = held.notes.clone();
         notes.extend(plan.notes.iter().cloned());
         // Only now nobody else changes anything there.

@@ -205,6 +205,32 @@ fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held, trust: &Trust) 
     dir.sync()
 }
 
+/// Removes claims that never got their name because their process was killed. One that is being made is locked; one that is
+/// empty may be about to be, and stays, as do all where there are no locks.
+///
+/// # Errors
+/// What the directory says.
+pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
+    for entry in dir.list()? {
+        let Some(FileName::Temporary(target)) = FileName::parse(&entry.name) else {
+            continue;
+        };
+        if !target.contains(".claim-") || entry.len_bytes == 0 {
+            continue;
+        }
+        let unlocked = dir.open(&entry.name).and_then(|file| {
+            // Breaks if: it is not asked; a run that is just starting would lose its claim, and fail.
+            let is_free = file.try_lock()? || off(Switch::UnfinishedClaim);
+            Ok(is_free.then_some(file))
+        });
+        match unlocked {
+            Ok(Some(_locked)) => dir.remove(&entry.name)?,
+            _ => continue,
+        }
+    }
+    Ok(())
+}
+
 fn lock(file: &dyn File, dir: &dyn Dir, held: &mut Held) -> Result<()> {
     match file.try_lock() {
         Ok(true) => Ok(()),

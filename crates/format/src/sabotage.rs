@@ -183,6 +183,7 @@ switches! {
     KeptByHand = "kept-by-hand", "that prune leaves what somebody marked to be kept", "orcheck-engine reading marked_to_be_kept";
     CopySuperseded = "copy-superseded", "that what a newer run superseded is not copied to another level", "orcheck-engine copying superseded";
     CopySupersedes = "copy-supersedes", "that a copy takes nothing out of the count where it goes", "orcheck-engine copying would_supersede";
+    UnfinishedClaim = "unfinished-claim", "that a claim which is being made is not removed by a copy", "orcheck-cli cli killed_copy_left";
     CopyUnreferred = "copy-unreferred", "that a copy replaces no files to which a newer checkpoint refers", "orcheck-engine copying refers_to";
     CopyTemporary = "copy-temporary", "that containers of a copy appear under their names only when they are whole", "orcheck-engine copying killed";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
@@ -235,8 +236,8 @@ switches! {
     Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
     ClaimSeal = "claim-seal", "that a claim which is not believed ends no run and names nobody", "orcheck-engine forgery invented_claim";
-    RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
     JobProven = "job-proven", "that no record which is not believed says whose job a directory is", "orcheck-cli cli names_no_job";
+    RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
     RecordOfJob = "record-of-job", "that a rank reads a commit record of its own job", "orcheck-engine forgery every_forgery";
     MembersOwn = "members-own", "that a list of members is of this job and epoch", "orcheck-engine forgery every_forgery";
     HeaderMac = "header-mac", "the MAC over the header of an encrypted container", "orcheck-engine lib header_that_was_changed";

@@ -453,3 +453,26 @@ fn a_copy_that_is_killed_leaves_all_or_nothing() {
     }
     println!("{trials} kills: {none} left nothing, {whole} the whole copy");
 }
+
+// Breaks if: they pile up, or one goes whose run is about to give it its name.
+#[test]
+fn a_claim_that_a_killed_copy_left_goes_with_the_next_copy() {
+    let held = Held::new(&[10]);
+    let dir = held.scratch.dir("a/cavity");
+    let left = |run: &str, bytes: &[u8]| {
+        let path = dir.join(format!("epoch-000002.claim-{run}.tmp"));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let stale = left("07070707", b"of a process that is gone");
+    let living = left("08080808", b"of a run that is starting");
+    let begun = left("09090909", b"");
+    let opened = orcheck_io::open_dir(&dir, orcheck_io::Steps::none()).unwrap();
+    let name = living.file_name().unwrap().to_str().unwrap();
+    let locked = opened.open(name).unwrap();
+    assert!(locked.try_lock().unwrap());
+    let copied = held.copy(&[]);
+    assert_eq!(copied.code, 0, "{}", copied.stderr);
+    assert!(!stale.exists());
+    assert!(living.exists() && begun.exists());
+}
