@@ -20,8 +20,10 @@ use std::sync::Arc;
 
 use orcheck_engine::catalog::job_named_by;
 use orcheck_engine::trust::Trust;
+use orcheck_format::error::Detail;
 use orcheck_format::{Error, ErrorKind, FileName, JobName, Level};
 use orcheck_io::error::is_denied;
+use orcheck_io::served::is_served;
 use orcheck_io::{Dir, Entry, Steps, open_dir};
 
 use crate::args::Where;
@@ -89,11 +91,12 @@ impl Hidden {
         names.any(|name| name == job.as_str())
     }
 
-    /// `absent`, `permission denied` or `unreachable`.
+    /// `absent`, `permission denied`, `wrong key` or `unreachable`.
     pub fn state(&self) -> &'static str {
         match self.error.kind() {
             ErrorKind::NotFound => "absent",
             _ if is_denied(&self.error) => "permission denied",
+            _ if self.error.is(Detail::UnknownKey) => "wrong key",
             _ => "unreachable",
         }
     }
@@ -115,6 +118,10 @@ impl Hidden {
             return error.next(next);
         }
         match self.state() {
+            "permission denied" if is_served(Path::new(&self.path)) => error.next(format!(
+                "have whoever runs the server of {} give its user access to what it serves",
+                self.path
+            )),
             "permission denied" => error.next(format!(
                 "run it as the user to whom {} belongs, or as root",
                 self.path

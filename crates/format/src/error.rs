@@ -108,15 +108,21 @@ pub enum Detail {
     Held,
     /// A loss that was decided when a commit record may have been written already.
     Undecided,
+    /// A server does not know the key that it was shown.
+    UnknownKey,
+    /// A symbolic link where none is followed.
+    Link,
 }
 
 impl Detail {
-    const ALL: [Detail; 5] = [
+    const ALL: [Detail; 7] = [
         Detail::Denied,
         Detail::OtherKey,
         Detail::Unauthenticated,
         Detail::Held,
         Detail::Undecided,
+        Detail::UnknownKey,
+        Detail::Link,
     ];
 }
 
@@ -372,7 +378,7 @@ mod tests {
             (1, ErrorKind::Invalid),
             (0, ErrorKind::Internal),
             (u32::MAX, ErrorKind::Internal),
-            (0x0603, ErrorKind::Unavailable),
+            (0x0803, ErrorKind::Unavailable),
         ] {
             assert_eq!(Error::from_code(code, "text"), Error::new(kind, "text"));
         }

@@ -21,7 +21,7 @@
 
 use crate::agent::flag;
 use crate::cbor::{Reader, Writer};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Detail, Error, ErrorKind, Result};
 use crate::names::MAX_FILE_NAME_BYTES;
 use crate::record::MAX_CONTAINERS;
 use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
@@ -245,12 +245,32 @@ pub enum Reply {
     Told(Vec<u64>),
     /// What a directory holds: name, length, whether it is a directory.
     Names(Vec<(String, u64, bool)>),
-    /// It is not done.
-    Failed(ErrorKind, String),
+    /// It is not done: why, and whether because the kernel refuses the server's user. Version 0.1.0 does not say the
+    /// latter.
+    Failed(ErrorKind, String, bool),
     /// So many pieces of the file that is being written may be sent, besides those from before.
     Want(u32),
     /// It is being done, and takes its time.
     Busy,
+}
+
+impl Reply {
+    /// That something is not done.
+    #[must_use]
+    pub fn failed(error: &Error) -> Self {
+        let denied = error.is(Detail::Denied);
+        Reply::Failed(error.kind(), error.message().to_owned(), denied)
+    }
+}
+
+/// The error that a server told in [`Reply::Failed`].
+#[must_use]
+pub fn told_error(kind: ErrorKind, text: String, denied: bool) -> Error {
+    let error = Error::new(kind, text);
+    match denied {
+        true => error.with(Detail::Denied),
+        false => error,
+    }
 }
 
 /// Everything that is said between a process and a server.
@@ -480,9 +500,13 @@ impl StoreMessage {
                     w.uint(*len_bytes).uint(u8::from(*is_dir));
                 }
             }
-            StoreMessage::Reply(Reply::Failed(kind, text)) => {
-                w.map(2).uint(1u8).uint(kind.code() as u64);
+            StoreMessage::Reply(Reply::Failed(kind, text, denied)) => {
+                w.map(2 + u64::from(*denied));
+                w.uint(1u8).uint(kind.code() as u64);
                 w.uint(2u8).text(cut(text, MAX_TEXT_BYTES));
+                if *denied {
+                    w.uint(3u8).uint(1u8);
+                }
             }
             StoreMessage::Reply(Reply::Want(pieces)) => {
                 w.map(1).uint(1u8).uint(*pieces);
@@ -501,6 +525,7 @@ impl StoreMessage {
         let (mut numbers, mut names, mut error, mut text, mut pieces) =
             (None, None, None, None, None);
         let (mut versions, mut identity, mut since_unix_s) = (None, None, None);
+        let mut denied = false;
         r.map(|r, key| {
             match (kind, key) {
                 (20, 2) => versions = Some(read_versions(r)?),
@@ -510,6 +535,7 @@ impl StoreMessage {
                 (21, 1) => names = Some(r.items(MAX_CONTAINERS, read_entry)?),
                 (22, 1) => error = Some(read_kind(r)?),
                 (22, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
+                (22, 3) => denied = r.u64()? == 1,
                 (23, 1) => pieces = Some(r.uint()?),
                 _ => return Ok(false),
             }
@@ -528,6 +554,7 @@ impl StoreMessage {
             22 => Reply::Failed(
                 r.need(error, "error kind (key 1)")?,
                 r.need(text, "error text (key 2)")?,
+                denied,
             ),
             23 => Reply::Want(r.need(pieces, "pieces (key 1)")?),
             _ => Reply::Busy,

@@ -41,6 +41,7 @@ use crate::file::backoff;
 use crate::poll::{poll_one, poll_until};
 use crate::steps::Steps;
 use key::{Challenges, NONCE_BYTES};
+use orcheck_format::error::Detail;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use pending::{Known, Pending, Progress};
@@ -578,6 +579,7 @@ fn connect_once(
             }
             // Breaks if: it is told as between ranks; the user would look for another job instead of the right key.
             Whom::Server => Error::unavailable(format!("{at}: the server does not know this key"))
+                .with(Detail::UnknownKey)
                 .next(
                 "give the key that this server has for you: ?key=SOURCE in the address, or ORCHECK_SERVER_KEY",
             ),

@@ -33,7 +33,7 @@ use intake::{Intake, Memory, guard};
 use log::Log;
 use names::Names;
 use orcheck_format::store::PIECE_BYTES;
-use orcheck_format::{Error, ErrorKind, Message, Reply, Result, StoreMessage};
+use orcheck_format::{Error, Message, Reply, Result, StoreMessage};
 use orcheck_io::net::{Address, Listener};
 use orcheck_io::{Clock, Conn, Create, Device, Dir, File, Steps, open_dir, random_bytes, thread};
 use pull::{Begins, Grant, Limits, Pull};
@@ -541,7 +541,7 @@ impl Server {
 
 /// The first answer of a connection that will have no other.
 fn refuse(mut conn: Conn, why: &str) {
-    let reply = Reply::Failed(ErrorKind::Unavailable, why.to_owned());
+    let reply = Reply::failed(&Error::unavailable(why));
     // It ends in any case.
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
 }

@@ -194,7 +194,7 @@ impl Session {
     }
 
     fn refuse(&mut self, error: &Error) -> Result<()> {
-        self.reply(Reply::Failed(error.kind(), error.message().to_owned()))
+        self.reply(Reply::failed(error))
     }
 
     // ---- bytes that come -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 
 use crate::fixture::{Scratch, Spec, claim, epoch, write};
 use crate::inspect::Site;
@@ -523,4 +524,87 @@ fn names_that_would_act_on_a_terminal_are_shown_as_escapes() {
         "{}",
         missing.stderr
     );
+}
+
+// Breaks if: only the kind of an error comes back from a server; all would be called unreachable.
+#[test]
+fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
+    let scratch = Scratch::new();
+    for (name, byte) in [("key", "ab"), ("wrong", "cd")] {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, byte.repeat(32)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        if orcheck_io::effective_uid() == 0 {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+        }
+    }
+    let disk = scratch.dir("disk");
+    if orcheck_io::effective_uid() == 0 {
+        std::os::unix::fs::chown(&disk, Some(65534), Some(65534)).unwrap();
+    }
+    let key = |name: &str| format!("file:{}", scratch.path().join(name).display());
+    let (disk, own) = (disk.display().to_string(), key("key"));
+    let command = somebody_else(
+        &scratch,
+        &[
+            "server",
+            "--dir",
+            &disk,
+            "--listen",
+            "127.0.0.1:0",
+            "--key",
+            &own,
+        ],
+    );
+    let server = crate::server::Server::run(command, Scratch::new());
+    let place = |name: &str| format!("{}?key={}", server.at, key(name));
+    let site = Site::new();
+    site.write(10, 1);
+    let state = |place: &str| {
+        let arguments = [
+            "ls", "--json", "--dir", &site.a, "--dir", &site.b, "--dir", place,
+        ];
+        let mut command = somebody_else(&scratch, &arguments);
+        command.env("ORCHECK_TEST_KEY", "ab".repeat(32));
+        let listed = Answer::of(command.output().unwrap());
+        let document = listed.json();
+        let state = document["places"][2]["state"].as_str().unwrap().to_owned();
+        (state, document["notes"].to_string())
+    };
+    for dir in [&site.a, &site.b] {
+        for path in [
+            PathBuf::from(dir).parent().unwrap(),
+            Path::new(dir),
+            &Path::new(dir).join("cavity"),
+        ] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        for file in std::fs::read_dir(Path::new(dir).join("cavity")).unwrap() {
+            std::fs::set_permissions(file.unwrap().path(), PermissionsExt::from_mode(0o644))
+                .unwrap();
+        }
+    }
+    // Whose directory of the job the server's user may not look into.
+    let tenant = std::fs::read_dir(&disk)
+        .unwrap()
+        .map(|entry| entry.unwrap());
+    let tenant = tenant.filter(|entry| entry.file_type().unwrap().is_dir());
+    let job = tenant
+        .map(|entry| entry.path())
+        .next()
+        .unwrap_or(PathBuf::from(&disk))
+        .join("cavity");
+    std::fs::create_dir(&job).unwrap();
+    assert_eq!(state(&place("key")).0, "read");
+    std::fs::set_permissions(&job, PermissionsExt::from_mode(0o000)).unwrap();
+    let (denied, said) = state(&place("key"));
+    assert_eq!(denied, "permission denied", "{said}");
+    assert!(said.contains("have whoever runs the server"), "{said}");
+    let (wrong, said) = state(&place("wrong"));
+    assert_eq!(wrong, "wrong key", "{said}");
+    assert!(
+        said.contains("give the key that this server has for you"),
+        "{said}"
+    );
+    assert_eq!(state(DOWN).0, "unreachable");
 }

@@ -40,7 +40,7 @@ pub struct Server {
     scratch: Scratch,
     child: Option<Child>,
     /// `orcheck://…`
-    at: String,
+    pub at: String,
 }
 
 fn key(scratch: &Scratch, name: &str, byte: u8) -> PathBuf {
@@ -65,7 +65,7 @@ impl Server {
         Self::run(command(&scratch, more), scratch)
     }
 
-    fn run(mut command: Command, scratch: Scratch) -> Self {
+    pub fn run(mut command: Command, scratch: Scratch) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

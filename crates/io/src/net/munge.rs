@@ -22,6 +22,7 @@
 use super::key::Key;
 use crate::environment::env_var;
 use crate::rng::random_bytes;
+use orcheck_format::error::Detail;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -361,7 +362,11 @@ pub(super) fn refused(code: u8, listener_uid: u32) -> Error {
             )
         }
     };
-    Error::unavailable(format!("MUNGE credential refused: {why}")).next(next)
+    let error = Error::unavailable(format!("MUNGE credential refused: {why}")).next(next);
+    match code {
+        refusal::UNKNOWN_USER => error.with(Detail::Denied),
+        _ => error,
+    }
 }
 
 /// Those whom a listener knows by their user number.

@@ -186,7 +186,7 @@ fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let mut conn = Conn::connect(&server.at, &recorded::KEY, &Steps::none(), LIMIT).unwrap();
     say(&mut conn, StoreMessage::Ask(Ask::Greet(versions(7, 9))));
     for _ in 0..2 {
-        let Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text)))) =
+        let Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text, _)))) =
             recorded::receive(&mut conn)
         else {
             panic!("refused");
@@ -254,7 +254,7 @@ fn a_question_that_a_server_does_not_know_is_refused_by_name() {
     conn.send(&Message::List, LIMIT).unwrap();
     for says in ["kind 99", "'list'"] {
         match recorded::receive(&mut conn) {
-            Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text)))) => {
+            Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text, _)))) => {
                 assert_eq!(kind, ErrorKind::Unsupported);
                 assert!(text.contains(says), "{says}: {text}");
             }
