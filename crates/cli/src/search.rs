@@ -7,10 +7,12 @@
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. A directory that cannot be read is kept with the reason; absent, not permitted and unreachable are told apart. It counts
+//! 2. A directory that cannot be read is kept with the reason; absent, not permitted, not opened by the key and unreachable are told apart. It
+//!    counts
 //!    for the job that its place names, and for every job where the place names none.
 //! 3. The job's name may be left out only where there is exactly one.
-//! 4. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
+//! 4. No symbolic link is followed to the directory of a job or node; one that is there is told of. A root may be a link.
+//! 5. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
 //!
 //! Not here: what the directories hold (`job.rs`).
 
@@ -22,6 +24,7 @@ use orcheck_engine::catalog::job_named_by;
 use orcheck_engine::trust::Trust;
 use orcheck_format::error::Detail;
 use orcheck_format::{Error, ErrorKind, FileName, JobName, Level};
+use orcheck_io::dir::{linked, open_unlinked};
 use orcheck_io::error::is_denied;
 use orcheck_io::served::is_served;
 use orcheck_io::{Dir, Entry, Steps, open_dir};
@@ -91,12 +94,13 @@ impl Hidden {
         names.any(|name| name == job.as_str())
     }
 
-    /// `absent`, `permission denied`, `wrong key` or `unreachable`.
+    /// `absent`, `permission denied`, `wrong key`, `not followed` or `unreachable`.
     pub fn state(&self) -> &'static str {
         match self.error.kind() {
             ErrorKind::NotFound => "absent",
             _ if is_denied(&self.error) => "permission denied",
             _ if self.error.is(Detail::UnknownKey) => "wrong key",
+            _ if self.error.is(Detail::Link) => "not followed",
             _ => "unreachable",
         }
     }
@@ -188,13 +192,24 @@ impl Search {
             .map(|path| (path, false))
             .chain(per_node.iter().map(|path| (path, true)))
         {
-            if let Some((dir, entries)) = search.root(path) {
+            if let Some((dir, entries)) = search.listed(path, open_dir(path, Steps::none())) {
                 search.below_root(dir.as_ref(), &entries, per_node, only);
             }
         }
         for path in &place.anywhere {
-            if let Some((dir, entries)) = search.root(path) {
-                search.anywhere(dir, entries, trust);
+            let opened = open_unlinked(path, Steps::none());
+            // A root may be a link; the directory of a job or node may not.
+            let link = opened
+                .as_ref()
+                .err()
+                .filter(|error| error.is(Detail::Link))
+                .cloned();
+            let opened = match link {
+                Some(_) => open_dir(path, Steps::none()),
+                None => opened,
+            };
+            if let Some((dir, entries)) = search.listed(path, opened) {
+                search.anywhere((dir, entries), link, trust)?;
             } else if let Some(hidden) = search.hidden.last()
                 && hidden.error.kind() == ErrorKind::NotFound
             {
@@ -245,10 +260,21 @@ impl Search {
                 hidden.whose = Whose::Job(name.to_string_lossy().into_owned());
             }
         }
+        // Links that are beside no job are nobody's business, as long as there is one.
+        let is_somewhere = |hidden: &Hidden| {
+            hidden.error.is(Detail::Link) && matches!(hidden.whose, Whose::Below(_))
+        };
+        if !self.found.is_empty() {
+            self.hidden.retain(|hidden| !is_somewhere(hidden));
+        }
     }
 
-    fn root(&mut self, path: &Path) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
-        let opened = open_dir(path, Steps::none());
+    /// What is in a directory that was given; one that cannot be read is hidden.
+    fn listed(
+        &mut self,
+        path: &Path,
+        opened: orcheck_format::Result<Arc<dyn Dir>>,
+    ) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
         match opened.and_then(|dir| Ok((dir.list()?, dir))) {
             Ok((entries, dir)) => {
                 self.paths.push(path.display().to_string());
@@ -285,7 +311,26 @@ impl Search {
         }
     }
 
+    /// Links to directories in one: they are told of, and not followed.
+    fn links(&mut self, dir: &dyn Dir, entries: &[Entry], whose: &dyn Fn(&str) -> Option<Whose>) {
+        let others = entries.iter().filter(|entry| !entry.is_dir);
+        for Entry { name, .. } in others.take(LISTED_MOST) {
+            let (Some(whose), Ok(Some(target))) = (whose(name), dir.link(name)) else {
+                continue;
+            };
+            let path = dir.path().join(name);
+            let error = linked(&path, &target);
+            self.hidden.push(Hidden::new(path.display(), error, whose));
+        }
+    }
+
     fn below_root(&mut self, dir: &dyn Dir, entries: &[Entry], per_node: bool, only: Option<&str>) {
+        // Breaks if: a link in the place of a job counts as nothing; its checkpoints would be called gone.
+        self.links(dir, entries, &|name| {
+            let is_wanted = only.is_none_or(|only| only == name);
+            let job = JobName::new(name).ok().filter(|_| is_wanted)?;
+            Some(Whose::Job(job.as_str().to_owned()))
+        });
         for entry in entries.iter().filter(|entry| entry.is_dir) {
             let Ok(job) = JobName::new(&entry.name) else {
                 continue;
@@ -300,6 +345,9 @@ impl Search {
                 self.keep(job, child, PLACED.to_owned(), &inside);
                 continue;
             }
+            self.links(child.as_ref(), &inside, &|_| {
+                Some(Whose::Job(job.as_str().to_owned()))
+            });
             for node in inside.iter().filter(|entry| entry.is_dir) {
                 if let Some((dir, inside)) = self.child(child.as_ref(), &node.name, Some(&job)) {
                     self.keep(job.clone(), dir, format!("node {}", node.name), &inside);
@@ -316,14 +364,33 @@ impl Search {
         list.push(Found { job, dir, kind });
     }
 
-    /// A directory of any kind, and those below it.
-    fn anywhere(&mut self, dir: Arc<dyn Dir>, entries: Vec<Entry>, trust: &Trust) {
+    /// A directory of any kind, and those below it. `link` says that its path is a link: then it is a root, or refused.
+    fn anywhere(
+        &mut self,
+        (dir, entries): (Arc<dyn Dir>, Vec<Entry>),
+        link: Option<Error>,
+        trust: &Trust,
+    ) -> Result<(), Failure> {
         let mut open = vec![(dir, entries, 0)];
         let mut listed = 0;
         while let Some((dir, entries, depth)) = open.pop() {
             if holds_files(&entries) {
-                self.found.extend(recognise(dir, &entries, trust));
+                let Some(found) = recognise(dir, &entries, trust) else {
+                    continue;
+                };
+                // How far above it is the job's directory.
+                let above = usize::from(found.kind != PLACED);
+                // Breaks if: it is followed; whoever can write in the root would lead `rm` into another job.
+                if let Some(error) = link.clone().filter(|_| depth <= above) {
+                    return Err(error.into());
+                }
+                self.found.push(found);
                 continue;
+            }
+            if depth < DEPTH {
+                self.links(dir.as_ref(), &entries, &|name| {
+                    Some(Whose::Below(dir.path().join(name)))
+                });
             }
             for entry in entries.iter().filter(|entry| entry.is_dir) {
                 listed += 1;
@@ -335,6 +402,7 @@ impl Search {
                 }
             }
         }
+        Ok(())
     }
 
     /// The names of the jobs found, in order.
@@ -436,7 +504,8 @@ pub(crate) fn holds_files(entries: &[Entry]) -> bool {
 
 /// Of which job and level a directory with files of ours is; `None` where neither a record nor its name is one of a job.
 fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Found> {
-    let path = dir.path().to_path_buf();
+    // Of `.` only the whole path says the name.
+    let path = std::path::absolute(dir.path()).unwrap_or_else(|_| dir.path().to_path_buf());
     let own_name = path.file_name()?.to_string_lossy().into_owned();
     let names = entries
         .iter()

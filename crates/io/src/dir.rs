@@ -30,11 +30,14 @@ use crate::file::{File, OsFile};
 use crate::rng::random_bytes;
 use crate::served;
 use crate::steps::{Effect, Steps};
+use orcheck_format::error::Detail;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -123,6 +126,10 @@ pub trait Dir: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Opens the directory `name`; with `create` it is made first (0700, durable) if it is not there.
     fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>>;
+    /// Where a symbolic link of this name leads, as it says it; `None` for anything else, for one that leads to a file, and on a server.
+    fn link(&self, _name: &str) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
     /// Removes an empty child directory.
     fn remove_child(&self, name: &str) -> Result<()>;
     /// Bytes that this user can still write in the file system.
@@ -175,6 +182,45 @@ pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
 
 /// The same; directories that are made beneath it are shared with the members of `group`. Those of a server are its own.
 pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<dyn Dir>> {
+    open_with(path, group, steps, OFlags::empty())
+}
+
+/// Opens an existing directory whose path does not end in a symbolic link.
+///
+/// # Errors
+/// Invalid, marked as [`Detail::Link`], for a link, with where it leads; what the path says.
+pub fn open_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    // Breaks if: the slash stays; the kernel follows a link before one.
+    let plain: PathBuf = match served::is_served(path) {
+        true => path.to_path_buf(),
+        false => path.components().collect(),
+    };
+    open_with(&plain, None, steps, OFlags::NOFOLLOW).map_err(|error| {
+        match retry(|| fs::readlinkat(fs::CWD, &plain, Vec::new())) {
+            Ok(target) => linked(&plain, &target_of(target)),
+            Err(_) => error,
+        }
+    })
+}
+
+/// That a directory is not opened because its path is a link.
+#[must_use]
+pub fn linked(path: &Path, target: &Path) -> Error {
+    let target = path.parent().unwrap_or(path).join(target);
+    Error::invalid(format!(
+        "{} is a symbolic link to {}, and no link is followed to the directory of a job or node",
+        path.display(),
+        target.display()
+    ))
+    .with(Detail::Link)
+    .next(format!("give {} itself", target.display()))
+}
+
+fn target_of(target: std::ffi::CString) -> PathBuf {
+    PathBuf::from(OsString::from_vec(target.into_bytes()))
+}
+
+fn open_with(path: &Path, group: Option<u32>, steps: Steps, more: OFlags) -> Result<Arc<dyn Dir>> {
     if served::is_served(path) {
         return served::open(path, &steps);
     }
@@ -184,16 +230,16 @@ pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<
         return Err(os_error(errno, what()));
     }
     let handle =
-        retry(|| descriptor::open(path, DIRECTORY, Mode::empty())).map_err(
-            |errno| match errno {
+        retry(|| descriptor::open(path, DIRECTORY | more, Mode::empty())).map_err(|errno| {
+            match errno {
                 Errno::NOTDIR => rustix_error(errno, what())
                     .next("name a directory, or remove the file in its place"),
                 Errno::NOENT => {
                     rustix_error(errno, what()).next("create the directory or correct the path")
                 }
                 _ => rustix_error(errno, what()),
-            },
-        )?;
+            }
+        })?;
     // Breaks if: the path stays relative; a program that changes its working directory would lose every step.
     let anchor = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let files = shared::group_of(&handle, &shown)?;
@@ -538,6 +584,19 @@ impl Dir for OsDir {
             last: AtFlags::SYMLINK_NOFOLLOW,
             steps: self.steps.clone(),
         }))
+    }
+
+    fn link(&self, name: &str) -> Result<Option<PathBuf>> {
+        let full = self.begin("dir.look", "look at", name)?;
+        let target = match retry(|| fs::readlinkat(&self.handle, name, Vec::new())) {
+            Ok(target) => target_of(target),
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(rustix_error(errno, format_args!("look at {full}"))),
+        };
+        let stat = retry(|| fs::statat(&self.handle, name, AtFlags::empty()));
+        let is_other =
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory);
+        Ok((!is_other).then_some(target))
     }
 
     fn remove_child(&self, name: &str) -> Result<()> {

@@ -526,6 +526,81 @@ fn names_that_would_act_on_a_terminal_are_shown_as_escapes() {
     );
 }
 
+// Breaks if: a link is followed; whoever can write in the root would lead `rm` into the directory of another job.
+#[test]
+fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    let mut spec = Spec::new(20, 1);
+    spec.level = orcheck_format::Level::Node;
+    write(&[scratch.dir("local/cavity/n0")], &spec);
+    let link = |from: &str, to: &str| {
+        let from = scratch.path().join(from);
+        std::os::unix::fs::symlink(scratch.path().join(to), &from).unwrap();
+        from.display().to_string()
+    };
+    let target = scratch.path().join("pfs/cavity").display().to_string();
+    // The link is the job's directory, that of a node, or that of the job above its nodes.
+    scratch.dir("links");
+    for (path, to) in [
+        (link("links/cavity", "pfs/cavity"), "pfs/cavity"),
+        (link("links/n0", "local/cavity/n0"), "local/cavity/n0"),
+        (link("links/nodes", "local/cavity"), "local/cavity"),
+    ] {
+        for path in [path.clone(), format!("{path}/"), format!("{path}/.")] {
+            for command in [&["ls"][..], &["rm", "10"], &["rm", "20"]] {
+                let refused = answer(&[command, &[&path]].concat());
+                assert_eq!(refused.code, 2, "{path}: {}", refused.stdout);
+                for words in ["is a symbolic link to ", "Next: give ", to] {
+                    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+                }
+            }
+        }
+    }
+    // Below a root that is given as such, and below one of nodes.
+    let links = scratch.dir("links").display().to_string();
+    let listed = answer(&["ls", "--dir", &links, "--job", "cavity"]);
+    assert_ne!(listed.code, 0);
+    assert!(
+        listed
+            .stderr
+            .contains(&format!("symbolic link to {target}")),
+        "{}",
+        listed.stderr
+    );
+    link("local/cavity/n1", "local/cavity/n0");
+    let local = scratch.dir("local").display().to_string();
+    for place in [&["--node-dir", &local][..], &[&local]] {
+        let document = answer(&[&["ls", "--json"], place].concat()).json();
+        assert_eq!(document["places"][1]["state"], "not followed", "{document}");
+        let kept = answer(&[&["rm", "20"], place].concat());
+        assert!(kept.stderr.contains("symbolic link"), "{}", kept.stderr);
+        assert_ne!(kept.code, 0);
+    }
+    // A root may be one, also one with a link beside its jobs.
+    let linked = link("root", "pfs");
+    link("pfs/latest", "pfs/cavity");
+    for place in [
+        &["--dir", &linked][..],
+        &[&linked],
+        &[&format!("{linked}/")],
+    ] {
+        let listed = answer(&[&["verify", "--job", "cavity"], place].concat());
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        assert!(
+            !listed.stderr.contains("symbolic link"),
+            "{}",
+            listed.stderr
+        );
+    }
+    assert_eq!(answer(&["verify", "--job", "cavity", &root]).code, 0);
+    // The directory in which one stands has a name too.
+    let mut here = orcheck(&["ls", "--json", "."]);
+    here.current_dir(&target);
+    let here = Answer::of(here.output().unwrap());
+    assert_eq!(here.json()["job"], "cavity");
+}
+
 // Breaks if: only the kind of an error comes back from a server; all would be called unreachable.
 #[test]
 fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
