@@ -553,9 +553,9 @@ pub struct ServerArgs {
     /// Time after which a container is read again, such as 24h; a number alone is refused
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time_with_unit)]
     pub scrub_every: f64,
-    /// Time that the disk has to take what came when the server is told to end; then it ends with an error. Without a unit in
-    /// seconds
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_or_none)]
+    /// Time that the disk has to take what came when the server is told to end, such as 30s; then the server ends with an
+    /// error. A number alone is refused
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_with_unit)]
     pub stop_limit: f64,
 }
 

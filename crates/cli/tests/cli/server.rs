@@ -263,16 +263,14 @@ fn what_cannot_work_is_refused_with_the_reason() {
     let refused = Answer::of(command(&scratch, &["--key", &open]).output().unwrap());
     assert!(refused.stderr.contains("mode 0600"), "{}", refused.stderr);
     // Breaks if: a number without a unit is taken for some unit.
-    let refused = Answer::of(
-        command(&scratch, &["--scrub-every", "24"])
-            .output()
-            .unwrap(),
-    );
-    assert!(
-        refused.code == 2 && refused.stderr.contains("such as 24h"),
-        "{}",
-        refused.stderr
-    );
+    for option in ["--scrub-every", "--stop-limit"] {
+        let refused = Answer::of(command(&scratch, &[option, "24"]).output().unwrap());
+        assert!(
+            refused.code == 2 && refused.stderr.contains("such as 24h"),
+            "{option}: {}",
+            refused.stderr
+        );
+    }
     let refused = answer(&[
         "server",
         "--dir",
