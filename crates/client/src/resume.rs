@@ -361,13 +361,43 @@ impl Session {
         let mut epoch = [-rank_of(mine.map(|mine| mine.epoch.counter))];
         agree_min(self.collective.as_mut(), Ok(()), &mut epoch)?;
         let counter = (-epoch[0] - 1) as u64;
-        let mut there = [i64::from(own.claims.contains(&counter))];
-        agree_min(self.collective.as_mut(), Ok(()), &mut there)?;
-        Ok((there[0] == 0).then(|| {
-            format!(
-                "a node holds a checkpoint of step {step} at level node, written together with a node that is not here"
-            )
-        }))
+        let of_rank = |is_it: bool| {
+            if is_it {
+                i64::from(self.rank)
+            } else {
+                i64::MAX
+            }
+        };
+        let holds = mine.is_some_and(|mine| mine.epoch.counter == counter);
+        let mut ranks = [of_rank(holds), of_rank(!own.claims.contains(&counter))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut ranks)?;
+        let [holder, lacking] = ranks;
+        if lacking == i64::MAX {
+            return Ok(None);
+        }
+        let name = |rank: i64| {
+            let node = self.layout.node_of(rank as u32);
+            self.layout.nodes[node as usize].name.as_str()
+        };
+        // Only whoever holds the record knows who else wrote it.
+        let known = own.nodes.iter().map(String::as_str);
+        let gone: Vec<&str> = known
+            .filter(|gone| self.layout.nodes.iter().all(|node| node.name != *gone))
+            .collect();
+        let together = match &gone[..] {
+            [] => format!(
+                "node {}, whose directory holds nothing of that run",
+                name(lacking)
+            ),
+            [one] => format!("node {one}, which is not here"),
+            all => format!("nodes {}, which are not here", all.join(", ")),
+        };
+        let text = format!(
+            "node {} holds a checkpoint of step {step} at level node, which it wrote together with {together}",
+            name(holder)
+        );
+        let told = bcast_bytes(self.collective.as_mut(), text.into_bytes(), holder as u32)?;
+        Ok(Some(String::from_utf8_lossy(&told).into_owned()))
     }
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is

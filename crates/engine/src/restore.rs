@@ -16,6 +16,7 @@ use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
+use crate::remote::OTHER_NODES;
 use crate::trust::{Proof, other_key};
 use orcheck_format::error::{Detail, Error, ErrorKind, Result, without_next};
 use orcheck_format::ids::{Epoch, JobName, Level};
@@ -109,6 +110,8 @@ fn candidate_of(commit: &Commit) -> Candidate {
 pub struct NodeView {
     /// Newest checkpoint of level `node` that counts, as far as it knows.
     pub newest: Option<Candidate>,
+    /// The nodes that wrote it.
+    pub nodes: Vec<String>,
     /// Epoch counters in which this directory took part.
     pub claims: Vec<u64>,
     /// Checkpoints that a later run superseded.
@@ -129,6 +132,10 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
     let catalog = Catalog::scan_trusting(job, &dirs, &places.trust)?;
     Ok(NodeView {
         newest: catalog.commits().first().map(candidate_of),
+        nodes: catalog
+            .commits()
+            .first()
+            .map_or_else(Vec::new, |newest| newest.record.nodes.clone()),
         claims: catalog
             .claims()
             .iter()
@@ -176,9 +183,12 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
         .iter()
         .filter(|(s, e, r, _)| (*s, *e, *r) == (step, epoch, run));
     Some(format!(
-        "step {step} of epoch {epoch} has {} containers, such as in {}, and no commit record: its run ended before it was committed, or the record was removed",
+        "step {step} of epoch {epoch} has {} containers, {}, and no commit record: its run ended before it was committed, or the record was removed",
         files.count(),
-        catalog.places()[place].path().display()
+        match catalog.places()[place].path() {
+            path if path.starts_with(OTHER_NODES) => "the last of them on another node".to_owned(),
+            path => format!("the last of them in {}", path.display()),
+        }
     ))
 }
 

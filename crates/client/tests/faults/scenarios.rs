@@ -585,7 +585,7 @@ const SCENARIOS: &[Scenario] = &[
         home: ["x", "b", "c", "d"],
         gives: Gives::Refused(ErrorKind::Corrupt),
         told: &[
-            "a node holds a checkpoint of step 2 at level node, written together with a node that is not here",
+            "node b holds a checkpoint of step 2 at level node, which it wrote together with node a, which is not here",
             "start the job on the nodes that wrote it",
         ],
         ..CALM
