@@ -28,7 +28,7 @@ use crate::output::{Failure, Outcome};
 pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     match cli.command {
         Command::Ls(args) => ls::run(&args),
-        Command::Show(args) => show::run(&args),
+        Command::Show(args) => show::run(&args, cli.json),
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Copy(args) => copy::run(&args, !cli.json),

@@ -2,14 +2,15 @@
 //!
 //! Invariants:
 //! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command has `error` besides.
-//! 2. A table that does not go to a terminal has no colours, no borders and never wraps.
+//! 2. A table that does not go to a terminal has no colours, no borders, whole names, and never wraps. On a terminal long names are
+//!    shortened in the middle.
 //! 3. Sizes are in binary units (1 MiB is 2^20 bytes); JSON has bytes and milliseconds, never formatted text.
 //!
 //! Not here: the contents.
 
 use std::io::IsTerminal;
 
-use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use orcheck_format::Error;
 use orcheck_format::error::printable;
@@ -100,18 +101,24 @@ pub enum Tone {
     Bad,
 }
 
-/// One cell: its text and how it stands out.
+/// One cell of a table.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    text: String,
+    tone: Tone,
+    is_number: bool,
+}
+
+/// A cell: its text and how it stands out.
 pub fn cell(text: impl ToString, tone: Tone) -> Cell {
     // A note of two lines stays one of two lines.
     let lines: Vec<String> = (text.to_string().split('\n'))
         .map(|line| printable(line.to_owned()))
         .collect();
-    let cell = Cell::new(lines.join("\n"));
-    match (tone, colours()) {
-        (Tone::Plain, _) | (_, false) => cell,
-        (Tone::Good, true) => cell.fg(Color::Green),
-        (Tone::Note, true) => cell.fg(Color::Yellow),
-        (Tone::Bad, true) => cell.fg(Color::Red),
+    Cell {
+        text: lines.join("\n"),
+        tone,
+        is_number: false,
     }
 }
 
@@ -122,57 +129,157 @@ pub fn plain(text: impl ToString) -> Cell {
 
 /// A plain cell for numbers.
 pub fn right(text: impl ToString) -> Cell {
-    plain(text).set_alignment(CellAlignment::Right)
+    Cell {
+        is_number: true,
+        ..plain(text)
+    }
+}
+
+/// Columns with heads, and rows of cells.
+pub struct Table {
+    heads: Vec<String>,
+    rows: Vec<Vec<Cell>>,
+    is_close: bool,
 }
 
 /// An empty table with these column heads.
 pub fn table(heads: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if std::io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    } else {
-        table.force_no_tty();
-        table.set_content_arrangement(ContentArrangement::Disabled);
+    Table {
+        heads: heads.iter().map(|&head| head.to_owned()).collect(),
+        rows: Vec::new(),
+        is_close: false,
     }
-    let bold = colours();
-    table.set_header(heads.iter().map(|head| {
-        let cell = Cell::new(head);
-        if bold {
-            cell.add_attribute(Attribute::Bold)
-        } else {
-            cell
-        }
-    }));
-    table
 }
 
 /// Draws the columns of a wide table together, as far as the terminal asks for it: its cells then stay in one line each.
 pub fn draw_together(table: &mut Table) {
-    let content: usize = (table.column_max_content_widths().iter())
-        .map(|&width| usize::from(width))
-        .sum();
-    let last = table.column_iter().count().saturating_sub(1);
-    let fits = |gap: usize| {
-        let width = content + gap * last;
-        table
-            .width()
-            .is_none_or(|terminal| width <= usize::from(terminal))
-    };
-    let gap = if fits(2) { 2 } else { 1 };
-    for (number, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if number == last { 0 } else { gap }));
-    }
+    table.is_close = true;
 }
 
 /// The table as text, without the blanks at line ends, with a final line end.
 pub fn table_text(table: &Table) -> String {
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
+    let columns = comfy_table::Table::new().width();
+    let columns = columns.filter(|_| std::io::stdout().is_terminal());
+    table.text(columns.map(usize::from))
+}
+
+/// Characters that a name keeps at least.
+const NAME_LEAST: usize = 12;
+
+impl Table {
+    /// Adds a row.
+    pub fn add_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
     }
-    text
+
+    /// The text for a terminal of so many columns, or for a file.
+    fn text(&self, columns: Option<usize>) -> String {
+        let (caps, gap) = match columns {
+            Some(columns) => self.fit(columns),
+            None => (vec![usize::MAX; self.heads.len()], 2),
+        };
+        let mut drawn = comfy_table::Table::new();
+        drawn.load_style(presets::NOTHING);
+        match columns {
+            Some(columns) => drawn
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(u16::try_from(columns).unwrap_or(u16::MAX)),
+            None => drawn
+                .force_no_tty()
+                .set_content_arrangement(ContentArrangement::Disabled),
+        };
+        let colours = colours();
+        drawn.set_header(self.heads.iter().map(|head| {
+            let head = comfy_table::Cell::new(head);
+            match colours {
+                true => head.add_attribute(Attribute::Bold),
+                false => head,
+            }
+        }));
+        for row in &self.rows {
+            let cells = row.iter().zip(&caps).map(|(cell, &cap)| {
+                let drawn = comfy_table::Cell::new(shortened(&cell.text, cap));
+                let drawn = match cell.is_number {
+                    true => drawn.set_alignment(CellAlignment::Right),
+                    false => drawn,
+                };
+                match (cell.tone, colours) {
+                    (Tone::Plain, _) | (_, false) => drawn,
+                    (Tone::Good, true) => drawn.fg(Color::Green),
+                    (Tone::Note, true) => drawn.fg(Color::Yellow),
+                    (Tone::Bad, true) => drawn.fg(Color::Red),
+                }
+            });
+            drawn.add_row(cells);
+        }
+        if self.is_close {
+            let last = self.heads.len().saturating_sub(1);
+            for (number, column) in drawn.column_iter_mut().enumerate() {
+                column.set_padding((0, if number == last { 0 } else { gap }));
+            }
+        }
+        let mut text = String::new();
+        for line in drawn.lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// How many characters names may have in each column so that rows fit a terminal, and the gap between columns that are
+    /// drawn together.
+    fn fit(&self, columns: usize) -> (Vec<usize>, u16) {
+        let wide = |text: &str| text.split('\n').map(|line| line.chars().count()).max();
+        let column = |number: usize| self.rows.iter().filter_map(move |row| row.get(number));
+        let mut widths: Vec<usize> = Vec::new();
+        let mut may_shrink: Vec<bool> = Vec::new();
+        for (number, head) in self.heads.iter().enumerate() {
+            let cells = column(number).filter_map(|cell| wide(&cell.text));
+            widths.push(cells.chain(wide(head)).max().unwrap_or(0));
+            // What has several words is wrapped between them instead, and a number is nothing without its digits.
+            let is_name = |cell: &Cell| {
+                wide(&cell.text) <= Some(NAME_LEAST) || !cell.is_number && !cell.text.contains(' ')
+            };
+            may_shrink.push(column(number).all(is_name));
+        }
+        let content = |widths: &[usize]| widths.iter().sum::<usize>();
+        let gaps = self.heads.len().saturating_sub(1);
+        let gap = match content(&widths) + 2 * gaps > columns {
+            true => 1,
+            false => 2,
+        };
+        let around = match self.is_close {
+            true => gap * gaps,
+            false => 2 * self.heads.len(),
+        };
+        while content(&widths) + around > columns {
+            let names = (0..widths.len()).filter(|&one| may_shrink[one]);
+            let least = |one: usize| NAME_LEAST.max(self.heads[one].chars().count());
+            let longest = names
+                .filter(|&one| widths[one] > least(one))
+                .max_by_key(|&one| widths[one]);
+            let Some(longest) = longest else {
+                break;
+            };
+            widths[longest] -= 1;
+        }
+        let caps = widths.iter().zip(may_shrink);
+        let caps = caps.map(|(&width, may_shrink)| if may_shrink { width } else { usize::MAX });
+        (caps.collect(), gap as u16)
+    }
+}
+
+/// A name with at most so many characters: its beginning and its end, which tells names apart more often.
+fn shortened(name: &str, most: usize) -> String {
+    let count = name.chars().count();
+    if count <= most || most < NAME_LEAST {
+        return name.to_owned();
+    }
+    let first = (most - 1) / 3;
+    let last = most - 1 - first;
+    let begins: String = name.chars().take(first).collect();
+    let ends: String = name.chars().skip(count - last).collect();
+    format!("{begins}…{ends}")
 }
 
 /// A progress bar over bytes on standard error; invisible unless that is a terminal and `wanted`.
@@ -268,6 +375,51 @@ pub fn shape(dims: &[u64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Breaks if: names are left as they are; a row would be broken into lines in the middle of a name.
+    #[test]
+    fn long_names_are_shortened_on_a_terminal_and_whole_elsewhere() {
+        let file = |node: u32| format!("s000000000003-e000001-d926f2d9-n{node:04}-w00.orc");
+        let place = "/pfs/projects/of/a/group/with/many/directories/cavity";
+        for is_close in [false, true] {
+            let mut shown = table(&["container", "node", "size", "state", "place"]);
+            for node in 0..3 {
+                shown.add_row([
+                    plain(file(node)),
+                    plain(format!("node-with-a-long-name-{node}")),
+                    right("804.0 KiB"),
+                    cell("readable", Tone::Good),
+                    plain(place),
+                ]);
+            }
+            shown.is_close = is_close;
+            let text = shown.text(Some(80));
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.len(), 4, "{text}");
+            for (number, line) in lines[1..].iter().enumerate() {
+                assert!(line.chars().count() <= 80, "{text}");
+                assert!(line.contains(&format!("{number}-w00.orc ")), "{text}");
+                assert!(
+                    line.contains(&format!("-{number} ")) && line.ends_with("/cavity"),
+                    "{text}"
+                );
+            }
+            // Sentences are wrapped between words, and nothing is wider than it must be.
+            shown.add_row([
+                plain("a note of several words that is wrapped between them"),
+                plain("-"),
+            ]);
+            assert!(
+                shown
+                    .text(Some(80))
+                    .lines()
+                    .all(|line| line.chars().count() <= 80)
+            );
+            for whole in [shown.text(None), shown.text(Some(400))] {
+                assert!(whole.contains(&file(2)) && whole.contains(place), "{whole}");
+            }
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -1,7 +1,7 @@
 //! `orcheck show`: what one checkpoint holds.
 //!
 //! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
-//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
+//! and the exit code is 3. Of text and JSON only what is asked for is made: a large job has millions of regions. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
 
 use orcheck_engine::reader::Reader;
 use orcheck_format::{ErrorKind, RegionRecord, manifest::RegionKind};
@@ -12,11 +12,12 @@ use crate::args::ShowArgs;
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{
-    Failure, Outcome, Tone, cell, count, moment, plain, right, shape, size, table, table_text,
+    Cell, Failure, Outcome, Tone, cell, count, draw_together, moment, plain, right, shape, size,
+    table, table_text,
 };
 
 /// Shows the checkpoint.
-pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
+pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
     let job = Job::open_trusting(&args.which.place(&args.place), &trust)?;
     let commit = job.pick(&args.which)?;
@@ -77,25 +78,27 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
             return Err(error.clone().into());
         }
         let error = opened.as_ref().err().map(|error| error.to_string());
-        container_table.add_row([
-            plain(&container.file),
-            plain(&node),
-            right(container.writer),
-            right(held),
-            right(size(container.len_bytes)),
-            match &error {
-                None if opened.as_ref().is_ok_and(Reader::is_locked) => {
-                    cell("encrypted", Tone::Note)
-                }
-                None => cell("readable", Tone::Good),
-                Some(_) => cell("unreadable", Tone::Bad),
-            },
-            right(match container.holders.len() {
-                0 => here.len().to_string(),
-                holders => format!("{} of {}", here.len(), holders + 1),
-            }),
-            plain(place.clone().unwrap_or_else(|| "-".into())),
-        ]);
+        if !as_json {
+            container_table.add_row([
+                plain(&container.file),
+                plain(&node),
+                right(container.writer),
+                right(held),
+                right(size(container.len_bytes)),
+                match &error {
+                    None if opened.as_ref().is_ok_and(Reader::is_locked) => {
+                        cell("encrypted", Tone::Note)
+                    }
+                    None => cell("readable", Tone::Good),
+                    Some(_) => cell("unreadable", Tone::Bad),
+                },
+                right(match container.holders.len() {
+                    0 => here.len().to_string(),
+                    holders => format!("{} of {}", here.len(), holders + 1),
+                }),
+                plain(place.clone().unwrap_or_else(|| "-".into())),
+            ]);
+        }
         let mut document = json!({
             "file": container.file,
             "place": place,
@@ -127,8 +130,11 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
                     .iter()
                     .filter(|rank| wanted(rank.rank))
                 {
-                    for region in &rank.regions {
-                        region_table.add_row(region_row(rank.rank, region));
+                    if !as_json {
+                        for region in &rank.regions {
+                            region_table.add_row(region_row(rank.rank, region));
+                        }
+                        continue;
                     }
                     ranks.push(json!({
                         "rank": rank.rank,
@@ -142,55 +148,67 @@ pub fn run(args: &ShowArgs) -> Result<Outcome, Failure> {
         containers.push(document);
     }
 
+    draw_together(&mut container_table);
+    draw_together(&mut region_table);
     let total: u64 = record
         .containers
         .iter()
         .map(|container| container.len_bytes)
         .sum();
-    let text = format!(
-        "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+    let text = || {
+        format!(
+            "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
          taken {}\n\
          commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
-        record.job.as_str(),
-        record.step,
-        record.epoch,
-        record.level,
-        count(u64::from(record.world_size), "rank"),
-        count(record.nodes.len() as u64, "node"),
-        size(total),
-        count(record.containers.len() as u64, "container"),
-        moment(record.created_unix_ms, SystemClock::new().unix_ms()),
-        if commit.copies.len() == 1 {
-            "1 copy".into()
-        } else {
-            format!("{} copies", commit.copies.len())
-        },
-        record.placement_generation,
-        record.servers.join(", "),
-        table_text(&container_table),
-        table_text(&region_table)
-    );
-    let document = json!({
-        "job": record.job.as_str(),
-        "step": record.step,
-        "epoch": record.epoch.to_string(),
-        "run": record.epoch.run.to_string(),
-        "level": record.level.to_string(),
-        "world_size": record.world_size,
-        "nodes": record.nodes,
-        "servers": record.servers,
-        "placement_generation": record.placement_generation,
-        "created_unix_ms": record.created_unix_ms,
-        "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
-        "containers": containers,
-        "ranks": ranks,
-        "notes": warnings,
-    });
+            record.job.as_str(),
+            record.step,
+            record.epoch,
+            record.level,
+            count(u64::from(record.world_size), "rank"),
+            count(record.nodes.len() as u64, "node"),
+            size(total),
+            count(record.containers.len() as u64, "container"),
+            moment(record.created_unix_ms, SystemClock::new().unix_ms()),
+            if commit.copies.len() == 1 {
+                "1 copy".into()
+            } else {
+                format!("{} copies", commit.copies.len())
+            },
+            record.placement_generation,
+            record.servers.join(", "),
+            table_text(&container_table),
+            table_text(&region_table)
+        )
+    };
+    let document = || {
+        json!({
+            "job": record.job.as_str(),
+            "step": record.step,
+            "epoch": record.epoch.to_string(),
+            "run": record.epoch.run.to_string(),
+            "level": record.level.to_string(),
+            "world_size": record.world_size,
+            "nodes": record.nodes,
+            "servers": record.servers,
+            "placement_generation": record.placement_generation,
+            "created_unix_ms": record.created_unix_ms,
+            "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
+            "containers": containers,
+            "ranks": ranks,
+            "notes": warnings,
+        })
+    };
     let code = if failed == 0 { exit::OK } else { exit::PARTIAL };
     Ok(Outcome {
         code,
-        text,
-        document,
+        text: match as_json {
+            true => String::new(),
+            false => text(),
+        },
+        document: match as_json {
+            true => document(),
+            false => Value::Null,
+        },
         warnings,
     })
 }
@@ -230,7 +248,7 @@ fn referred_bytes(region: &RegionRecord) -> u64 {
     older.map(|extent| extent.len_bytes).sum()
 }
 
-fn region_row(rank: u32, region: &RegionRecord) -> Vec<comfy_table::Cell> {
+fn region_row(rank: u32, region: &RegionRecord) -> Vec<Cell> {
     let mut flags = Vec::new();
     for (bit, name) in [(1, "optional"), (2, "same"), (4, "cpu-writes-only")] {
         if region.flags & bit != 0 {
