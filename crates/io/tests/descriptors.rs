@@ -15,7 +15,8 @@ use orcheck_io::steps::Steps;
 use orcheck_io::testing::Scratch;
 use orcheck_io::{Conn, Create, Dir, Gates, Mailbox, Poller, Pool, PoolShape, open_dir};
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -163,16 +164,20 @@ fn holder(at: &Path) {
     let key = Key::new([7; 32]);
     let lead = unix(&format!("{name}-lead"));
     let conn = Conn::connect(&lead, &key, &Steps::none(), LIMIT).unwrap();
-    // SAFETY: the child only reads and ends.
+    let (mut lives, begun) = UnixStream::pair().unwrap();
+    // SAFETY: the child only writes, reads and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0u8;
-        // SAFETY: reads one byte into its own variable, then ends without running destructors.
+        // SAFETY: one byte from and into its own variable, then it ends without running destructors.
         unsafe {
+            libc::write(begun.as_raw_fd(), (&raw const byte).cast(), 1);
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
         }
     }
+    // Until then it may not have let go of anything: what it lets go of, it does before its `fork` returns.
+    lives.read_exact(&mut [0]).unwrap();
     println!("\nforked {child}");
     std::thread::park_timeout(LIMIT);
     drop((claim, door, conn));

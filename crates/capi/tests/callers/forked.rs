@@ -12,7 +12,7 @@ use orcheck::types::orc_status;
 use orcheck_format::error::Error;
 use orcheck_io::testing::{Child, Ended, Scratch};
 use std::ffi::{c_int, c_void};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -239,16 +239,17 @@ fn outlived(workload: &Workload, seed: u64) -> Outcome {
         for _ in 0..before {
             program.checkpoint();
         }
-        // SAFETY: the child only waits, and leaves.
+        // SAFETY: the child only says that it lives, waits, and leaves.
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                let mut byte = 0u8;
+                let mut byte = b'f';
+                // Not its parent: what the child lets go of, it does before its `fork` returns.
+                libc::write(theirs.as_raw_fd(), (&raw const byte).cast(), 1);
                 libc::read(held.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::_exit(0);
             }
         }
-        (&theirs).write_all(b"f").unwrap();
         loop {
             program.checkpoint();
         }
