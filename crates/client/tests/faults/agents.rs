@@ -103,24 +103,37 @@ pub fn lingering(
     linger: Duration,
 ) -> Child {
     let place = if workload.dirs > 0 { "ost0" } else { "local" };
-    let (mut here, mut there) = UnixStream::pair().unwrap();
-    let child = Child::run(|| {
-        let steps = match &hook {
-            None => published(root),
-            Some((hook, _)) => {
-                hook.arm();
-                hook.steps()
-            }
-        };
-        let job = JobName::new("job").unwrap();
-        let name = format!("n{node}");
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let agent = Agent::bind(&job, &name, &root.join(place), clock, steps).unwrap();
-        there.write_all(b"!").unwrap();
-        agent.run(linger).unwrap();
+    let steps = || match &hook {
+        None => published(root),
+        Some((hook, _)) => {
+            hook.arm();
+            hook.steps()
+        }
+    };
+    let ended = || {
         if let Some((hook, keys)) = &hook {
             hook.write(keys);
         }
+    };
+    agent_at(&root.join(place), &format!("n{node}"), linger, steps, ended)
+}
+
+/// An agent in a process of its own; what it does once it has ended in order.
+pub fn agent_at(
+    place: &Path,
+    node: &str,
+    linger: Duration,
+    steps: impl FnOnce() -> Steps,
+    ended: impl FnOnce(),
+) -> Child {
+    let (mut here, mut there) = UnixStream::pair().unwrap();
+    let child = Child::run(|| {
+        let job = JobName::new("job").unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let agent = Agent::bind(&job, node, place, clock, steps()).unwrap();
+        there.write_all(b"!").unwrap();
+        agent.run(linger).unwrap();
+        ended();
         0
     });
     // It can be reached, or has ended.

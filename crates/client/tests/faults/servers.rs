@@ -44,12 +44,12 @@ pub const SERVED_STRIPED: Workload = Workload {
 };
 
 /// A server in a process of its own, before all directories of level global.
-struct Serving {
-    child: Child,
+pub struct Serving {
+    pub child: Child,
     /// What is written here ends it in order.
     line: UnixStream,
     /// Where it listens; nowhere if it was hit before that.
-    at: Option<Address>,
+    pub at: Option<Address>,
 }
 
 impl Serving {
@@ -62,7 +62,7 @@ impl Serving {
         Self::with(workload, root, at, hook.map(|hook| hook.steps()), hook)
     }
 
-    fn with(
+    pub fn with(
         workload: Workload,
         root: &Path,
         at: Option<&Address>,
@@ -124,23 +124,29 @@ impl Serving {
         Self { child, line, at }
     }
 
-    /// The same job, with its directories on this server.
-    fn places(&self, workload: Workload, root: &Path) -> Workload {
+    /// The option that puts directories of level global on this server.
+    pub fn global(&self, dirs: u32, root: &Path) -> String {
         let at = self.at.as_ref().unwrap().to_string();
         let at = at.replace("tcp:", "orcheck://");
         let place = |number: u32| {
             let key = root.join(format!("server-key{number}"));
             format!("'{at}?key=file:{}'", key.display())
         };
-        let places: Vec<String> = (0..workload.dirs).map(place).collect();
-        let options = format!("global = [{}]\n{}", places.join(", "), workload.options);
+        let places: Vec<String> = (0..dirs).map(place).collect();
+        format!("global = [{}]", places.join(", "))
+    }
+
+    /// The same job, with its directories on this server.
+    fn places(&self, workload: Workload, root: &Path) -> Workload {
+        let global = self.global(workload.dirs, root);
+        let options = format!("{global}\n{}", workload.options);
         Workload {
             options: options.leak(),
             ..workload
         }
     }
 
-    fn end(mut self) -> Ended {
+    pub fn end(mut self) -> Ended {
         // Its end would not do: the server has a copy of this side.
         let _ = self.line.write_all(b"!");
         self.child.wait(PROMPTLY)
