@@ -1,17 +1,25 @@
 //! A thread is cancelled while it calls: it ends after the call, and the program continues with the session.
 
-use crate::program::{Program, WORKLOADS, end_if_cancelled, judge, uncancelled};
+use crate::program::{
+    Program, WORKLOADS, end_if_cancelled, inside_a_checkpoint, judge, uncancelled,
+};
 use crate::trial::{Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, trials};
 use orcheck_io::testing::{Child, Scratch};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// More checkpoints than the thread comes to before it is cancelled.
 const MANY: u64 = 200;
+/// Where a trial writes what its thread was in when it was cancelled.
+const STRUCK: &str = "struck";
+const BETWEEN: &str = "between calls";
 
 /// A moment that nobody chose: it is the fault, and nothing is waited for by it.
 pub fn moment(length: Duration) {
@@ -46,8 +54,9 @@ extern "C-unwind" fn thread(shared: *mut c_void) -> *mut c_void {
 }
 
 /// Whether the thread ended because it was cancelled.
-fn cancel(shared: &mut Shared, random: &mut Random) -> bool {
+fn cancel(shared: &mut Shared, random: &mut Random, aimed: bool, struck: &Path) -> bool {
     let cancelled = shared.cancelled;
+    let inside = Arc::clone(&shared.program.inside);
     let at: *mut Shared = shared;
     let mut id = 0;
     let mut end = null_mut();
@@ -61,17 +70,26 @@ fn cancel(shared: &mut Shared, random: &mut Random) -> bool {
             0
         );
         moment(Duration::from_micros(random.below(40_000)));
-        assert_eq!(libc::pthread_cancel(id), 0);
+        let strike = || {
+            let call = inside.throughout(|| assert_eq!(libc::pthread_cancel(id), 0));
+            std::fs::write(struck, call.unwrap_or(BETWEEN)).unwrap();
+        };
+        if aimed {
+            inside_a_checkpoint(strike);
+        } else {
+            strike();
+        }
         cancelled.store(true, Ordering::SeqCst);
         assert_eq!(libc::pthread_join(id, &raw mut end), 0);
     }
     end.addr() == usize::MAX
 }
 
-fn trial(workload: &crate::life::Workload, seed: u64) -> Outcome {
+fn trial(workload: &crate::life::Workload, seed: u64, aimed: bool) -> Outcome {
     let mut random = Random::new(seed);
     let scratch = Scratch::in_memory("cancelled");
     let root = scratch.path();
+    let struck = root.join(STRUCK);
     let ended = Child::run(|| {
         uncancelled();
         let (opened, cancelled) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -80,7 +98,7 @@ fn trial(workload: &crate::life::Workload, seed: u64) -> Outcome {
             opened: &opened,
             cancelled: &cancelled,
         };
-        if !cancel(&mut shared, &mut random) {
+        if !cancel(&mut shared, &mut random, aimed, &struck) {
             return 3;
         }
         // Breaks if: `Uncancelled` leaves cancellation on; the thread ends in the call, or the whole program.
@@ -93,21 +111,35 @@ fn trial(workload: &crate::life::Workload, seed: u64) -> Outcome {
     })
     .wait(PATIENCE);
     let result: Result<Verdict, Failure> = judge(workload, root, ended);
-    Outcome::of(true, result)
+    // A process that ended at once had no time to note it.
+    let struck = std::fs::read_to_string(struck).unwrap_or_default();
+    let mut outcome = Outcome::of(struck != BETWEEN, result);
+    outcome.text = format!("{struck}: {}", outcome.text);
+    outcome
 }
 
-/// `pthread_cancel` of the thread that calls, at a random moment of a job: another thread of the program continues.
+/// `pthread_cancel` of the thread that calls, at a random moment of a job or, two times of three, in the middle of a
+/// checkpoint: another thread of the program continues.
 pub fn a_thread_is_cancelled_at_random_moments() {
     let mut table = Table::default();
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
+    let mut struck: BTreeMap<String, usize> = BTreeMap::new();
     for workload in WORKLOADS {
         let count = trials(12);
-        let outcomes = share_among(2, count, &|n| trial(&workload, seed.wrapping_add(n as u64)));
+        let outcomes = share_among(2, count, &|n| {
+            trial(&workload, seed.wrapping_add(n as u64), n % 3 > 0)
+        });
         let names: Vec<String> = (0..count)
             .map(|n| format!("seed {}", seed.wrapping_add(n as u64)))
             .collect();
+        for outcome in &outcomes {
+            let place = outcome.text.split(':').next().unwrap_or_default();
+            *struck.entry(place.to_owned()).or_default() += 1;
+        }
         table.add(workload.name, &names, &outcomes, &[Verdict::Pass]);
     }
+    println!("  cancelled in, how often: {struck:?}");
+    // What struck between two calls counts as idle: the table fails when that is too much.
     table.finish("a thread is cancelled while it calls");
 }

@@ -18,8 +18,8 @@ use orcheck_io::testing::Ended;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const U8: c_int = 5;
 const F64: c_int = 11;
@@ -74,6 +74,26 @@ pub fn end_if_cancelled() {
     }
 }
 
+/// Where a thread that takes a checkpoint meets the one that cancels it: nobody comes, one asks, both are there, or it is done.
+static MEETING: AtomicU8 = AtomicU8::new(0);
+
+/// Does something while the other thread of this process is in the middle of a checkpoint.
+pub fn inside_a_checkpoint(act: impl FnOnce()) {
+    MEETING.store(1, Ordering::SeqCst);
+    while MEETING.load(Ordering::SeqCst) != 2 {
+        std::thread::yield_now();
+    }
+    act();
+    MEETING.store(3, Ordering::SeqCst);
+}
+
+fn meet() {
+    let asked = MEETING.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst);
+    while asked.is_ok() && MEETING.load(Ordering::SeqCst) == 2 {
+        std::thread::yield_now();
+    }
+}
+
 unsafe extern "C" fn size(ctx: *mut c_void, len_bytes: *mut usize) -> c_int {
     // SAFETY: the address that was handed over with the function; a place for a number.
     unsafe {
@@ -84,6 +104,7 @@ unsafe extern "C" fn size(ctx: *mut c_void, len_bytes: *mut usize) -> c_int {
 }
 
 unsafe extern "C" fn pack(ctx: *mut c_void, at: usize, dst: *mut c_void, len: usize) -> c_int {
+    meet();
     // SAFETY: as above; `dst` has room for `len` bytes.
     unsafe {
         pthread_testcancel();
@@ -98,6 +119,48 @@ unsafe extern "C" fn unpack(_: *mut c_void, _: usize, _: *const c_void, _: usize
     1
 }
 
+/// The calls of a program, by the names that its ledger has.
+const CALLS: [&str; 7] = [
+    "open",
+    "find",
+    "protect",
+    "protect_codec",
+    "checkpoint",
+    "wait",
+    "close",
+];
+
+/// Which call a thread is in, for other threads.
+#[derive(Default)]
+pub struct Inside {
+    /// Above the low byte the number of the last call; in it one more than its place in [`CALLS`] while it lasts, then 0.
+    now: AtomicU64,
+}
+
+impl Inside {
+    fn enter(&self, name: &str) {
+        let place = CALLS.iter().position(|call| *call == name).unwrap() as u64;
+        let number = (self.now.load(Ordering::SeqCst) >> 8) + 1;
+        self.now.store(number << 8 | (place + 1), Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        self.now.fetch_and(!0xff, Ordering::SeqCst);
+    }
+
+    /// The call that lasted all the time of `act`.
+    pub fn throughout(&self, act: impl FnOnce()) -> Option<&'static str> {
+        let before = self.now.load(Ordering::SeqCst);
+        act();
+        let same = self.now.load(Ordering::SeqCst) == before;
+        call(before).filter(|_| same)
+    }
+}
+
+fn call(now: u64) -> Option<&'static str> {
+    CALLS.get((now & 0xff).checked_sub(1)? as usize).copied()
+}
+
 /// A program in the middle of its life.
 pub struct Program<'a> {
     workload: Workload,
@@ -107,6 +170,7 @@ pub struct Program<'a> {
     session: AtomicPtr<c_void>,
     state: Payload,
     pub step: u64,
+    pub inside: Arc<Inside>,
 }
 
 impl<'a> Program<'a> {
@@ -119,6 +183,7 @@ impl<'a> Program<'a> {
             session: AtomicPtr::new(null_mut()),
             state: Payload::blank(0, workload.scale),
             step: 0,
+            inside: Arc::default(),
         }
     }
 
@@ -133,6 +198,7 @@ impl<'a> Program<'a> {
 
     /// One call, in which the thread can be cancelled; whether it was `expected`.
     fn call(&self, name: &str, expected: orc_status, call: &mut dyn FnMut() -> orc_status) -> bool {
+        self.inside.enter(name);
         // SAFETY: both states are valid; between them there is nothing but the call.
         let status = unsafe {
             pthread_setcancelstate(0, null_mut());
@@ -140,6 +206,7 @@ impl<'a> Program<'a> {
             pthread_setcancelstate(1, null_mut());
             status
         };
+        self.inside.leave();
         if status != expected {
             let text = format!("{status:?}: {}", message());
             self.ledger.error(name, &Error::internal(text));
