@@ -185,7 +185,13 @@ impl Control {
         let mut claimed: Vec<Arc<dyn Dir>> =
             placed.filter(|_| context.node == 0).cloned().collect();
         claimed.extend(context.places.node.clone());
-        let halt = Watch::new(claimed, context.facts.epoch.counter, context.clock.now());
+        let clock = &context.clock;
+        let halt = Watch::new(
+            claimed,
+            context.facts.epoch.counter,
+            clock.now(),
+            clock.unix_ms(),
+        );
         let mut this = Self {
             halt,
             context,

@@ -13,13 +13,16 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A request is for one epoch. The next run of the job is not stopped by it.
+//! 1. A request is for one epoch. The next run of the job is not stopped by it; but a time that is still to come when that run
+//!    begins holds for it too: it writes the request again under its own epoch.
 //! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
 //!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
-//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks.
+//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. Only at the beginning of a
+//!    run its directories are listed.
 //! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
 //!
-//! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked.
+//! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked; a directory that
+//! takes no file when a run begins before the time to halt at.
 //!
 //! Not here: the agreement (`client::trigger`), whether there is a further run (`cli`, `run`).
 
@@ -115,6 +118,8 @@ impl Asked {
 struct Wish {
     now: bool,
     later: Option<When>,
+    /// What was asked of an earlier run and holds for this one, where it could not be written.
+    unwritten: Option<When>,
 }
 
 /// Looks for requests, in one directory after the other.
@@ -128,13 +133,21 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// For the run of this epoch, which claimed `dirs`.
+    /// For the run of this epoch, which claimed `dirs` and begins now, at the time `unix_ms`.
     #[must_use]
-    pub fn new(dirs: Vec<Arc<dyn Dir>>, epoch: u64, now: Duration) -> Self {
+    pub fn new(dirs: Vec<Arc<dyn Dir>>, epoch: u64, now: Duration, unix_ms: u64) -> Self {
+        let begin = |dir: Arc<dyn Dir>| {
+            let unwritten = take_over(dir.as_ref(), epoch, unix_ms);
+            let wish = Wish {
+                unwritten,
+                ..Wish::default()
+            };
+            (dir, wish)
+        };
         Self {
             name: name_of(epoch),
             later: later_name_of(epoch),
-            dirs: dirs.into_iter().map(|dir| (dir, Wish::default())).collect(),
+            dirs: dirs.into_iter().map(begin).collect(),
             next: 0,
             looked: now,
             told: Asked::Nothing,
@@ -170,7 +183,7 @@ impl Watch {
     fn asked(&self, unix_ms: u64) -> Asked {
         let mut asked = Asked::Nothing;
         for (_, wish) in &self.dirs {
-            asked = match (wish.now, wish.later, asked) {
+            asked = match (wish.now, wish.later.or(wish.unwritten), asked) {
                 (true, ..) | (_, _, Asked::Now) => Asked::Now,
                 (_, Some(When::At(at)), _) if at <= unix_ms => Asked::Now,
                 (_, Some(When::After(count)), Asked::After(other)) => {
@@ -181,6 +194,33 @@ impl Watch {
             };
         }
         asked
+    }
+}
+
+/// Writes again, for the run of this epoch, what asks an earlier one to halt at a time that is still to come. Gives that time where
+/// it could not be written.
+fn take_over(dir: &dyn Dir, epoch: u64, unix_ms: u64) -> Option<When> {
+    // Breaks if: only a supervisor knows of it; the program is started anew by other means too, and `--list` would not show it.
+    let names = dir.list().ok()?;
+    let requests = names
+        .iter()
+        .filter_map(|entry| match FileName::parse(&entry.name) {
+            Some(FileName::HaltAt { epoch }) if !entry.is_dir => Some(epoch),
+            _ => None,
+        });
+    // One of this epoch is there when an agent goes on with the run.
+    let newest = requests.filter(|&of| of <= epoch).max()?;
+    if newest == epoch {
+        return None;
+    }
+    let text = read_small(dir, &later_name_of(newest), TEXT_LIMIT_BYTES).ok()?;
+    match When::parse(&String::from_utf8_lossy(&text))? {
+        // What lies in the past was heard, or missed; a count was for that run.
+        when @ When::At(at) if at > unix_ms => {
+            let written = write_small(dir, &later_name_of(epoch), &text);
+            written.is_err().then_some(when)
+        }
+        _ => None,
     }
 }
 

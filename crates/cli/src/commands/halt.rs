@@ -232,7 +232,7 @@ fn list(
 }
 
 /// When a run is to halt later, for people and for programs.
-fn told(when: When, now: u64) -> (String, Value) {
+pub fn told(when: When, now: u64) -> (String, Value) {
     match when {
         When::At(at) => (
             format!("at {}", moment(at, now)),

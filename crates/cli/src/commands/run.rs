@@ -110,6 +110,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     let mut known = supervisor.told.borrow().look();
     // What was asked of earlier runs of the job is over.
     let mut begun_after = known.as_ref().map(|known| known.epoch);
+    // Whether that is of the job which the command opened.
+    let mut is_known = false;
     let mut idle_runs = 0;
     let mut said_none = false;
     let mut pause = Duration::ZERO;
@@ -128,7 +130,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("warning", attempt, &text);
         }
         let now = supervisor.told.borrow().look();
-        if let (None, Some(first)) = (begun_after, heard.first_epoch) {
+        if let (false, Some(first)) = (is_known, heard.first_epoch) {
+            is_known = true;
             begun_after = Some(first.saturating_sub(1));
         }
         // Breaks if: any commit counts; a program that always fails at the same step would be restarted to the last.
@@ -174,8 +177,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("no-checkpoint", attempt, &text);
         }
         // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.
-        let halted = (now.as_ref()).is_some_and(|now| now.halted_after(begun_after.unwrap_or(0)))
-            && !off(Switch::HaltedStays);
+        let halted = is_halted(now.as_ref(), begun_after);
+        let later = now.as_ref().and_then(Seen::halts_later);
         known = now.or(known);
         runs.push(json!({
             "attempt": attempt,
@@ -217,16 +220,17 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             .find(|(code, _)| status.code() == Some(*code))
         {
             Some((*text).to_string())
-        } else if let Some(why) = heard.refused_for_good {
+        } else if let (true, Some(why)) = (heard.refused_for_good, &heard.refused) {
             Some(format!("the job could not be opened: {why}"))
         } else if args.no_progress > 0 && idle_runs >= args.no_progress {
             let runs = match args.no_progress {
                 1 => "the run".to_string(),
                 runs => format!("{runs} runs in a row"),
             };
-            Some(match is_sure || heard.without.is_some() {
-                true => format!("{runs} made no new checkpoint"),
-                false => format!(
+            Some(match (&heard.refused, is_sure || heard.without.is_some()) {
+                (Some(why), _) => format!("{runs} could not open the job: {why}"),
+                (None, true) => format!("{runs} made no new checkpoint"),
+                (None, false) => format!(
                     "{runs} opened no job that was heard of. Next: see what the command said; where rank 0 runs on another machine, give --dir and --job"
                 ),
             })
@@ -268,9 +272,12 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("nodes", attempt, &text);
         }
         used = left;
-        let from = newest
+        let mut from = newest
             .map(|step| format!("; newest committed step {step}"))
             .unwrap_or_default();
+        if let Some(text) = later {
+            from += &format!("; {text}");
+        }
         // A run that got somewhere is restarted at once; what fails again and again waits longer each time.
         pause = match progress {
             Some(true) => Duration::ZERO,
@@ -295,6 +302,12 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("end", attempt, &text);
             break code_of(status);
         }
+        // Breaks if: a time to halt at that comes during the pause is no longer to come for the next run, and is forgotten.
+        if !pause.is_zero() && is_halted(supervisor.told.borrow().look().as_ref(), begun_after) {
+            let text = format!("{ended}; not restarting: it was asked to halt");
+            supervisor.say("end", attempt, &text);
+            break code_of(status);
+        }
         attempt += 1;
     };
     if json_wanted {
@@ -309,6 +322,12 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         document: Value::Null,
         warnings: Vec::new(),
     })
+}
+
+/// Whether a run that began after this epoch was asked to halt.
+fn is_halted(seen: Option<&Seen>, begun_after: Option<u64>) -> bool {
+    seen.is_some_and(|seen| seen.halted_after(begun_after.unwrap_or(0)))
+        && !off(Switch::HaltedStays)
 }
 
 struct Supervisor<'a> {

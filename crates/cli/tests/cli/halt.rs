@@ -198,6 +198,47 @@ fn a_running_job_halts_at_the_time_that_was_named() {
     assert_eq!(code, Some(13), "{said}");
 }
 
+/// A supervised job that is asked to halt later on, whose first run is then killed.
+fn killed_after_a_request(root: &str, how: [&str; 2]) -> Running {
+    let options = format!("{}every_steps = 1\n", options(root));
+    let mut job = supervised_with(root, "computes", &options);
+    job.wait_for("ready 0");
+    let asked = answer(&[&["halt", "--dir", root], &how[..]].concat());
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    job.kill_command();
+    job.wait_for("ready");
+    job
+}
+
+// Breaks if: the request goes with the run that was killed; the job would be in the way at the time that was named.
+#[test]
+fn a_job_that_is_started_again_halts_at_the_time_that_was_named() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let mut job = killed_after_a_request(&root, ["--at", "5s"]);
+    job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    for words in ["; it is to halt at ", "halted, as `orcheck halt` asked"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+// Breaks if: nothing is said of it; who asked would wait for an end that never comes.
+#[test]
+fn a_request_that_does_not_outlive_its_run_is_told() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let mut job = killed_after_a_request(&root, ["--after", "1000000"]);
+    let asked = answer(&["halt", "--dir", &root, "--no-wait"]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    let words = "; the request to halt after 1000000 further checkpoints was for that run: repeat it for the next one; starting run 2";
+    assert!(said.contains(words), "{said}");
+}
+
 /// A job whose run of epoch 2 is asked to halt while it runs, and fails.
 fn fails_after_a_request(scratch: &Scratch, root: &str) -> Answer {
     claim(&scratch.dir("prepared"), epoch(2), None);

@@ -74,6 +74,16 @@ impl Running {
         assert!(kill.status().unwrap().success());
     }
 
+    /// Kills the command that it started.
+    pub fn kill_command(&self) {
+        let pid = self.child.id();
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = std::fs::read_to_string(path).unwrap();
+        let mut kill = Command::new("kill");
+        kill.arg("-KILL").args(children.split_whitespace());
+        assert!(kill.status().unwrap().success());
+    }
+
     /// Lets it go on.
     pub fn go_on(&mut self) {
         let input = self.child.stdin.as_mut().unwrap();

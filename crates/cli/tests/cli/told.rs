@@ -260,6 +260,29 @@ fn runs_that_open_no_job_are_runs_without_progress() {
     );
     let words = "not restarting: 2 runs in a row opened no job that was heard of. Next: see what the command said";
     assert!(done.stderr.contains(words), "{}", done.stderr);
+    // Breaks if: the reason that the program had is called unheard of.
+    let done = supervised(&["--restarts", "9"], "ends", "a", &options("/nowhere/a"));
+    let words = "2 runs in a row could not open the job: ";
+    assert!(
+        done.stderr.contains(words) && done.stderr.contains("/nowhere/a"),
+        "{}",
+        done.stderr
+    );
+    // Breaks if: jobs of others in the directory hide that the command opens none.
+    let scratch = Scratch::new();
+    let root = scratch.dir("several").display().to_string();
+    for job in ["one", "two"] {
+        write(&[scratch.dir(&format!("several/{job}"))], &Spec::new(10, 1));
+    }
+    let how = ["--restarts", "9", "--pause", "0", "--dir", &root];
+    let done = answer(&[&["run"], &how[..], &["--", "sh", "-c", "echo x; exit 3"]].concat());
+    assert_eq!(done.stdout, "x\nx\n", "{}", done.stderr);
+    assert!(
+        done.stderr
+            .contains("2 runs in a row made no new checkpoint"),
+        "{}",
+        done.stderr
+    );
     // A program that gets further in directories of the environment does count.
     let scratch = Scratch::new();
     let root = scratch.dir("a").display().to_string();

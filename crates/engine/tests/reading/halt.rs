@@ -35,8 +35,8 @@ fn a_request_to_halt_is_for_one_run() {
     );
 
     let later = START + EVERY;
-    let mut asked = Watch::new(dirs.clone(), 2, START);
-    let mut next = Watch::new(dirs.clone(), 3, START);
+    let mut asked = Watch::new(dirs.clone(), 2, START, 0);
+    let mut next = Watch::new(dirs.clone(), 3, START, 0);
     assert_eq!(
         (asked.look(later, 0), next.look(later, 0)),
         (Some(Asked::Now), None)
@@ -52,7 +52,7 @@ fn it_is_looked_for_now_and_then() {
     let dirs = places(&scratch);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     run.ask("").unwrap();
-    let mut watch = Watch::new(dirs, 2, START);
+    let mut watch = Watch::new(dirs, 2, START, 0);
     let almost = EVERY - Duration::from_millis(1);
     assert_eq!(watch.look(START + almost, 0), None);
     assert_eq!(watch.look(START + EVERY, 0), Some(Asked::Now));
@@ -69,7 +69,7 @@ fn any_directory_of_the_run_asks() {
         .unwrap()
         .ask("")
         .unwrap();
-    let mut watch = Watch::new(dirs.clone(), 2, START);
+    let mut watch = Watch::new(dirs.clone(), 2, START, 0);
     let said: Vec<Option<Asked>> = (1..=4)
         .map(|at| watch.look(START + EVERY * at, 0))
         .collect();
@@ -106,7 +106,7 @@ fn a_request_for_later_waits_for_its_time_or_count() {
     let dirs = places(&scratch);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     let mut turn = 0;
-    let mut watch = Watch::new(dirs.clone(), 2, START);
+    let mut watch = Watch::new(dirs.clone(), 2, START, 0);
     // As many looks as there are directories see all of them.
     let mut look = |watch: &mut Watch, unix_ms| {
         let said = (0..dirs.len()).filter_map(|_| {
@@ -134,4 +134,49 @@ fn a_request_for_later_waits_for_its_time_or_count() {
     }
     std::fs::write(scratch.dir("a").join("epoch-000002.halt-at"), "soon").unwrap();
     assert_eq!(later_requests(&dirs[..1]).unwrap(), [(2, None)]);
+}
+
+// Breaks if: the request goes with its run; the job would run past the time that an operator named, and nobody would say so.
+#[test]
+fn a_time_to_halt_at_holds_for_runs_that_begin_before_it() {
+    let scratch = Scratch::new();
+    let dirs = places(&scratch);
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    run.ask_later(When::At(5000), "asked by a test\n").unwrap();
+    let mut next = Watch::new(dirs.clone(), 3, START, 4000);
+    let at = Some(When::At(5000));
+    assert_eq!(later_requests(&dirs).unwrap(), [(2, at), (3, at)]);
+    let said: Vec<_> = (1..=4)
+        .map(|turn| next.look(START + EVERY * turn, 3000 + 1000 * u64::from(turn)))
+        .collect();
+    assert_eq!(said, [None, Some(Asked::Now), None, None]);
+
+    // Neither a time that is over, nor a count, which was for the run that saw it.
+    let _ = Watch::new(dirs.clone(), 4, START, 5000);
+    run.ask_later(When::After(1), "").unwrap();
+    withdraw_only(&scratch, 3);
+    let _ = Watch::new(dirs.clone(), 5, START, 0);
+    assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::After(1)))]);
+}
+
+fn withdraw_only(scratch: &Scratch, epoch: u64) {
+    for dir in ["a", "b"] {
+        let name = format!("epoch-{epoch:06}.halt-at");
+        std::fs::remove_file(scratch.dir(dir).join(name)).unwrap();
+    }
+}
+
+// Breaks if: a directory that takes no file forgets the time.
+#[test]
+fn a_time_to_halt_at_that_cannot_be_written_again_holds_all_the_same() {
+    let scratch = Scratch::new();
+    let dirs = places(&scratch);
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    run.ask_later(When::At(5000), "").unwrap();
+    // A directory of that name is in the way, for root too.
+    let first = scratch.dir("a").join("epoch-000003.halt-at");
+    std::fs::create_dir(&first).unwrap();
+    let mut next = Watch::new(dirs[..1].to_vec(), 3, START, 4000);
+    assert_eq!(next.look(START + EVERY, 4000), None);
+    assert_eq!(next.look(START + EVERY * 2, 5000), Some(Asked::Now));
 }

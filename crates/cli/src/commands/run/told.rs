@@ -18,15 +18,18 @@ use std::process::Command;
 use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
 use orcheck_engine::halt::{When, later_requests};
+use orcheck_engine::trust::Trust;
 use orcheck_format::{Epoch, Error, FileName, Level, Result};
 use orcheck_io::environment::working_dir;
 use orcheck_io::served::is_served;
 use orcheck_io::{Clock, Mailbox, SystemClock};
 
 use crate::args::Where;
+use crate::commands::halt::told as told_when;
 use crate::exit;
 use crate::job::Job;
 use crate::output::count;
+use crate::search::Search;
 
 /// Where jobs are, as far as anybody said.
 pub struct Told {
@@ -47,8 +50,10 @@ pub struct Heard {
     pub without: Option<String>,
     /// The lowest epoch that it claimed.
     pub first_epoch: Option<u64>,
-    /// Why it could not open a job, where trying again cannot help.
-    pub refused_for_good: Option<String>,
+    /// Why it could not open a job.
+    pub refused: Option<String>,
+    /// Whether trying again cannot help.
+    pub refused_for_good: bool,
     /// What the user should know.
     pub notes: Vec<String>,
     /// What the library warned of, each once.
@@ -101,6 +106,8 @@ pub struct Seen {
     pub epoch: u64,
     /// Epochs that were asked to halt.
     halts: BTreeSet<u64>,
+    /// What the run of the highest epoch was asked for later on, and is not due.
+    later: Option<When>,
 }
 
 impl Told {
@@ -172,10 +179,11 @@ impl Told {
                 continue;
             }
             if let Some(why) = note.refused {
-                heard.refused_for_good = Some(why).filter(|_| note.for_good);
+                heard.refused = Some(why);
+                heard.refused_for_good = note.for_good;
                 continue;
             }
-            heard.refused_for_good = None;
+            heard.refused = None;
             if let Some(why) = note.without {
                 let text = format!("job {} runs without checkpoints: {why}", note.job);
                 heard.without = Some(text).filter(|_| heard.job.is_none());
@@ -212,7 +220,7 @@ impl Told {
                 job: self.job.clone(),
                 anywhere: Vec::new(),
             };
-            return seen.add(&place).then_some(seen);
+            return seen.add_any(&place).then_some(seen);
         }
         for note in self.opened.values() {
             let place = Where {
@@ -230,13 +238,40 @@ impl Told {
 }
 
 impl Seen {
+    /// Adds what the directories hold of the job, or of all jobs where it is not named; false when they cannot be read.
+    fn add_any(&mut self, place: &Where) -> bool {
+        let Ok(mut search) = Search::of(place) else {
+            return self.add(place);
+        };
+        let names = search.names();
+        if place.job.is_some() || names.len() < 2 {
+            return self.add(place);
+        }
+        // Breaks if: such directories count as ones that cannot be read; a command that opens no job would be started again to the
+        // last.
+        for name in names {
+            match search.take(&name, &Trust::default()) {
+                Ok(job) => self.add_job(&job),
+                Err(_) => return false,
+            }
+        }
+        // Which of them the command meant is not known; another one's halt does not concern it.
+        self.halts.clear();
+        self.later = None;
+        true
+    }
+
     /// Adds what a job's directories hold; false when they cannot be read.
     fn add(&mut self, place: &Where) -> bool {
-        let job = match Job::open(place) {
-            Ok(job) => job,
+        match Job::open(place) {
+            Ok(job) => self.add_job(&job),
             // Before the first run the job's directory need not be there.
             Err(failure) => return failure.code == exit::NOT_FOUND,
-        };
+        }
+        true
+    }
+
+    fn add_job(&mut self, job: &Job) {
         let commits = job.catalog.commits().iter().map(|commit| &commit.record);
         self.commits.extend(commits.map(|record| {
             let name = job.name.as_str().to_owned();
@@ -263,8 +298,23 @@ impl Seen {
                 None => false,
             };
             self.halts.extend(due.then_some(epoch));
+            if epoch == self.epoch && !due {
+                self.later = when;
+            }
         }
-        true
+    }
+
+    /// What becomes of a request to halt later on when the run that it was for is followed by another one.
+    pub fn halts_later(&self) -> Option<String> {
+        let when = self.later?;
+        let text = told_when(when, SystemClock::new().unix_ms()).0;
+        Some(match when {
+            When::At(_) => format!("it is to halt {text}"),
+            // Breaks if: nothing is said; the operator waits for an end that nobody remembers.
+            When::After(_) => {
+                format!("the request to halt {text} was for that run: repeat it for the next one")
+            }
+        })
     }
 
     /// How many steps a run has committed.
