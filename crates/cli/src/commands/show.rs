@@ -99,30 +99,38 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                 plain(place.clone().unwrap_or_else(|| "-".into())),
             ]);
         }
-        let mut document = json!({
-            "file": container.file,
-            "place": place,
-            "copies": here.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
-            "holders": container.holders.iter().filter_map(name_of).collect::<Vec<String>>(),
-            "node": container.node,
-            "node_name": node,
-            "writer": container.writer,
-            "len_bytes": container.len_bytes,
-            "refers_to": container.refers_to,
-            "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
-            "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
-            "error": error,
-        });
+        let document = || {
+            json!({
+                "file": container.file,
+                "place": place,
+                "copies": here.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
+                "holders": container.holders.iter().filter_map(name_of).collect::<Vec<String>>(),
+                "node": container.node,
+                "node_name": node,
+                "writer": container.writer,
+                "len_bytes": container.len_bytes,
+                "refers_to": container.refers_to,
+                "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
+                "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
+                "error": error,
+            })
+        };
+        let mut document = match as_json {
+            true => document(),
+            false => Value::Null,
+        };
         match opened {
             Err(error) => {
                 failed += 1;
                 warnings.push(error.to_string());
             }
             Ok(reader) => {
-                document["encrypted"] = json!(reader.is_encrypted());
-                document["stores"] = json!(reader.manifest().stores);
                 let notes = reader.take_notes();
-                document["notes"] = json!(notes);
+                if as_json {
+                    document["encrypted"] = json!(reader.is_encrypted());
+                    document["stores"] = json!(reader.manifest().stores);
+                    document["notes"] = json!(notes);
+                }
                 warnings.extend(notes);
                 for rank in reader
                     .manifest()
@@ -145,7 +153,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                 }
             }
         }
-        containers.push(document);
+        containers.extend(as_json.then_some(document));
     }
 
     draw_together(&mut container_table);
@@ -270,4 +278,39 @@ fn region_row(rank: u32, region: &RegionRecord) -> Vec<Cell> {
         right(size(referred_bytes(region))),
         plain(flags.join(" ")),
     ]
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)] // as in all tests that make files
+#[path = "../../../engine/tests/reading/fixture.rs"]
+mod fixture;
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::{Scratch, Spec, write};
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    // Breaks if: both are made; the memory of a command that looks at a large job doubles.
+    #[test]
+    fn of_text_and_json_only_what_is_asked_for_is_made() {
+        let scratch = Scratch::new();
+        let dir = scratch.dir("cavity");
+        write(std::slice::from_ref(&dir), &Spec::new(10, 1));
+        let line = ["orcheck", "show", &dir.display().to_string()].map(str::to_owned);
+        let Command::Show(args) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command");
+        };
+        let shown = |as_json| run(&args, as_json).ok().unwrap();
+        let text = shown(false);
+        assert!(text.document.is_null());
+        assert!(text.text.contains("job cavity, step 10"), "{}", text.text);
+        let json = shown(true);
+        assert_eq!(json.text, "");
+        assert_eq!(
+            json.document["containers"][0]["file"],
+            json.document["ranks"][0]["container"]
+        );
+    }
 }
