@@ -681,5 +681,9 @@ fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
         said.contains("give the key that this server has for you"),
         "{said}"
     );
+    let wrong = place("wrong");
+    let examined = as_somebody_else(&scratch, &["doctor", "--dir", &wrong]);
+    let next = "give the key that this server has for you";
+    assert!(examined.stdout.contains(next), "{}", examined.stdout);
     assert_eq!(state(DOWN).0, "unreachable");
 }

@@ -26,13 +26,15 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let dir = match open_dir(path, Steps::none()) {
         Ok(dir) => dir,
         Err(error) => {
-            let next = match error.kind() {
+            // Breaks if: it is passed over; who gave a wrong key would look for a server that is down.
+            let said = error.next_step().filter(|_| is_served(path));
+            let next = said.unwrap_or(match error.kind() {
                 ErrorKind::NotFound => "create it or correct the path",
                 _ if is_denied(&error) => {
                     "run it as the user to whom it belongs, or let its owner permit you to use it"
                 }
                 _ => "bring back its server or disk, or correct the path",
-            };
+            });
             return report.add(&group, role, Mark::Problem, error.what(), next);
         }
     };
