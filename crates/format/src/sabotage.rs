@@ -300,6 +300,7 @@ switches! {
     Quota = "quota", "that a tenant takes no more of a disk than it may", "orcheck-server quota truncated_to_a_larger";
     QuotaLook = "quota-look", "that what a change of names left is looked at before anything is given back", "orcheck-server quota onto_itself";
     QuotaTurn = "quota-turn", "that names which are counted are changed one at a time", "orcheck-server quota while_another_one_replaces";
+    QuotaOrder = "quota-order", "that an older look at the disk does not replace a newer one", "orcheck-server lib two_looks";
     QuotaLength = "quota-length", "that a length which is only set is charged", "orcheck-server quota truncated_to_a_larger";
     QuotaOpen = "quota-open", "that a removed file is charged until it is closed", "orcheck-server quota another_connection";
     QuotaEntries = "quota-entries", "that names are charged", "orcheck-server quota empty_files";

@@ -16,6 +16,8 @@
 //! 2. A file without a name is charged until the last connection that has it open has closed it.
 //! 3. Where there is no limit, only open files are known: each is looked at once.
 //! 4. Counting again changes nothing about what changed meanwhile: that was looked at later.
+//! 5. Of two looks at the same thing the one that began later counts, whichever is noted first: whoever changed it looked
+//!    afterwards.
 //!
 //! Survives: calls that fail half-way (what is there is looked at afterwards), whoever changes the directory beside the
 //! server (found when it is counted again, and logged). Not here: when it is counted again (`reconcile.rs`), what else
@@ -48,6 +50,8 @@ struct Known {
     reserved: u64,
     names: u64,
     opened: u32,
+    /// When the look began that told what it stores, as [`Account::look_begins`] counts.
+    looked: u64,
 }
 
 impl Known {
@@ -100,9 +104,18 @@ impl State {
         self.used = self.used.saturating_sub(less).saturating_add(more);
     }
 
-    /// Notes what something stores. That is looked at while others may change its names: of these it says nothing.
-    fn stores(&mut self, taken: &Taken) {
-        self.put(taken.id, |known| known.stores(taken));
+    /// Notes what something stores, by a look that began then. That is looked at while others may change its names: of these it
+    /// says nothing.
+    fn stores(&mut self, taken: &Taken, began: u64) {
+        // Breaks if: an older look replaces a newer one; what was written between them is free until the next look.
+        let is_older = |known: &Known| known.looked > began && !off(Switch::QuotaOrder);
+        if self.known.get(&taken.id).is_some_and(is_older) {
+            return;
+        }
+        self.put(taken.id, |known| {
+            known.stores(taken);
+            known.looked = began;
+        });
         if let Some(changed) = &mut self.changed {
             changed.stored.insert(taken.id);
         }
@@ -129,6 +142,8 @@ pub(crate) struct Account {
     doubtful: AtomicBool,
     /// Held by whoever counts all again.
     recount: Mutex<()>,
+    /// Looks at the disk that began so far.
+    looks: AtomicU64,
 }
 
 enum Turn<'a> {
@@ -153,6 +168,7 @@ impl Account {
             complete: AtomicBool::new(false),
             doubtful: AtomicBool::new(false),
             recount: Mutex::default(),
+            looks: AtomicU64::new(0),
         })
     }
 
@@ -207,6 +223,11 @@ impl Account {
         .next("remove older checkpoints (option keep), or ask for a larger quota"))
     }
 
+    /// To be called before each look at the disk.
+    fn look_begins(&self) -> u64 {
+        self.looks.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
     /// What was looked at, if it could be; otherwise all is to be counted again.
     fn seen<T>(&self, taken: Result<T>) -> Option<T> {
         taken
@@ -255,6 +276,7 @@ impl Account {
             true => Ok(None),
             false => dir.taken(name),
         };
+        let began = self.look_begins();
         let after: Vec<Result<Option<Taken>>> = names.iter().map(look).collect();
         for was in before.iter().flatten() {
             let known = |now: &Result<Option<Taken>>| match now {
@@ -275,7 +297,7 @@ impl Account {
                 let mut state = guard(&self.state);
                 // The names first: what has none and is not open is forgotten.
                 state.is_named(now.id, now.names);
-                state.stores(&now);
+                state.stores(&now, began);
             }
         }
         drop((room, turn));
@@ -351,6 +373,7 @@ impl Account {
     // ---- open files ----------------------------------------------------------------------------
 
     fn hold(self: &Arc<Self>, file: Box<dyn File>, written: bool) -> Result<Held> {
+        let began = self.look_begins();
         let taken = match file.taken() {
             // A disk that does not say it: without a limit nobody needs to know.
             Err(error) if error.kind() == ErrorKind::Unsupported && !self.counts() => {
@@ -361,7 +384,7 @@ impl Account {
         let mut state = guard(&self.state);
         state.put(taken.id, |known| known.opened += 1);
         state.is_named(taken.id, taken.names);
-        state.stores(&taken);
+        state.stores(&taken, began);
         drop(state);
         let hold = Hold {
             account: Arc::clone(self),
@@ -506,11 +529,12 @@ impl Held {
 
     /// Looks at what it takes now.
     pub(crate) fn look(&self) {
-        if let Some(hold) = &self.hold
-            && hold.account.counts()
-            && let Some(taken) = hold.account.seen(self.file.taken())
-        {
-            guard(&hold.account.state).stores(&taken);
+        let Some(hold) = self.hold.as_ref().filter(|hold| hold.account.counts()) else {
+            return;
+        };
+        let began = hold.account.look_begins();
+        if let Some(taken) = hold.account.seen(self.file.taken()) {
+            guard(&hold.account.state).stores(&taken, began);
         }
     }
 
@@ -552,5 +576,35 @@ impl Drop for Hold {
         state.put(self.id, |known| {
             known.opened = known.opened.saturating_sub(1)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: they count in the order in which they are noted. Whoever renames a file that another connection writes looks at it
+    // before a piece is written, and may note that after it.
+    #[test]
+    fn of_two_looks_at_a_file_the_one_that_began_later_counts() {
+        let account = Account::unlimited();
+        let look = |bytes: u64| Taken {
+            id: (1, 2),
+            len_bytes: bytes,
+            disk_bytes: bytes,
+            names: 1,
+            is_dir: false,
+        };
+        let (before, after) = (account.look_begins(), account.look_begins());
+        let mut state = guard(&account.state);
+        state.put((1, 2), |known| known.opened = 1);
+        state.stores(&look(3 * BLOCK_BYTES), after);
+        state.stores(&look(BLOCK_BYTES), before);
+        assert_eq!(state.used, 3 * BLOCK_BYTES);
+        drop(state);
+        // Less is less, where it was seen later.
+        let began = account.look_begins();
+        guard(&account.state).stores(&look(BLOCK_BYTES), began);
+        assert_eq!(account.used(), BLOCK_BYTES);
     }
 }
