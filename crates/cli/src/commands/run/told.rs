@@ -240,7 +240,7 @@ impl Told {
 impl Seen {
     /// Adds what the directories hold of the job, or of all jobs where it is not named; false when they cannot be read.
     fn add_any(&mut self, place: &Where) -> bool {
-        let Ok(mut search) = Search::of(place) else {
+        let Ok(mut search) = Search::of(place, &Trust::default()) else {
             return self.add(place);
         };
         let names = search.names();
