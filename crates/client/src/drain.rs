@@ -49,9 +49,7 @@ impl Session {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
         let mut drained = self.drain(timeout);
-        if self.options.close == Close::Copies {
-            drained = drained.and(self.copied(until));
-        }
+        drained = drained.and(self.copied(until));
         // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
         self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];
@@ -64,7 +62,8 @@ impl Session {
             self.successions = 0;
             drained = self
                 .succeed()
-                .and_then(|()| self.drain(until.saturating_sub(clock.now())));
+                .and_then(|()| self.drain(until.saturating_sub(clock.now())))
+                .and_then(|()| self.copied(until));
             self.look_for_losses();
             let owed = self.told.owed();
             agreed = agree(self.collective.as_mut(), drained.and(owed));
@@ -128,9 +127,10 @@ impl Session {
         all
     }
 
-    /// Waits until the checkpoint that was resumed from has all its copies again, or a newer one has.
+    /// With `close = "copies"`, waits until the checkpoint that was resumed from has all its copies again, or a newer one has.
     fn copied(&self, until: Duration) -> Result<()> {
-        let Some(mender) = self.threads.as_ref().and_then(|all| all.mender.as_ref()) else {
+        let mender = self.threads.as_ref().and_then(|all| all.mender.as_ref());
+        let Some(mender) = mender.filter(|_| self.options.close == Close::Copies) else {
             return Ok(());
         };
         let step = mender.step();

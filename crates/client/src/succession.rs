@@ -219,8 +219,11 @@ impl Session {
             JOIN_TIMEOUT
         };
         self.between_agents = true;
-        if let Some(threads) = self.threads.take() {
+        let mut mender = None;
+        if let Some(mut threads) = self.threads.take() {
             threads.flush_stop.store(true, Ordering::Release);
+            // Breaks if: what it did not get to is forgotten; a close that waits for copies would not miss them.
+            mender = threads.mender.take();
         }
         self.held = None;
         let mut levels = self.places.levels();
@@ -249,6 +252,9 @@ impl Session {
         );
         self.asked_for = again.counter;
         self.become_of(opened?.0);
+        if let Some(threads) = &mut self.threads {
+            threads.mender = mender;
+        }
         self.go_on_from(again.newest.map(|step| (step, before)))?;
         let reported = self.take_back_losses(&again);
         let told = self.tell_again(&again);

@@ -553,6 +553,30 @@ fn files_of_the_program_stay_where_they_are_when_an_agent_ends() {
     });
 }
 
+// Breaks if: what an ended agent leaves to be copied is forgotten by the session that continues; or a close that had to take
+// another agent for that does not ask for copies again.
+#[test]
+fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
+    let scratch = Scratch::new("copies-on");
+    let job = crate::peers::without_a_node(scratch.path()).with("close = 'copies'");
+    let agents = Mutex::new(job.agents());
+    let met = Barrier::new(6);
+    job.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        State::restores(&mut session, rank, 1, 20);
+        met.wait();
+        if rank == 0 {
+            replace(&job, &agents);
+        }
+        met.wait();
+        let error = refused(session.close(LONG));
+        let words = ["copies of checkpoint 1", "-n0000-"];
+        says(&error, ErrorKind::Unavailable, &words);
+    });
+    stop_all(&agents);
+}
+
 // Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor is not told of what
 // is whole in the pool; or a loss that was reported stays one although the step is safe now.
 #[test]

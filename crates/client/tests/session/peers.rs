@@ -347,20 +347,18 @@ fn a_session_that_closes_waits_for_copies_when_told_to() {
     }
 }
 
-// Breaks if: a copy for which there is no node is an error of the rank that plans it: all others wait for it inside `restart`.
-// Or `close = 'copies'` waits only for copies that can be made: the one without a node would be missed by nobody.
-#[test]
-fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
+/// A job of six nodes that has a checkpoint of step 1 and is to have two copies of each part elsewhere, for which one part
+/// has no node.
+pub fn without_a_node(root: &Path) -> Job {
     const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-    let scratch = Scratch::new("no-node-left");
     let six = |peers| {
-        let mut job = job(scratch.path(), peers).placed(&SIX);
+        let mut job = job(root, peers).placed(&SIX);
         job.ranks = 6;
         job
     };
     takes(&six(1), &[1], 1);
     let has_copy = |node: &&str| {
-        let files = containers(scratch.path(), node);
+        let files = containers(root, node);
         files.iter().any(|file| file.contains("-n0000-"))
     };
     let other = *SIX[1..].iter().find(|node| has_copy(node)).unwrap();
@@ -370,9 +368,17 @@ fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     for (node, domain) in others.zip(["a1", "a2", "o1", "o2"]) {
         topology += &format!("{node} = '{domain}'\n");
     }
-    let path = scratch.path().join("topology");
+    let path = root.join("topology");
     disk::write(&path, topology.as_bytes());
-    let job = six(2).with(&format!("topology = '{}'", path.display()));
+    six(2).with(&format!("topology = '{}'", path.display()))
+}
+
+// Breaks if: a copy for which there is no node is an error of the rank that plans it: all others wait for it inside `restart`.
+// Or `close = 'copies'` waits only for copies that can be made: the one without a node would be missed by nobody.
+#[test]
+fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
+    let scratch = Scratch::new("no-node-left");
+    let job = without_a_node(scratch.path());
     let told = restores(&job, 1);
     let text = "a copy of step 1 could not be made again: ";
     let text = told.iter().find(|told| told.starts_with(text));
