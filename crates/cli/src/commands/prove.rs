@@ -8,13 +8,14 @@
 //! 1. The program's own directories are never touched: its options for them are replaced by the environment.
 //! 2. Every wait has a deadline; the command and everything it started is dead before the next step.
 //! 3. What was made is removed again, unless `--keep` is given.
+//! 4. What computes dies at once. What started it, such as mpirun, is asked to end, so that it removes what it made.
 //!
 //! Not here: which bytes a checkpoint holds (`orcheck-engine`).
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,10 @@ use orcheck_engine::reader::Reader;
 use orcheck_engine::trust::Trust;
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::{CommitRecord, Dtype, Error, ErrorKind, FileName, Result};
-use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, env_var, open_dir, random_bytes};
-use rustix::process::{Pid, Signal, set_child_subreaper};
+use orcheck_io::{
+    Clock, Create, Dir, Entry, Steps, SystemClock, env_var, open_dir, random_bytes, read_text,
+};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use serde_json::{Value, json};
 
 use super::run::{left_behind, not_started, reap, signal_all};
@@ -37,6 +40,8 @@ use crate::stop;
 
 /// How often directories and the command are looked at.
 const POLL: Duration = Duration::from_millis(20);
+/// How long a launcher may take to end before it is killed.
+const LAUNCHER_GRACE: Duration = Duration::from_secs(5);
 /// How long killed processes may take to vanish.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 /// Bytes that are copied at once.
@@ -59,6 +64,8 @@ struct Found {
     differences: Vec<Difference>,
     /// Regions of which something was left out.
     left_out: Vec<String>,
+    /// Elements with other bytes that are the same within the tolerance.
+    near: u64,
     regions: u64,
     bytes: u64,
 }
@@ -79,7 +86,7 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
         accept: vec!["plain".to_owned()],
     })?;
     // Ranks outlive an mpirun that is killed; they come to us, and are killed too.
-    let _ = set_child_subreaper(Some(rustix::process::getpid()));
+    let _ = set_child_subreaper(Some(getpid()));
     let base = (args.dir.clone())
         .or_else(|| env_var("TMPDIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/tmp"));
@@ -148,8 +155,21 @@ impl Prover<'_> {
         }
         let code = match &found.differences[..] {
             [] => {
+                // Breaks if: bytes that differ are called the same; whoever compares files afterwards believes neither.
+                let how = match found.near {
+                    0 => "have the same bytes".to_owned(),
+                    near => format!(
+                        "are the same within the tolerance of {} ({} not byte for byte)",
+                        self.args.tolerance,
+                        count(near, "element")
+                    ),
+                };
+                let but = match found.left_out.is_empty() {
+                    true => "",
+                    false => ", apart from what is left out,",
+                };
                 text.push_str(&format!(
-                    "proven: at step {b}, {all} ({}) have the same bytes in the undisturbed run and in the one that was killed and restarted from step {a}\n",
+                    "proven: at step {b}, {all} ({}) {how}{but} in the undisturbed run and in the one that was killed and restarted from step {a}\n",
                     size(found.bytes)
                 ));
                 exit::OK
@@ -173,6 +193,7 @@ impl Prover<'_> {
             document: json!({
                 "job": job.name.as_str(), "from_step": a, "at_step": b, "regions": found.regions,
                 "bytes": found.bytes, "differences": differences, "left_out": found.left_out,
+                "within_tolerance": found.near,
             }),
             warnings: Vec::new(),
         }
@@ -341,17 +362,64 @@ impl Prover<'_> {
         Ok(command)
     }
 
-    /// Kills a run and everything it started.
+    /// Ends a run and everything it started.
     fn end(&self, group: Pid) {
+        let (launchers, programs) = processes();
+        // Launchers first: one that sees its ranks die before it is asked to end reports a failure.
+        for &launcher in &launchers {
+            let _ = kill_process(launcher, Signal::TERM);
+        }
+        for &program in &programs {
+            let _ = kill_process(program, Signal::KILL);
+        }
+        let grace = match launchers.is_empty() {
+            true => Duration::ZERO,
+            false => LAUNCHER_GRACE,
+        };
         let begin = self.clock.now();
-        signal_all(group, Signal::KILL);
         reap();
-        while left_behind(group) && self.clock.now().saturating_sub(begin) < KILL_WAIT {
-            signal_all(group, Signal::KILL);
+        while left_behind(group) {
+            let waited = self.clock.now().saturating_sub(begin);
+            if waited >= grace + KILL_WAIT {
+                break;
+            }
+            if waited >= grace {
+                signal_all(group, Signal::KILL);
+            }
             self.clock.sleep(POLL);
             reap();
         }
     }
+}
+
+/// What runs below us: the processes that started others, and those that did not.
+fn processes() -> (Vec<Pid>, Vec<Pid>) {
+    let (mut launchers, mut programs) = (Vec::new(), Vec::new());
+    let mut open = children(getpid());
+    while let Some(process) = open.pop() {
+        let own = children(process);
+        match own.is_empty() {
+            true => programs.push(process),
+            false => launchers.push(process),
+        }
+        open.extend(own);
+    }
+    (launchers, programs)
+}
+
+/// The processes that one has started, by any of its threads; none where the kernel does not tell.
+fn children(of: Pid) -> Vec<Pid> {
+    let tasks = format!("/proc/{of}/task");
+    let listed = open_dir(Path::new(&tasks), Steps::none()).and_then(|dir| dir.list());
+    let of_thread = |thread: Entry| {
+        let path = format!("{tasks}/{}/children", thread.name);
+        read_text(Path::new(&path), 1 << 20).unwrap_or_default()
+    };
+    let texts = listed.unwrap_or_default().into_iter().map(of_thread);
+    let all = texts.collect::<Vec<String>>().join(" ");
+    (all.split_whitespace())
+        .filter_map(|text| text.parse().ok().and_then(Pid::from_raw))
+        .collect()
 }
 
 /// The steps that are committed, in order.
@@ -478,6 +546,8 @@ fn compare(
             } else if !same(region.dtype, x, y, tolerance) {
                 first_at.get_or_insert(at);
                 elements += 1;
+            } else if x != y {
+                found.near += 1;
             }
         }
         if let Some(at) = first_at {

@@ -99,10 +99,45 @@ fn what_differs_between_undisturbed_runs_can_be_left_out() {
     );
     let done = prove(&scratch, &["--tolerance", "1e-3"], "solves-noisy");
     assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    let words = "2 regions (98.4 KiB) are the same within the tolerance of 0.001 (1 element not byte for byte) in the undisturbed run";
+    assert!(done.stdout.contains(words), "{}", done.stdout);
     let done = prove(&scratch, &["--twice"], "solves-noisy");
     assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
     let words = "left out: 1 of 100 elements of region v of rank 0, which differ between two undisturbed runs";
     assert!(done.stdout.contains(words), "{}", done.stdout);
+    let words = "have the same bytes, apart from what is left out, in the undisturbed run";
+    assert!(done.stdout.contains(words), "{}", done.stdout);
+}
+
+/// Proves the program when a shell starts it, as mpirun would, and says what the shell left.
+fn prove_launched(on_term: &str) -> (Answer, bool) {
+    let scratch = Scratch::new();
+    let made = scratch.path().join("made");
+    let script = format!("trap {on_term:?} TERM; : > $MADE; \"$@\" & wait; exec tail -f /dev/null");
+    let dir = scratch.path().display().to_string();
+    let mut all = vec!["prove", "--dir", &dir, "--", "sh", "-c", &script, "sh"];
+    let line = command_line();
+    all.extend(line.iter().map(String::as_str));
+    let mut command = orcheck(&all);
+    command.env("MADE", &made);
+    tell(&mut command, "solves", "cavity", OPTIONS);
+    let done = Answer::of(command.output().unwrap());
+    (done, made.exists())
+}
+
+// Breaks if: mpirun is killed as its ranks are; what it and they made in /dev/shm stays until the machine is started again.
+#[test]
+fn what_starts_the_program_is_asked_to_end_and_cleans_up() {
+    let (done, stays) = prove_launched("rm $MADE; exit");
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(!stays, "the launcher was killed before it could remove it");
+}
+
+#[test]
+fn what_starts_the_program_and_does_not_end_when_asked_is_killed() {
+    let (done, stays) = prove_launched("");
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(stays);
 }
 
 #[test]
