@@ -719,4 +719,35 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    // Breaks if: a new flag forgets it; `--mtbf 5` would silently be five seconds.
+    #[test]
+    fn every_help_says_what_a_time_without_a_unit_is() {
+        let mut open = vec![Cli::command()];
+        let mut times = 0;
+        while let Some(command) = open.pop() {
+            open.extend(command.get_subcommands().cloned());
+            let of_all = command.get_after_help().map(ToString::to_string);
+            for flag in command.get_arguments() {
+                let id = flag.get_id();
+                let names = flag.get_value_names().unwrap_or_default();
+                // The time of day of `halt --at` has no unit; a level of `plan` has times in it.
+                let is_time = names.iter().any(|name| *name == "TIME") && id != "at";
+                if !is_time && id != "levels" {
+                    continue;
+                }
+                times += 1;
+                let own = flag.get_help().map(ToString::to_string);
+                let said = [&own, &of_all].into_iter().flatten();
+                let said: String = said.map(|text| text.to_lowercase()).collect();
+                let is_said = ["without a unit in seconds", "number alone is refused"];
+                assert!(
+                    is_said.iter().any(|words| said.contains(words)),
+                    "{} {id}: {said}",
+                    command.get_name()
+                );
+            }
+        }
+        assert!(times > 20, "{times}");
+    }
 }

@@ -15,8 +15,16 @@ use orcheck_plan::contention::Mode;
 use orcheck_plan::levels::Level;
 use orcheck_plan::survival::{NODES_MAX, Redundancy};
 
+/// What a help says of the times of its command.
+macro_rules! of_times {
+    () => {
+        "TIME is a number with us, ms, s, min, h, d or y, without a unit in seconds."
+    };
+}
+
 /// What is to be computed.
 #[derive(Debug, Args)]
+#[command(after_help = of_times!())]
 pub struct PlanArgs {
     #[command(subcommand)]
     pub what: Option<Plan>,
@@ -165,12 +173,12 @@ fn how(text: &str) -> Result<How, String> {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Failures come at random, independently of each other, and may strike in checkpoints and restarts too. The intervals are of \
-computing, from the end of one checkpoint to the begin of the next. TIME is a number and s, min, h, d or y. A LEVEL is \
+computing, from the end of one checkpoint to the begin of the next. A LEVEL is \
 NAME:cost=TIME,mtbf=TIME,restart=TIME,after=TIME: what a checkpoint of it costs the program, with the lower levels; the mean \
 time between failures that need it and no higher one; from such a failure until the program computes again (default: the \
-cost); and from when the program continues until the checkpoint has reached the level (default: at once).")]
+cost); and from when the program continues until the checkpoint has reached the level (default: at once). ", of_times!()))]
 pub struct IntervalArgs {
     #[command(flatten)]
     pub job: JobArgs,
@@ -209,11 +217,11 @@ pub struct JobArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Each run is followed failure by failure until its work is done. TIME and LEVEL are those of `orcheck plan interval`, whose \
 recommendation is taken where no interval is given. A trace has a line for each failure: the time from its begin, and the name of \
 the level that it needs (or nothing, where there is one), such as 36.5h global; each run begins at a random time of it, and at its \
-end it begins again.")]
+end it begins again. ", of_times!()))]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub job: JobArgs,
@@ -248,10 +256,10 @@ pub struct SimulateArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Synchronous: n S / B_IO, equation (1) of Shahzad et al. (IPDPS Workshops 2013). Asynchronous: m S_node n / B_M, their equation (2), \
 a lower bound: it counts what the writing threads take of the memory's bandwidth, and nothing that the program waits for \
-besides. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes.")]
+besides. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes. ", of_times!()))]
 pub struct OverheadArgs {
     /// Checkpoints
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000_000), allow_hyphen_values = true)]
