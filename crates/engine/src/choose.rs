@@ -272,18 +272,36 @@ pub(crate) fn check_unreferred(
             && !gone.contains(&(commit.record.step, epoch))
     };
     // Not what is superseded: no restart reads it.
-    let needed = catalog.commits().iter().chain(catalog.rejected());
-    let needed: BTreeSet<u64> = needed
-        .filter(refers)
-        .map(|commit| commit.record.step)
-        .collect();
-    if let Some(newest) = needed.last() {
-        let steps: Vec<String> = needed.iter().map(ToString::to_string).collect();
-        return Err(Error::invalid(format!(
-            "step {step} holds data of step {}, which refers to it",
-            steps.join(" and step ")
-        ))
-        .next(format!("remove step {newest} first, or leave both")));
+    let counted = || catalog.commits().iter().chain(catalog.rejected());
+    let of = |commits: &mut dyn Iterator<Item = &Commit>| -> BTreeSet<u64> {
+        commits.map(|commit| commit.record.step).collect()
+    };
+    let needed = of(&mut counted().filter(refers));
+    if !needed.is_empty() {
+        // Those that refer to these have to go too.
+        let mut all = needed.clone();
+        loop {
+            let more = of(&mut counted().filter(|commit| {
+                let record = &commit.record;
+                let is_gone = gone.contains(&(record.step, epoch));
+                let refers = record.refers_to().iter().any(|step| all.contains(step));
+                record.epoch == epoch && refers && !is_gone
+            }));
+            let known = all.len();
+            all.extend(more);
+            if all.len() == known {
+                break;
+            }
+        }
+        let (who, also) = (named(&needed), named(&all));
+        let refer = match needed.len() {
+            1 => "refers",
+            _ => "refer",
+        };
+        return Err(
+            Error::invalid(format!("step {step} holds data that {who} {refer} to"))
+                .next(format!("remove {also} too, or leave step {step}")),
+        );
     }
     let is_gone = |unread: &Unread| {
         (gone.iter())
@@ -321,6 +339,16 @@ fn unread(catalog: &Catalog) -> Vec<Unread<'_>> {
         })
         .collect();
     let files = catalog.files().iter();
+/// Steps as a sentence has them: `step 3`, `steps 3, 4 and 5`.
+fn named(steps: &BTreeSet<u64>) -> String {
+    let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let last = steps.pop().unwrap_or_default();
+    match steps.is_empty() {
+        true => format!("step {last}"),
+        false => format!("steps {} and {last}", steps.join(", ")),
+    }
+}
+
     files
         .filter_map(|(place, entry, name)| match name {
             Some(FileName::Commit {

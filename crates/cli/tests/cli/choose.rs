@@ -166,7 +166,8 @@ fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
     for dry_run in [&["--dry-run"][..], &[]] {
         let refused = job.ask(&[&["rm", "10"], dry_run].concat());
         assert_eq!(refused.code, 2, "{}", refused.stderr);
-        let words = "step 10 holds data of step 20, which refers to it. Next: remove step 20 first, or leave both";
+        let words =
+            "step 10 holds data that step 20 refers to. Next: remove step 20 too, or leave step 10";
         assert!(refused.stderr.contains(words), "{}", refused.stderr);
     }
     assert_eq!(job.files(), before);

@@ -86,7 +86,7 @@ fn nothing_is_replaced_that_another_checkpoint_refers_to() {
     let name = Spec::new(20, 1).commit_name();
     std::fs::write(dir.join(&name), newer.encode()).unwrap();
     let words = [
-        "step 10 holds data of step 20, which refers to it",
+        "step 10 holds data that step 20 refers to",
         "Next: copy to another directory",
     ];
     refused(&site, ErrorKind::Invalid, &words);

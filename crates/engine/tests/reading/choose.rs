@@ -194,6 +194,27 @@ fn a_superseded_checkpoint_that_is_kept_stays_superseded() {
     assert!(names(&paths[0]).contains(&resumed));
 }
 
+// Breaks if: only the newest is named, or one that refers by another; whoever removes what is named is refused again.
+#[test]
+fn all_that_have_to_go_too_are_named() {
+    let scratch = Scratch::new();
+    let (paths, dirs) = with_steps(&scratch, &[10, 20, 30, 40]);
+    refer(&paths, 20, 10);
+    refer(&paths, 30, 10);
+    refer(&paths, 40, 30);
+    let catalog = Catalog::scan(&job(), &dirs).unwrap();
+    let error = Removal::plan(&catalog, 10, None).err().unwrap();
+    assert_eq!(
+        error.message(),
+        "step 10 holds data that steps 20 and 30 refer to. Next: remove steps 20, 30 and 40 too, or leave step 10"
+    );
+    let gone = [(40, epoch(1)), (30, epoch(1))].into();
+    let error = Removal::plan_after(&catalog, 10, None, &gone)
+        .err()
+        .unwrap();
+    assert!(error.message().contains("remove step 20 too"), "{error}");
+}
+
 // Breaks if: containers of a checkpoint that another one needs are removed.
 #[test]
 fn what_others_refer_to_is_not_removed_by_hand() {
@@ -206,7 +227,7 @@ fn what_others_refer_to_is_not_removed_by_hand() {
     };
     let error = refused(10);
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.message().contains("remove step 30 first"), "{error}");
+    assert!(error.message().contains("remove step 30 too"), "{error}");
     assert_eq!(refused(11).kind(), ErrorKind::NotFound);
 
     decide(&dirs, &choice(20, 1, Decision::Kept, "")).unwrap();
