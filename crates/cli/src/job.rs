@@ -154,6 +154,12 @@ impl Job {
         if let Some(commit) = self.catalog.commits().iter().find(wanted) {
             return Ok(commit);
         }
+        // Breaks if: it counts as none; nothing would be said of a record that nobody may read.
+        if let Some((_, failure)) =
+            self.unread_record(|step| which.step().is_none_or(|s| s == step))
+        {
+            return Err(failure);
+        }
         let job = self.name.as_str();
         if let (Some(step), Some(fenced)) =
             (which.step(), self.catalog.fenced().iter().find(wanted))
@@ -311,6 +317,12 @@ impl Job {
         let all = placed.len() >= record.servers.len();
         let here = (placed.iter().map(Path::new)).any(|place| place == inside || place == root);
         (!all && !here).then(|| shown(server).to_owned())
+    }
+
+    /// Whether what is missing of a commit may be in a directory that cannot be read, or was not given.
+    pub fn is_out_of_reach(&self, commit: &Commit) -> bool {
+        self.missing(commit).is_some()
+            && (self.out_of_sight().is_some() || self.not_given(commit).is_some())
     }
 
     /// Where the first container lies that is in none of the places and may be elsewhere.

@@ -28,6 +28,7 @@ mod job;
 mod output;
 mod picture;
 mod search;
+mod sight;
 mod stop;
 
 use std::io::Write;

@@ -218,6 +218,14 @@ impl Catalog {
         &self.problems
     }
 
+    /// What is wrong with the file of this name, if something is.
+    #[must_use]
+    pub fn problem_of(&self, file: &str) -> Option<&Error> {
+        let mut problems = self.problems.iter();
+        let found = problems.find(|problem| problem.file.as_deref() == Some(file));
+        found.map(|problem| &problem.error)
+    }
+
     /// Every entry of every place: index of the place, the entry, and its name if it is one of ours.
     pub fn files(&self) -> &[(usize, Entry, Option<FileName>)] {
         &self.files

@@ -24,6 +24,7 @@ use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::dir::Dir;
+use orcheck_io::error::is_denied;
 use orcheck_io::file::{read_small, write_small};
 use orcheck_io::net::{effective_uid, host_name};
 use std::collections::BTreeSet;
@@ -98,11 +99,27 @@ pub fn take_back(dirs: &[Arc<dyn Dir>], choice: &FileName) -> Result<usize> {
 /// The checkpoint that a person means by its step: one that can be restarted from, else the newest of that step.
 ///
 /// # Errors
-/// NotFound, with the steps that there are.
+/// NotFound, with the steps that there are; Unavailable when its commit record cannot be read.
 pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     let of_step = |commit: &&Commit| commit.record.step == step;
     if let Some(commit) = all_commits(catalog).find(of_step) {
         return Ok(&commit.record);
+    }
+    // Breaks if: it is said not to be there; a user would look for it elsewhere instead of giving the key.
+    if let Some(unread) = unread(catalog).into_iter().find(|one| one.step == step) {
+        let (kind, why) = match catalog.problem_of(unread.file) {
+            Some(problem) => (problem.kind(), problem.what()),
+            None => (ErrorKind::NotFound, unread.path(catalog)),
+        };
+        let kind = match kind {
+            ErrorKind::Unavailable => kind,
+            _ => ErrorKind::NotFound,
+        };
+        let why = why.strip_prefix("skipped ").unwrap_or(&why);
+        let there = listed(all_commits(catalog).map(|commit| commit.record.step));
+        let said = format!("step {step} does not count: {why}; there are: {there}");
+        let said = Error::new(kind, said);
+        return Err(unread.advise(catalog, said));
     }
     Err(Error::not_found(format!(
         "there is no checkpoint of step {step}; there are: {}",
@@ -322,6 +339,16 @@ pub(crate) fn check_unreferred(
     }
 }
 
+/// Steps as a sentence has them: `step 3`, `steps 3, 4 and 5`.
+fn named(steps: &BTreeSet<u64>) -> String {
+    let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let last = steps.pop().unwrap_or_default();
+    match steps.is_empty() {
+        true => format!("step {last}"),
+        false => format!("steps {} and {last}", steps.join(", ")),
+    }
+}
+
 /// A commit record of which no copy can be used.
 struct Unread<'a> {
     step: u64,
@@ -339,16 +366,6 @@ fn unread(catalog: &Catalog) -> Vec<Unread<'_>> {
         })
         .collect();
     let files = catalog.files().iter();
-/// Steps as a sentence has them: `step 3`, `steps 3, 4 and 5`.
-fn named(steps: &BTreeSet<u64>) -> String {
-    let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
-    let last = steps.pop().unwrap_or_default();
-    match steps.is_empty() {
-        true => format!("step {last}"),
-        false => format!("steps {} and {last}", steps.join(", ")),
-    }
-}
-
     files
         .filter_map(|(place, entry, name)| match name {
             Some(FileName::Commit {
@@ -390,11 +407,7 @@ impl Unread<'_> {
     /// The error, with what to do about this record.
     fn advise(&self, catalog: &Catalog, error: Error) -> Error {
         let step = self.step;
-        let said = catalog
-            .problems()
-            .iter()
-            .find(|problem| problem.file.as_deref() == Some(self.file))
-            .and_then(|problem| problem.error.next_step());
+        let said = catalog.problem_of(self.file).and_then(Error::next_step);
         match self.read(catalog) {
             Err(why) if why.kind() == ErrorKind::Corrupt => error.next(format!(
                 "give a directory of the job that holds a good copy of this record; if there is none, step {step} cannot \
@@ -404,6 +417,9 @@ impl Unread<'_> {
                 Some(next) => error.next(next),
                 None if why.kind() == ErrorKind::Unsupported => {
                     error.next("use a newer version of Orcheck")
+                }
+                None if is_denied(&why) => {
+                    error.next("run it as the user to whom the directory belongs, or as root")
                 }
                 None => error.next("bring back the disk or server that holds it"),
             },

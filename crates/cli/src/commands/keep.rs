@@ -11,6 +11,7 @@ use crate::args::{KeepArgs, Target};
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
+use crate::sight::not_read;
 
 /// Marks them, or takes the marks back.
 pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {
@@ -31,7 +32,7 @@ pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {
     let clock = SystemClock::new();
     let mut choices = Vec::new();
     for &step in &steps {
-        let record = checkpoint_of(&job.catalog, step)?;
+        let record = checkpoint_of(&job.catalog, step).map_err(not_read)?;
         let of = (step, record.epoch);
         choices.push(decision(&job.name, of, Decision::Kept, &args.why, &clock));
     }

@@ -6,6 +6,8 @@
 //! where it was written to one that was not given. Without a commit record that can be read and is believed it is
 //! `unreadable`. What the program found wrong is `rejected`.
 //!
+//! The exit code is 15 where no checkpoint is restartable and one is unreachable: nothing is known of it.
+//!
 //! Not here: whether the bytes are right; that is `orcheck verify`.
 
 mod jobs;
@@ -15,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::{Proof, Trust};
-use orcheck_format::FileName;
 use orcheck_format::error::Detail;
+use orcheck_format::{ErrorKind, FileName};
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -83,8 +85,12 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
         "notes": notes,
     });
+    let nothing_known = rows.is_empty() && job.out_of_sight().is_some();
     Ok(Outcome {
-        code: exit::OK,
+        code: match summary.is_unreachable() || nothing_known {
+            true => exit::UNREACHABLE,
+            false => exit::OK,
+        },
         text,
         document,
         warnings: notes,
@@ -143,8 +149,7 @@ fn rows(job: &Job) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for commit in job.catalog.commits() {
         let missing = job.missing(commit);
-        let out_of_sight = job.out_of_sight().is_some() || job.not_given(commit).is_some();
-        let state = if missing.is_some() && out_of_sight {
+        let state = if job.is_out_of_reach(commit) {
             "unreachable"
         } else if missing.is_some() {
             "incomplete"
@@ -224,9 +229,11 @@ fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String
     }
 }
 
+const NOT_AUTHENTICATED: &str = "not authenticated: no key given";
+
 /// What to say of a checkpoint whose seal nobody checked.
 fn unproven(commit: &Commit) -> Option<String> {
-    (commit.proof == Proof::Unchecked).then(|| "not authenticated: no key given".to_owned())
+    (commit.proof == Proof::Unchecked).then(|| NOT_AUTHENTICATED.to_owned())
 }
 
 /// The newest checkpoint that refers to this one, which is therefore kept longer than the keep rule says.
@@ -274,23 +281,28 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
     bytes
 }
 
-/// Commit records that are there but do not count, with why: they cannot be read, or are not believed.
-fn unread_records(job: &Job) -> BTreeMap<(u64, u64, [u8; 4]), String> {
+/// Commit records that are there but do not count, with the state of their checkpoints and why: they cannot be read, or are not
+/// believed.
+fn unread_records(job: &Job) -> BTreeMap<(u64, u64, [u8; 4]), (&'static str, String)> {
     let problems = job.catalog.problems();
     let files = job.catalog.files().iter();
     let records = files.filter_map(|(_, entry, name)| match name {
         Some(name @ FileName::Commit { .. }) => {
             let problem = problems.iter().find(|problem| problem.file.as_ref() == Some(&entry.name));
-            let why = match problem {
+            let (state, why) = match problem {
                 Some(problem) if problem.error.is(Detail::OtherKey) => {
-                    "sealed with another key than those given: give the key of the run that wrote it".to_owned()
+                    ("unreadable", "sealed with another key than those given: give the key of the run that wrote it".to_owned())
+                }
+                // Breaks if: it is called unreadable, as what is damaged is; whoever may read it finds it whole.
+                Some(problem) if problem.error.kind() == ErrorKind::Unavailable => {
+                    ("unreachable", format!("its commit record cannot be read: {}", problem.error.what()))
                 }
                 Some(problem) => {
-                    format!("its commit record cannot be used: {}", problem.error.what())
+                    ("unreadable", format!("its commit record cannot be used: {}", problem.error.what()))
                 }
-                None => "its commit record cannot be read".to_owned(),
+                None => ("unreadable", "its commit record cannot be read".to_owned()),
             };
-            Some((name.checkpoint()?, why))
+            Some((name.checkpoint()?, (state, why)))
         }
         _ => None,
     });
@@ -349,7 +361,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
         }
         let (state, why) = match records.get(&(step, epoch, run)) {
             // Breaks if: it counts as none; a forgotten key would look like a run that died.
-            Some(why) => ("unreadable", why.as_str()),
+            Some((state, why)) => (*state, why.as_str()),
             None => (
                 "incomplete",
                 "no commit record: still being written, or its writer died",

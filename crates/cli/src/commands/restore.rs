@@ -26,6 +26,7 @@ use crate::commands::{show, verify};
 use crate::exit;
 use crate::job::{Job, parent_and_name, trust};
 use crate::output::{Failure, Outcome, count, progress_bar, size};
+use crate::sight::is_out_of_sight;
 use crate::stop;
 
 /// Restores one region or all.
@@ -55,18 +56,24 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
         if failure.code != exit::CORRUPT {
             return failure;
         }
-        match verify::older_good(&job, commit, trust, !json_wanted) {
-            Ok(Some(older)) => Failure::with(
+        let older = verify::older_good(&job, commit, trust, !json_wanted);
+        match (older, job.out_of_sight()) {
+            (Ok(Some(older)), _) => Failure::with(
                 exit::CORRUPT_OLDER_GOOD,
                 failure.error.next(format!(
                     "restore step {} at level {}, which is good",
                     older.step, older.level
                 )),
             ),
-            _ => failure,
+            (_, Some(hidden)) => Failure::with(failure.code, hidden.advise(failure.error)),
+            // Breaks if: it asks for an older step; there is none that can be restored.
+            (_, None) => Failure::with(failure.code, failure.error.next(OTHER_COPIES)),
         }
     })
 }
+
+/// What to do when neither the checkpoint nor an older one can be restored.
+const OTHER_COPIES: &str = "give all directories of the job, of which another may hold a good copy, and have the storage checked";
 
 fn one(
     args: &RestoreArgs,
@@ -80,7 +87,9 @@ fn one(
     let record = &commit.record;
     let container = holder_of(record, rank)?;
     let proven = (trust, commit.proof);
-    let reader = Reader::open_trusting(&job.places_of(commit), record, container, proven)?;
+    let unread = |error| job.unread(commit, &container.file, error);
+    let opened = Reader::open_trusting(&job.places_of(commit), record, container, proven);
+    let reader = opened.map_err(unread)?;
     let region = reader.region(rank, name).ok_or_else(|| {
         let names: Vec<&str> = reader
             .manifest()
@@ -107,7 +116,8 @@ fn one(
         }
         to_stdout(&reader, rank, region, &mut |damage| {
             warnings.push(beside_a_good_copy(damage.message()))
-        })?;
+        })
+        .map_err(|unwritten| unwritten.told(unread))?;
         return Ok(Outcome {
             code: exit::OK,
             text: String::new(),
@@ -129,7 +139,7 @@ fn one(
         &mut |damage| warnings.push(beside_a_good_copy(damage.message())),
     );
     bar.finish_and_clear();
-    let crc = written?;
+    let crc = written.map_err(|unwritten| unwritten.told(unread))?;
     let mut document = region_entry(region, &args.out.display().to_string(), crc);
     document["job"] = json!(record.job.as_str());
     document["step"] = json!(record.step);
@@ -164,7 +174,7 @@ fn all(
     let places = job.places_of(commit);
     let mut warnings = job.notes();
     let mut entries = Vec::new();
-    let mut failures: Vec<Error> = Vec::new();
+    let mut failures: Vec<Failure> = Vec::new();
     let (mut files, mut bytes) = (0u64, 0u64);
     let bar = progress_bar(!json_wanted);
     bar.set_length(
@@ -179,13 +189,16 @@ fn all(
             continue;
         }
         let proven = (trust, commit.proof);
+        let unread = |error| job.unread(commit, &container.file, error);
         let reader = match Reader::open_trusting(&places, record, container, proven) {
             Ok(reader) => reader,
             // Without the key nothing can be restored.
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error.into()),
             Err(error) => {
-                entries.push(json!({ "container": container.file, "error": error.to_string() }));
-                failures.push(error);
+                let failure = unread(error);
+                let said = failure.error.what();
+                entries.push(json!({ "container": container.file, "error": said }));
+                failures.push(failure);
                 continue;
             }
         };
@@ -217,16 +230,17 @@ fn all(
                         bytes += region.len_bytes;
                         region_entry(region, &shown, crc)
                     }
-                    // Only damage of this one region leaves anything to go on for.
-                    Err(error)
-                        if error.kind() == ErrorKind::Corrupt && stop::requested().is_none() =>
+                    // Only what concerns this one region leaves anything to go on for.
+                    Err(Unwritten::NotRead(error))
+                        if concerns_it_alone(&error) && stop::requested().is_none() =>
                     {
+                        let failure = unread(error);
                         let mut entry = show::region_document(region);
-                        entry["error"] = json!(error.to_string());
-                        failures.push(error);
+                        entry["error"] = json!(failure.error.what());
+                        failures.push(failure);
                         entry
                     }
-                    Err(error) => return Err(error.into()),
+                    Err(unwritten) => return Err(unwritten.told(unread)),
                 };
                 entry["rank"] = json!(rank.rank);
                 entries.push(entry);
@@ -234,8 +248,8 @@ fn all(
         }
     }
     bar.finish_and_clear();
-    if let (0, Some(first)) = (files, failures.first()) {
-        return Err(first.clone().into());
+    if files == 0 && !failures.is_empty() {
+        return Err(failures.swap_remove(0));
     }
     let mut document = json!({
         "schema": crate::output::SCHEMA,
@@ -251,10 +265,10 @@ fn all(
     write_file(dir.as_ref(), "index.json", args.force, &mut |sink| {
         sink(0, index.as_bytes())
     })?;
-    warnings.extend(failures.iter().map(|error| error.to_string()));
+    warnings.extend(failures.iter().map(|failure| failure.error.what()));
     document["out"] = json!(args.out.display().to_string());
     document["notes"] = json!(warnings);
-    let text = format!(
+    let mut text = format!(
         "restored {} of step {}: {} to {}{}\n",
         count(files, "region"),
         record.step,
@@ -266,10 +280,21 @@ fn all(
             format!("; {} failed", failures.len())
         }
     );
-    let code = if failures.is_empty() {
-        exit::OK
-    } else {
-        exit::PARTIAL
+    let out_of_sight = failures.iter().find(|failure| is_out_of_sight(failure));
+    let next = match (out_of_sight, failures.is_empty()) {
+        (Some(failure), _) => failure.error.next_step(),
+        (None, false) => Some("see with `orcheck verify --all` whether an older step is good"),
+        (None, true) => None,
+    };
+    if let Some(next) = next {
+        text.push_str(&format!("Next: {next}\n"));
+        document["next"] = json!(next);
+    }
+    let code = match failures.is_empty() {
+        true => exit::OK,
+        // Breaks if: it is partial; what is on a server that is down would count as damage.
+        false if failures.iter().all(is_out_of_sight) => exit::UNREACHABLE,
+        false => exit::PARTIAL,
     };
     Ok(Outcome {
         code,
@@ -306,22 +331,65 @@ fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
     }
 }
 
+/// Why a region was not written.
+enum Unwritten {
+    /// It cannot be read.
+    NotRead(Error),
+    /// It cannot be put where it was to go.
+    NotTaken(Error),
+}
+
+impl Unwritten {
+    /// As the user reads it.
+    fn told(self, unread: impl Fn(Error) -> Failure) -> Failure {
+        match self {
+            Unwritten::NotRead(error) => unread(error),
+            Unwritten::NotTaken(error) => error.into(),
+        }
+    }
+}
+
+/// Whether an error while a region was read says nothing of the others.
+fn concerns_it_alone(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+    )
+}
+
+/// Hands a region to `sink`, and tells its errors from those of reading.
+fn stream(
+    reader: &Reader,
+    rank: u32,
+    region: &RegionRecord,
+    damage: &mut dyn FnMut(&Error),
+    sink: &mut Sink<'_>,
+) -> std::result::Result<(), Unwritten> {
+    let mut taken = true;
+    let streamed = reader.stream_region_of_any_copy(rank, region, damage, &mut |at, bytes| {
+        sink(at, bytes).inspect_err(|_| taken = false)
+    });
+    streamed.map_err(|error| match taken {
+        true => Unwritten::NotRead(error),
+        false => Unwritten::NotTaken(error),
+    })
+}
+
 fn to_stdout(
     reader: &Reader,
     rank: u32,
     region: &RegionRecord,
     damage: &mut dyn FnMut(&Error),
-) -> Result<()> {
+) -> std::result::Result<(), Unwritten> {
     let mut stdout = std::io::stdout().lock();
-    reader.stream_region_of_any_copy(rank, region, damage, &mut |_, bytes| {
+    let failed = |error| Error::unavailable(format!("standard output cannot be written: {error}"));
+    stream(reader, rank, region, damage, &mut |_, bytes| {
         check_stop()?;
-        stdout.write_all(bytes).map_err(|error| {
-            Error::unavailable(format!("standard output cannot be written: {error}"))
-        })
+        stdout.write_all(bytes).map_err(failed)
     })?;
     stdout
         .flush()
-        .map_err(|error| Error::unavailable(format!("standard output cannot be written: {error}")))
+        .map_err(|error| Unwritten::NotTaken(failed(error)))
 }
 
 /// Writes one region and gives back the checksum of what was written.
@@ -335,17 +403,29 @@ fn write_region(
     region: &RegionRecord,
     progress: &mut dyn FnMut(u64),
     damage: &mut dyn FnMut(&Error),
-) -> Result<u64> {
+) -> std::result::Result<u64, Unwritten> {
     let mut crc = Crc64::new();
-    write_file(dir, name, force, &mut |sink| {
-        reader.stream_region_of_any_copy(rank, region, damage, &mut |at, bytes| {
+    let mut not_read = false;
+    let written = write_file(dir, name, force, &mut |sink| {
+        let streamed = stream(reader, rank, region, damage, &mut |at, bytes| {
             crc.update(bytes);
             sink(at, bytes)?;
             progress(bytes.len() as u64);
             Ok(())
+        });
+        streamed.map_err(|unwritten| match unwritten {
+            Unwritten::NotRead(error) => {
+                not_read = true;
+                error
+            }
+            Unwritten::NotTaken(error) => error,
         })
-    })?;
-    Ok(crc.value())
+    });
+    match (written, not_read) {
+        (Ok(()), _) => Ok(crc.value()),
+        (Err(error), true) => Err(Unwritten::NotRead(error)),
+        (Err(error), false) => Err(Unwritten::NotTaken(error)),
+    }
 }
 
 /// Takes bytes at an offset.

@@ -19,6 +19,7 @@ use crate::args::{RmArgs, Target};
 use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, plain, right, size, table, table_text};
+use crate::sight::not_read;
 
 /// Removes them.
 pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {
@@ -42,7 +43,7 @@ pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {
     let (mut removals, mut gone) = (Vec::new(), BTreeSet::new());
     for &step in steps.iter().rev() {
         let removal = Removal::plan_after(&job.catalog, step, None, &gone)
-            .map_err(|error| error.at(format!("job {}", job.name.as_str())))?;
+            .map_err(|error| not_read(error.at(format!("job {}", job.name.as_str()))))?;
         gone.insert((removal.step, removal.epoch));
         removals.push(removal);
     }

@@ -15,6 +15,7 @@ use crate::output::{
     Cell, Failure, Outcome, Tone, cell, count, draw_together, moment, plain, right, shape, size,
     table, table_text,
 };
+use crate::sight::is_out_of_sight;
 
 /// Shows the checkpoint.
 pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
@@ -53,7 +54,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
         "flags",
     ]);
     let places = job.places_of(commit);
-    let mut failed = 0u64;
+    let (mut failed, mut out_of_sight) = (0u64, 0u64);
     for container in &record.containers {
         let held: u64 = container
             .ranks
@@ -77,7 +78,8 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
         if let Some(error) = (opened.as_ref().err()).filter(|e| e.kind() == ErrorKind::Invalid) {
             return Err(error.clone().into());
         }
-        let error = opened.as_ref().err().map(|error| error.to_string());
+        let opened = opened.map_err(|error| job.unread(commit, &container.file, error));
+        let error = (opened.as_ref().err()).map(|failure| failure.error.to_string());
         if !as_json {
             container_table.add_row([
                 plain(&container.file),
@@ -90,6 +92,9 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                         cell("encrypted", Tone::Note)
                     }
                     None => cell("readable", Tone::Good),
+                    Some(_) if opened.as_ref().is_err_and(is_out_of_sight) => {
+                        cell("unreachable", Tone::Note)
+                    }
                     Some(_) => cell("unreadable", Tone::Bad),
                 },
                 right(match container.holders.len() {
@@ -120,9 +125,10 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
             false => Value::Null,
         };
         match opened {
-            Err(error) => {
+            Err(failure) => {
                 failed += 1;
-                warnings.push(error.to_string());
+                out_of_sight += u64::from(is_out_of_sight(&failure));
+                warnings.push(failure.error.to_string());
             }
             Ok(reader) => {
                 let notes = reader.take_notes();
@@ -206,7 +212,11 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
             "notes": warnings,
         })
     };
-    let code = if failed == 0 { exit::OK } else { exit::PARTIAL };
+    let code = match failed {
+        0 => exit::OK,
+        _ if failed == out_of_sight => exit::UNREACHABLE,
+        _ => exit::PARTIAL,
+    };
     Ok(Outcome {
         code,
         text: match as_json {

@@ -1,6 +1,8 @@
 //! `orcheck status`: the agents of this user on this machine, and the jobs in the directories given, with agents or without.
 //!
-//! Invariants: an agent that does not answer in time is shown as silent, never left out.
+//! Invariants:
+//! 1. An agent that does not answer in time is shown as silent, never left out.
+//! 2. What may be in a directory that cannot be read is not said to be absent.
 //!
 //! Not here: agents of other nodes; ask there.
 
@@ -20,7 +22,7 @@ use crate::job::{Job, roots, trust};
 use crate::output::{
     Failure, Outcome, count, draw_together, moment, plain, right, size, span, table, table_text,
 };
-use crate::search::Search;
+use crate::search::{Hidden, Search};
 
 /// Longest wait for an agent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -28,7 +30,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Asks all of them.
 pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let mut agents = Vec::new();
-    let (jobs, mut warnings) = jobs(args)?;
+    let (jobs, mut warnings, mut code) = jobs(args)?;
+    // Breaks if: it is 0; a script would take a server that is down for a job without checkpoints.
+    if jobs
+        .iter()
+        .any(|job| job.newest.is_none() && job.out_of_reach.is_some())
+    {
+        code = exit::UNREACHABLE;
+    }
     let seen = list(&SystemClock::new())?;
     warnings.extend(seen.strangers());
     for at in seen.own {
@@ -51,7 +60,7 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     };
     let jobs: Vec<Value> = jobs.iter().map(Running::document).collect();
     Ok(Outcome {
-        code: exit::OK,
+        code,
         text,
         document: json!({ "agents": agents, "jobs": jobs, "notes": warnings }),
         warnings,
@@ -65,24 +74,46 @@ struct Running {
     run: Option<(Claim, bool)>,
     /// Step, level and time of the newest checkpoint that is here whole.
     newest: Option<(u64, Level, u64)>,
+    /// What is newer, or may be, and cannot be read.
+    out_of_reach: Option<OutOfReach>,
+}
+
+/// A checkpoint that may be whole where nobody can look.
+enum OutOfReach {
+    /// The one of this step.
+    Step(u64),
+    /// Any: there are no records, and this directory cannot be read.
+    Any(String),
 }
 
 impl Running {
     fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
         let run = Run::newest(job.catalog.places(), trust)?;
-        let commits = job.catalog.commits().iter();
-        let newest = commits.map(|commit| (commit, &commit.record));
-        let newest = newest.filter(|(commit, _)| job.missing(commit).is_none());
+        let commits = job.catalog.commits();
+        let newest = commits.iter().find(|commit| job.missing(commit).is_none());
+        let newest = newest.map(|commit| &commit.record);
+        let is_newer = |step: u64| newest.is_none_or(|newest| step > newest.step);
+        let commits = commits.iter().filter(|commit| job.is_out_of_reach(commit));
+        let newer = (commits.map(|commit| commit.record.step))
+            .chain(job.unread_record(is_newer).map(|(step, _)| step))
+            .filter(|&step| is_newer(step))
+            .max();
+        let out_of_reach = match (newer, job.out_of_sight()) {
+            (Some(step), _) => Some(OutOfReach::Step(step)),
+            (None, Some(hidden)) if newest.is_none() => Some(OutOfReach::Any(hidden.path.clone())),
+            (None, _) => None,
+        };
         Ok(Running {
             job: job.name.as_str().to_owned(),
             run: run.map(|run| (run.claim, run.lives)),
-            newest: (newest.map(|(_, record)| (record.step, record.level, record.created_unix_ms)))
-                .next(),
+            newest: newest.map(|record| (record.step, record.level, record.created_unix_ms)),
+            out_of_reach,
         })
     }
 
     fn text(&self, now: u64) -> String {
         let run = match &self.run {
+            None if self.out_of_reach.is_some() => "whether it runs is not known".to_owned(),
             None => "it was never run here".to_owned(),
             Some((claim, true)) => format!(
                 "it runs on host {}, since {}",
@@ -94,16 +125,23 @@ impl Running {
                 moment(claim.since_unix_ms, now)
             ),
         };
-        let newest = match &self.newest {
-            None => "none".to_owned(),
-            Some((step, level, at)) => {
-                let text = format!("{step} at level {level}, taken {}", moment(*at, now));
-                match level {
-                    Level::Global => text,
-                    _ => format!(
-                        "{text}\n  it is on nodes alone; `orcheck copy --to global` brings it to a file system"
-                    ),
+        let newest = match (&self.newest, &self.out_of_reach) {
+            (None, None) => "none".to_owned(),
+            (None, Some(OutOfReach::Step(step))) => {
+                format!("not known, because step {step} is unreachable")
+            }
+            (None, Some(OutOfReach::Any(path))) => {
+                format!("not known, because {path} cannot be read")
+            }
+            (Some((step, level, at)), out_of_reach) => {
+                let mut text = format!("{step} at level {level}, taken {}", moment(*at, now));
+                if *level != Level::Global {
+                    text += "\n  it is on nodes alone; `orcheck copy --to global` brings it to a file system";
                 }
+                if let Some(OutOfReach::Step(newer)) = out_of_reach {
+                    text += &format!("\n  step {newer} is newer, and unreachable");
+                }
+                text
             }
         };
         format!("job {}: {run}\n  newest safe step: {newest}\n", self.job)
@@ -120,30 +158,48 @@ impl Running {
             "newest_restartable_step": self.newest.map(|(step, ..)| step),
             "level": self.newest.map(|(_, level, _)| level.to_string()),
             "created_unix_ms": self.newest.map(|(.., at)| at),
+            "is_known": self.newest.is_some() || self.out_of_reach.is_none(),
+            "unreachable_step": match self.out_of_reach {
+                Some(OutOfReach::Step(step)) => Some(step),
+                _ => None,
+            },
         })
     }
 }
 
 /// The jobs in the directories given, or in those of the environment; without any: none.
-fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
+///
+/// With notes, and the exit code where it is known already.
+fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
     let (placed, per_node) = roots(&place.dirs, &place.node_dirs)?;
     if placed.is_empty() && per_node.is_empty() && place.anywhere.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok((Vec::new(), Vec::new(), exit::OK));
     }
     let given = !(place.dirs.is_empty() && place.node_dirs.is_empty() && place.anywhere.is_empty());
     let trust = trust(&args.unlock)?;
     let mut search = match Search::of(&place, &trust) {
         // Directories of the environment that are not there: the agents are what was asked for.
-        Err(failure) if !given => return Ok((Vec::new(), vec![failure.error.to_string()])),
+        Err(failure) if !given => {
+            return Ok((Vec::new(), vec![failure.error.to_string()], exit::OK));
+        }
         search => search?,
     };
     let hidden = search.hidden().iter();
-    let mut notes: Vec<String> = hidden.map(|hidden| hidden.error.to_string()).collect();
+    let mut notes: Vec<String> = hidden.map(Hidden::note).collect();
     let mut jobs = Vec::new();
+    let mut code = exit::OK;
     if search.names().is_empty() && given {
-        notes.push("no job is in the directories given".to_owned());
+        let is_hidden = search.hidden().iter().any(Hidden::may_hold);
+        // Breaks if: it says that there is none; another user's job is one.
+        if is_hidden {
+            code = exit::UNREACHABLE;
+        }
+        notes.push(match is_hidden {
+            true => "no job is in the directories that can be read".to_owned(),
+            false => "no job is in the directories given".to_owned(),
+        });
     }
     for name in search.names() {
         let found = search.take(&name, &trust);
@@ -152,7 +208,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>), Failure> {
             Err(failure) => notes.push(format!("job {}: {}", name.as_str(), failure.error)),
         }
     }
-    Ok((jobs, notes))
+    Ok((jobs, notes, code))
 }
 
 /// The agents: the newest step that each session has at each level, and below the table what else is known of it.

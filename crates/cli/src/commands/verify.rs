@@ -3,7 +3,7 @@
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. 15: nothing is damaged, but a directory that may hold what is missing cannot be
-//! read, or was not given. A damaged commit record whose other copies are good is
+//! read, or was not given; or the commit record of a newer step is here and cannot be read. A damaged commit record whose other copies are good is
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.
 
@@ -141,7 +141,13 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .problems()
         .iter()
         .any(|problem| problem.error.kind() == ErrorKind::Corrupt);
+    // Breaks if: it is passed over; an older step would be called the newest.
+    let newer = match args.which.step() {
+        None => job.unread_record(|step| step > checked[0].commit.record.step),
+        Some(_) => None,
+    };
     let code = match (first_restorable, older_good) {
+        (true, _) if newer.is_some() => exit::UNREACHABLE,
         (false, _) if checked[0].is_out_of_sight() => exit::UNREACHABLE,
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
         (false, None) => first_code(&checked[0].verdict),
@@ -160,13 +166,18 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(|one| document(one, older_good)).collect::<Vec<Value>>(),
+        "newer_unread_step": newer.as_ref().map(|(step, _)| step),
         "older_good_step": older_good.map(|record| record.step),
         "older_good_level": older_good.map(|record| record.level.to_string()),
         "notes": warnings,
     });
+    let mut text = text(&job, &checked, older_good);
+    if let Some((step, failure)) = &newer {
+        text += &format!("\nstep {step} is newer: {}\n", failure.error);
+    }
     Ok(Outcome {
         code,
-        text: text(&job, &checked, older_good),
+        text,
         document,
         warnings,
     })

@@ -16,7 +16,7 @@ use orcheck_io::secret::Secret;
 use orcheck_io::{Pool, PoolShape, Steps, open_dir};
 
 use crate::answer;
-use crate::fixture::{epoch, flip};
+use crate::fixture::{Spec, epoch, flip};
 use crate::inspect::Site;
 
 pub const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -419,4 +419,54 @@ fn what_the_key_does_not_prove_names_no_job() {
     let copy = ["copy", "--to", "global", "--global", &to];
     let copied = site.ask(&[&copy[..], &["--encrypt-key", &key]].concat());
     assert_eq!(copied.code, 0, "{}", copied.stderr);
+}
+
+// Breaks if: a list of jobs is silent about it; whoever looks at all jobs takes what nobody proved for safe, or what the key does
+// not prove for gone.
+#[test]
+fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
+    let site = Site::new();
+    write(&site);
+    let mut plain = Spec::new(7, 1);
+    plain.job = orcheck_format::JobName::new("lulesh").unwrap();
+    let dir = std::path::Path::new(&site.a).join("lulesh");
+    std::fs::create_dir_all(&dir).unwrap();
+    crate::fixture::write(&[dir], &plain);
+    let key = source(&site, "right", KEY);
+    let without = answer(&["ls", "--dir", &site.a]);
+    let words = "job cavity: step 5: not authenticated: no key given";
+    assert!(without.stdout.contains(words), "{}", without.stdout);
+    assert!(
+        !without.stdout.contains("job lulesh:"),
+        "{}",
+        without.stdout
+    );
+    let with = ["--dir", &site.a, "--encrypt-key", &key];
+    let listed = answer(&[&["ls"], &with[..]].concat());
+    let words = "job lulesh: step 7: its commit record cannot be used: ";
+    assert!(listed.stdout.contains(words), "{}", listed.stdout);
+    assert!(!listed.stdout.contains("no key given"), "{}", listed.stdout);
+    let jobs = answer(&[&["ls", "--json"], &with[..]].concat()).json();
+    assert_eq!(jobs["jobs"][0]["authenticated"], true, "{jobs}");
+    assert_eq!(jobs["jobs"][1]["authenticated"], false, "{jobs}");
+    assert!(jobs["jobs"][1]["why"].is_string(), "{jobs}");
+
+    // Breaks if: it is said not to be there.
+    for command in ["rm", "keep"] {
+        let step = [command, "7", "--job", "lulesh"];
+        let refused = answer(&[&step[..], &with].concat());
+        assert_eq!(refused.code, 10, "{}", refused.stderr);
+        for words in ["step 7 does not count", "not authenticated", "Next: "] {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+        assert!(
+            !refused.stderr.contains("there is no"),
+            "{}",
+            refused.stderr
+        );
+        let gone = [command, "8", "--job", "lulesh"];
+        let absent = answer(&[&gone[..], &with].concat());
+        let words = "there is no checkpoint of step 8";
+        assert!(absent.stderr.contains(words), "{}", absent.stderr);
+    }
 }

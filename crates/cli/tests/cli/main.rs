@@ -27,6 +27,7 @@ mod restore;
 mod run;
 mod server;
 mod shown;
+mod sight;
 mod told;
 
 use std::process::{Command, Output};

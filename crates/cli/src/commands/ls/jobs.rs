@@ -7,7 +7,7 @@ use orcheck_format::JobName;
 use orcheck_io::{Clock, SystemClock};
 use serde_json::{Value, json};
 
-use super::{Row, rows};
+use super::{NOT_AUTHENTICATED, Row, rows};
 use crate::exit;
 use crate::job::Job;
 use crate::output::{
@@ -25,12 +25,18 @@ pub struct Summary {
     /// Of all files of ours.
     size_bytes: u64,
     unreachable: bool,
+    /// Whether a key proves the newest one.
+    authenticated: bool,
+    /// What to know of the newest one, or why there is none.
+    why: Option<String>,
 }
 
 impl Summary {
     /// From its checkpoints.
     pub fn of(job: &Job, rows: &[Row]) -> Self {
         let newest = rows.iter().find(|row| row.state == "restartable");
+        let why = |row: &Row| Some(format!("step {}: {}", row.step, row.why.as_ref()?));
+        let is_unproven = |row: &&Row| row.why.as_deref() == Some(NOT_AUTHENTICATED);
         let files = job.catalog.files().iter();
         let ours = files.filter(|(_, _, name)| name.is_some());
         Summary {
@@ -40,7 +46,17 @@ impl Summary {
             checkpoints: rows.len(),
             size_bytes: ours.map(|(_, entry, _)| entry.len_bytes).sum(),
             unreachable: rows.iter().any(|row| row.state == "unreachable"),
+            authenticated: newest.is_some_and(|row| row.authenticated),
+            why: match newest {
+                Some(newest) => Some(newest).filter(is_unproven).and_then(why),
+                None => rows.first().and_then(why),
+            },
         }
+    }
+
+    /// Whether nothing is known of its newest checkpoint, because it is where nobody can look.
+    pub fn is_unreachable(&self) -> bool {
+        self.newest.is_none() && self.unreachable
     }
 
     fn age_ms(&self, now: u64) -> Option<u64> {
@@ -57,6 +73,8 @@ impl Summary {
             "age_ms": self.age_ms(now),
             "checkpoints": self.checkpoints,
             "size_bytes": self.size_bytes,
+            "authenticated": self.authenticated,
+            "why": self.why,
         })
     }
 }
@@ -85,7 +103,7 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
     for summary in &summaries {
         let (step, level) = match &summary.newest {
             Some((step, level)) => (right(step), plain(level)),
-            None if summary.unreachable => (cell("unreachable", Tone::Note), plain("-")),
+            None if summary.is_unreachable() => (cell("unreachable", Tone::Note), plain("-")),
             None => (cell("none", Tone::Bad), plain("-")),
         };
         shown.add_row([
@@ -107,9 +125,21 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
         "jobs": summaries.iter().map(|summary| summary.document(now)).collect::<Vec<Value>>(),
         "notes": warnings,
     });
+    let mut text = table_text(&shown);
+    let reasons = summaries.iter().filter_map(|summary| {
+        let why = summary.why.as_ref()?;
+        Some(format!("job {}: {why}\n", summary.job))
+    });
+    let reasons: String = reasons.collect();
+    if !reasons.is_empty() {
+        text += &format!("\n{reasons}");
+    }
     Ok(Outcome {
-        code: exit::OK,
-        text: table_text(&shown),
+        code: match summaries.iter().any(Summary::is_unreachable) {
+            true => exit::UNREACHABLE,
+            false => exit::OK,
+        },
+        text,
         document,
         warnings,
     })

@@ -1,0 +1,83 @@
+//! What a failure to read a part of a checkpoint means: that it is lost or damaged, or only that it is out of sight.
+//!
+//! Invariants:
+//! 1. What cannot be read for want of permission, a server or a disk, or may lie where that is so, ends with
+//!    [`exit::UNREACHABLE`] and names the directory and what to do about it.
+//!
+//! Not here: which directories cannot be read (`search.rs`).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use orcheck_engine::catalog::Commit;
+use orcheck_format::{Error, ErrorKind, FileName};
+
+use crate::exit;
+use crate::job::Job;
+use crate::output::Failure;
+use crate::search::cannot_open;
+
+impl Job {
+    /// The failure of a command that cannot read this container of a commit.
+    pub fn unread(&self, commit: &Commit, container: &str, error: Error) -> Failure {
+        match error.kind() {
+            // Breaks if: it counts as absent; a user would throw away a checkpoint whose server is down.
+            ErrorKind::NotFound => match self.out_of_sight() {
+                Some(hidden) => {
+                    let both = format!("{}; {}", error.what(), hidden.error.what());
+                    let error = hidden.advise(Error::unavailable(both));
+                    Failure::with(exit::UNREACHABLE, error)
+                }
+                None => error.into(),
+            },
+            ErrorKind::Unavailable => {
+                let place = self.find_file(commit, container);
+                let place = place.map_or_else(String::new, |place| self.place_path(place));
+                cannot_open(&Path::new(&place).join(container), error)
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// The newest of these steps whose commit record is here and cannot be read, and the failure.
+    pub fn unread_record(&self, wanted: impl Fn(u64) -> bool) -> Option<(u64, Failure)> {
+        let catalog = &self.catalog;
+        let all = catalog.commits().iter().chain(catalog.fenced());
+        let known: BTreeSet<(u64, u64, [u8; 4])> = all
+            .chain(catalog.rejected())
+            .map(|commit| (commit.record.step, commit.record.epoch))
+            .map(|(step, epoch)| (step, epoch.counter, epoch.run.short_bytes()))
+            .collect();
+        let unread = catalog.problems().iter().filter_map(|problem| {
+            let file = problem.file.as_deref()?;
+            let name = FileName::parse(file)?;
+            let of = name.checkpoint()?;
+            let is_unread = matches!(name, FileName::Commit { .. })
+                && problem.error.kind() == ErrorKind::Unavailable
+                && wanted(of.0)
+                && !known.contains(&of);
+            is_unread.then_some((of.0, file, &problem.error))
+        });
+        let (step, file, error) = unread.max_by_key(|(step, ..)| *step)?;
+        let mut files = catalog.files().iter();
+        let place = files.find(|(_, entry, _)| entry.name == file);
+        let path = place.map_or_else(String::new, |(place, ..)| self.place_path(*place));
+        Some((
+            step,
+            cannot_open(&Path::new(&path).join(file), error.clone()),
+        ))
+    }
+}
+
+/// The failure of a command that cannot read what it has to know.
+pub fn not_read(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Unavailable => Failure::with(exit::UNREACHABLE, error),
+        _ => error.into(),
+    }
+}
+
+/// Whether nothing is known to be lost.
+pub fn is_out_of_sight(failure: &Failure) -> bool {
+    failure.code == exit::UNREACHABLE
+}

@@ -1,0 +1,221 @@
+//! What cannot be read, or may lie where nobody can look, is not called lost, absent or damaged.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::fixture::{Scratch, Spec, Written, flip, write};
+use crate::inspect::Site;
+use crate::places::{DOWN, as_somebody_else, with_key};
+use crate::{Answer, answer};
+
+/// Step 10, whose second container was on a server that is down; a rank in it.
+fn with_a_part_out_of_sight(site: &Site) -> (Written, String) {
+    let written = site.write(10, 1);
+    std::fs::remove_file(&written.paths[1]).unwrap();
+    let rank = written.record.containers[1].ranks[0].0.to_string();
+    (written, rank)
+}
+
+fn ask(site: &Site, arguments: &[&str]) -> Answer {
+    let common = ["--dir", &site.a, "--dir", &site.b, "--dir", DOWN];
+    with_key(&[arguments, &common].concat())
+}
+
+fn allow(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+// Breaks if: it counts as absent or damaged; the user restarts from an older step although a server has to be started.
+#[test]
+fn restore_names_the_server_that_is_down() {
+    let site = Site::new();
+    let (_, rank) = with_a_part_out_of_sight(&site);
+    let out = site.scratch.dir("out");
+    let (one, all) = (out.join("u.bin"), out.join("all"));
+    let (one, all) = (one.display().to_string(), all.display().to_string());
+    let refused = ask(
+        &site,
+        &["restore", "--rank", &rank, "--region", "u", "--out", &one],
+    );
+    assert_eq!(refused.code, 15, "{}", refused.stderr);
+    for words in ["127.0.0.1:1", "Next: bring back the server"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    assert!(!refused.stderr.contains("older step"), "{}", refused.stderr);
+    let part = ask(&site, &["restore", "--all", "--out", &all]);
+    assert_eq!(part.code, 15, "{}{}", part.stdout, part.stderr);
+    let words = "Next: bring back the server";
+    assert!(part.stdout.contains(words), "{}", part.stdout);
+    // Of a rank that is here the server does not matter.
+    let here = ask(
+        &site,
+        &["restore", "--rank", "0", "--region", "u", "--out", &one],
+    );
+    assert_eq!(here.code, 0, "{}", here.stderr);
+}
+
+#[test]
+fn show_calls_a_container_unreachable_that_may_be_on_a_server_that_is_down() {
+    let site = Site::new();
+    with_a_part_out_of_sight(&site);
+    let shown = ask(&site, &["show"]);
+    assert_eq!(shown.code, 15, "{}{}", shown.stdout, shown.stderr);
+    assert!(shown.stdout.contains("unreachable"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("unreadable"), "{}", shown.stdout);
+    // Where all can be read it is damage.
+    let lost = site.ask(&["show"]);
+    assert_eq!(lost.code, 3, "{}{}", lost.stdout, lost.stderr);
+}
+
+/// A job of one directory that everybody may look into, and that directory.
+fn open_to_all(scratch: &Scratch) -> (Written, String) {
+    let dir = scratch.dir("pfs/cavity");
+    let written = write(std::slice::from_ref(&dir), &Spec::new(10, 1));
+    allow(scratch.path(), 0o755);
+    (written, dir.display().to_string())
+}
+
+// Breaks if: it is a failure without a code of its own and without advice.
+#[test]
+fn a_container_of_another_user_is_called_that() {
+    let scratch = Scratch::new();
+    let (written, dir) = open_to_all(&scratch);
+    allow(&written.paths[0], 0o000);
+    let rank = written.record.containers[0].ranks[0].0.to_string();
+    for arguments in [
+        &["restore", "--rank", &rank, "--region", "u", "--out", "-"][..],
+        &["show"],
+        &["verify"],
+    ] {
+        let refused = as_somebody_else(&scratch, &[arguments, &[&dir]].concat());
+        let said = format!("{}{}", refused.stdout, refused.stderr);
+        assert_eq!(refused.code, 15, "{arguments:?}: {said}");
+        assert!(said.contains("(EACCES)"), "{arguments:?}: {said}");
+        let advised = said.contains("Next: run it as the user") || arguments[0] == "verify";
+        assert!(advised, "{arguments:?}: {said}");
+    }
+    allow(&written.paths[0], 0o600);
+}
+
+// Breaks if: an older step is called the newest, or what nobody may read is called damaged.
+#[test]
+fn a_newer_commit_record_of_another_user_is_not_passed_over() {
+    let scratch = Scratch::new();
+    let (_, dir) = open_to_all(&scratch);
+    write(&[scratch.dir("pfs/cavity")], &Spec::new(20, 1));
+    let record = Path::new(&dir).join(Spec::new(20, 1).commit_name());
+    allow(&record, 0o000);
+    let listed = as_somebody_else(&scratch, &["ls", "--json", &dir]);
+    assert_eq!(listed.code, 0, "{}", listed.stderr);
+    let newest = &listed.json()["checkpoints"][0];
+    assert_eq!(newest["step"], 20);
+    assert_eq!(newest["state"], "unreachable");
+    assert!(newest["why"].as_str().unwrap().contains("(EACCES)"));
+    let verified = as_somebody_else(&scratch, &["verify", &dir]);
+    assert_eq!(verified.code, 15, "{}{}", verified.stdout, verified.stderr);
+    for words in ["step 20 is newer: ", "Next: run it as the user"] {
+        assert!(verified.stdout.contains(words), "{}", verified.stdout);
+    }
+    let status = as_somebody_else(&scratch, &["status", &dir]);
+    let words = "step 20 is newer, and unreachable";
+    assert!(status.stdout.contains(words), "{}", status.stdout);
+    for command in ["verify", "show"] {
+        let asked = as_somebody_else(&scratch, &[command, "20", &dir]);
+        assert_eq!(asked.code, 15, "{command}: {}", asked.stderr);
+        assert!(asked.stderr.contains("(EACCES)"), "{}", asked.stderr);
+    }
+    // Asked for by its number, the older one is what it is.
+    let older = as_somebody_else(&scratch, &["verify", "10", &dir]);
+    assert_eq!(older.code, 0, "{}{}", older.stdout, older.stderr);
+    allow(&record, 0o600);
+}
+
+// Breaks if: it is 0; a script would take what is on a server that is down for a job that can be restarted.
+#[test]
+fn ls_ends_with_15_when_every_step_is_unreachable() {
+    let site = Site::new();
+    with_a_part_out_of_sight(&site);
+    let listed = ask(&site, &["ls"]);
+    assert_eq!(listed.code, 15, "{}{}", listed.stdout, listed.stderr);
+    site.write(5, 1);
+    assert_eq!(ask(&site, &["ls"]).code, 0);
+}
+
+// Breaks if: what cannot be known is stated; a batch script would begin again from nothing.
+#[test]
+fn status_says_what_it_cannot_know() {
+    let site = Site::new();
+    with_a_part_out_of_sight(&site);
+    let status = ask(&site, &["status"]);
+    assert_eq!(status.code, 15, "{}{}", status.stdout, status.stderr);
+    let words = "newest safe step: not known, because step 10 is unreachable";
+    assert!(status.stdout.contains(words), "{}", status.stdout);
+    let document = ask(&site, &["status", "--json"]).json();
+    assert_eq!(document["jobs"][0]["is_known"], false);
+    assert_eq!(document["jobs"][0]["unreachable_step"], 10);
+    site.write(5, 1);
+    let status = ask(&site, &["status"]);
+    assert_eq!(status.code, 0, "{}{}", status.stdout, status.stderr);
+    for words in ["newest safe step: 5", "step 10 is newer, and unreachable"] {
+        assert!(status.stdout.contains(words), "{}", status.stdout);
+    }
+}
+
+#[test]
+fn status_does_not_deny_the_job_of_another_user() {
+    let scratch = Scratch::new();
+    open_to_all(&scratch);
+    let root = scratch.dir("pfs");
+    allow(&root.join("cavity"), 0o000);
+    let root = root.display().to_string();
+    for arguments in [&["status", &root][..], &["status", "--dir", &root]] {
+        let status = as_somebody_else(&scratch, arguments);
+        assert_eq!(status.code, 15, "{}{}", status.stdout, status.stderr);
+        let said = &status.stderr;
+        assert!(said.contains("Next: run it as the user"), "{said}");
+        assert!(!said.contains("in the directories given"), "{said}");
+    }
+    allow(&scratch.dir("pfs").join("cavity"), 0o700);
+    let empty = scratch.dir("empty").display().to_string();
+    let none = answer(&["status", &empty]);
+    assert!(none.stderr.contains("no job is in the directories given"));
+}
+
+// Breaks if: an older step is advised although none can be restored.
+#[test]
+fn restore_advises_no_older_step_where_none_is_good() {
+    let site = Site::new();
+    let written = site.write(10, 1);
+    let at = written.structure(0, "stream 0").start + 9000;
+    flip(&written.paths[0], at, 3);
+    let restore = ["restore", "--rank", "0", "--region", "u", "--out", "-"];
+    let refused = site.ask(&restore);
+    assert_eq!(refused.code, 5, "{}", refused.stderr);
+    assert!(!refused.stderr.contains("older step"), "{}", refused.stderr);
+    let words = "Next: give all directories of the job";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    let out = site.scratch.dir("out").join("all").display().to_string();
+    let part = site.ask(&["restore", "--all", "--out", &out]);
+    assert_eq!(part.code, 3, "{}", part.stderr);
+    let said = part.stdout + &part.stderr;
+    let words = "Next: see with `orcheck verify --all` whether an older step is good";
+    assert!(said.contains(words), "{said}");
+    assert_eq!(said.matches("Next: ").count(), 1, "{said}");
+}
+
+// Breaks if: it is said not to be there, or to be damaged.
+#[test]
+fn a_step_whose_record_nobody_may_read_is_not_said_to_be_absent() {
+    let scratch = Scratch::new();
+    let (_, dir) = open_to_all(&scratch);
+    let record = Path::new(&dir).join(Spec::new(10, 1).commit_name());
+    allow(&record, 0o000);
+    for command in ["rm", "keep"] {
+        let refused = as_somebody_else(&scratch, &[command, "10", &dir, "--job", "cavity"]);
+        assert_eq!(refused.code, 15, "{}", refused.stderr);
+        for words in ["(EACCES)", "Next: run it as the user"] {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+    }
+    allow(&record, 0o600);
+}
