@@ -224,12 +224,19 @@ pub fn as_somebody_else(scratch: &Scratch, arguments: &[&str]) -> Answer {
     Answer::of(somebody_else(scratch, arguments).output().unwrap())
 }
 
+/// Copies a program in a process of its own: what another thread starts meanwhile would inherit the file that is open for writing, and
+/// the copy could not be executed.
+fn copy_program(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp").args([from, to]).status();
+    assert!(copied.unwrap().success());
+}
+
 fn somebody_else(scratch: &Scratch, arguments: &[&str]) -> std::process::Command {
     let mut command = orcheck(arguments);
     if orcheck_io::effective_uid() == 0 {
         let program = scratch.dir("bin").join("orcheck");
         if !program.exists() {
-            std::fs::copy(env!("CARGO_BIN_EXE_orcheck"), &program).unwrap();
+            copy_program(Path::new(env!("CARGO_BIN_EXE_orcheck")), &program);
             for dir in program.ancestors().skip(1).take(2) {
                 std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
             }
@@ -278,7 +285,7 @@ fn run_says_whose_a_directory_is_and_does_not_try_again() {
     std::fs::set_permissions(&job, PermissionsExt::from_mode(0o000)).unwrap();
     let line = crate::program::command_line();
     let program = scratch.dir("bin").join("program");
-    std::fs::copy(&line[0], &program).unwrap();
+    copy_program(Path::new(&line[0]), &program);
     let program = program.display().to_string();
     let mut all = vec![
         "run",
