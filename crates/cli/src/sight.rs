@@ -39,6 +39,17 @@ impl Job {
         }
     }
 
+    /// The failure of a command that cannot read what a file of this job says, or whether it is locked.
+    pub fn unread_file(&self, error: Error) -> Failure {
+        let mut paths = (0..self.catalog.places().len()).map(|place| self.place_path(place));
+        // Where a copy is written is no place of the job.
+        let named = paths.find(|path| error.message().contains(&format!("{path}/")));
+        match (error.kind(), named) {
+            (ErrorKind::Unavailable, Some(path)) => cannot_open(Path::new(&path), error),
+            _ => error.into(),
+        }
+    }
+
     /// The newest of these steps whose commit record is here and cannot be read, and the failure.
     pub fn unread_record(&self, wanted: impl Fn(u64) -> bool) -> Option<(u64, Failure)> {
         let catalog = &self.catalog;

@@ -230,7 +230,7 @@ fn explain(
         }
     }
     if error.kind() != ErrorKind::NotFound {
-        return error.into();
+        return job.unread_file(error);
     }
     if let Some(hidden) = job.out_of_sight() {
         let error = Error::unavailable(format!("{}; {}", error.what(), hidden.error.what()));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use orcheck_engine::agent::{Told, list, status};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Claim, Level};
+use orcheck_format::{Claim, Error, ErrorKind, Level};
 use orcheck_io::{Address, Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -32,12 +32,10 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let mut agents = Vec::new();
     let (jobs, mut warnings, mut code) = jobs(args)?;
     // Breaks if: it is 0; a script would take a server that is down for a job without checkpoints.
-    if jobs
-        .iter()
-        .any(|job| job.newest.is_none() && job.out_of_reach.is_some())
-    {
+    if jobs.iter().any(|job| !job.is_known()) {
         code = exit::UNREACHABLE;
     }
+    warnings.extend(jobs.iter().filter_map(Running::note));
     let seen = list(&SystemClock::new())?;
     warnings.extend(seen.strangers());
     for at in seen.own {
@@ -72,6 +70,8 @@ struct Running {
     job: String,
     /// Its newest run and whether it is alive; `None` where none was ever there.
     run: Option<(Claim, bool)>,
+    /// Why nothing is known of its runs.
+    unread: Option<Error>,
     /// Step, level and time of the newest checkpoint that is here whole.
     newest: Option<(u64, Level, u64)>,
     /// What is newer, or may be, and cannot be read.
@@ -88,7 +88,14 @@ enum OutOfReach {
 
 impl Running {
     fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
-        let run = Run::newest(job.catalog.places(), trust)?;
+        let (run, unread) = match Run::newest(job.catalog.places(), trust) {
+            Ok(run) => (run, None),
+            // Breaks if: the job is left out; whose files may not be locked has checkpoints all the same.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                (None, Some(job.unread_file(error).error))
+            }
+            Err(error) => return Err(error.into()),
+        };
         let commits = job.catalog.commits();
         let newest = commits.iter().find(|commit| job.missing(commit).is_none());
         let newest = newest.map(|commit| &commit.record);
@@ -106,6 +113,7 @@ impl Running {
         Ok(Running {
             job: job.name.as_str().to_owned(),
             run: run.map(|run| (run.claim, run.lives)),
+            unread,
             newest: newest.map(|record| (record.step, record.level, record.created_unix_ms)),
             out_of_reach,
         })
@@ -113,7 +121,9 @@ impl Running {
 
     fn text(&self, now: u64) -> String {
         let run = match &self.run {
-            None if self.out_of_reach.is_some() => "whether it runs is not known".to_owned(),
+            None if self.out_of_reach.is_some() || self.unread.is_some() => {
+                "whether it runs is not known".to_owned()
+            }
             None => "it was never run here".to_owned(),
             Some((claim, true)) => format!(
                 "it runs on host {}, since {}",
@@ -147,6 +157,16 @@ impl Running {
         format!("job {}: {run}\n  newest safe step: {newest}\n", self.job)
     }
 
+    /// Whether nothing that it tells depends on what cannot be read.
+    fn is_known(&self) -> bool {
+        self.unread.is_none() && (self.newest.is_some() || self.out_of_reach.is_none())
+    }
+
+    fn note(&self) -> Option<String> {
+        let unread = self.unread.as_ref()?;
+        Some(format!("job {}: {unread}", self.job))
+    }
+
     fn document(&self) -> Value {
         let run = self.run.as_ref();
         json!({
@@ -158,7 +178,7 @@ impl Running {
             "newest_restartable_step": self.newest.map(|(step, ..)| step),
             "level": self.newest.map(|(_, level, _)| level.to_string()),
             "created_unix_ms": self.newest.map(|(.., at)| at),
-            "is_known": self.newest.is_some() || self.out_of_reach.is_none(),
+            "is_known": self.is_known(),
             "unreachable_step": match self.out_of_reach {
                 Some(OutOfReach::Step(step)) => Some(step),
                 _ => None,

@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::fixture::{Scratch, Spec, Written, flip, write};
+use orcheck_format::FileName;
+
+use crate::fixture::{Scratch, Spec, Written, claim, epoch, flip, write};
 use crate::inspect::Site;
 use crate::places::{DOWN, as_somebody_else, with_key};
 use crate::{Answer, answer};
@@ -82,10 +84,12 @@ fn a_container_of_another_user_is_called_that() {
     let (written, dir) = open_to_all(&scratch);
     allow(&written.paths[0], 0o000);
     let rank = written.record.containers[0].ranks[0].0.to_string();
+    let to = scratch.dir("to").display().to_string();
     for arguments in [
         &["restore", "--rank", &rank, "--region", "u", "--out", "-"][..],
         &["show"],
         &["verify"],
+        &["copy", "--to", "global", "--global", &to],
     ] {
         let refused = as_somebody_else(&scratch, &[arguments, &[&dir]].concat());
         let said = format!("{}{}", refused.stdout, refused.stderr);
@@ -218,4 +222,22 @@ fn a_step_whose_record_nobody_may_read_is_not_said_to_be_absent() {
         }
     }
     allow(&record, 0o600);
+}
+
+// Breaks if: the whole job is left out; its checkpoints can be read, only its claim cannot be locked.
+#[test]
+fn status_of_a_job_whose_claim_is_another_users_shows_its_newest_step() {
+    let scratch = Scratch::new();
+    let (_, dir) = open_to_all(&scratch);
+    claim(Path::new(&dir), epoch(1), None);
+    let file = Path::new(&dir).join(FileName::Claim { epoch: 1 }.to_string());
+    allow(&file, 0o444);
+    let status = as_somebody_else(&scratch, &["status", &dir]);
+    assert_eq!(status.code, 15, "{}{}", status.stdout, status.stderr);
+    for words in ["whether it runs is not known", "newest safe step: 10 "] {
+        assert!(status.stdout.contains(words), "{}", status.stdout);
+    }
+    let words = "Next: run it as the user";
+    assert!(status.stderr.contains(words), "{}", status.stderr);
+    allow(&file, 0o600);
 }
