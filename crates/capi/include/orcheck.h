@@ -678,7 +678,8 @@ orc_status orc_free(orc_session *session, void *address);
 
 /**
  * Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is
- * named by orc_message(), and then no region of the list is protected. Local; does not block and does not copy.
+ * named by orc_message(), and so are two entries of the same name; no region of the list is then protected.
+ * Naming a region again in a later call replaces it. Local; does not block and does not copy.
  *
  * @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
  *         protected nevertheless

@@ -3,7 +3,7 @@
 //! What it does: checks the whole list, and names its regions to the session one after the other.
 //!
 //! Invariants:
-//! 1. A list with a wrong entry names no region at all; what only the session can refuse (a lent region, say) ends
+//! 1. A list with a wrong entry, or a name twice, names no region at all; what only the session can refuse (a lent region, say) ends
 //!    the list there, and the text names the entry.
 //!
 //! Not here: what one region is; `regions` says that.
@@ -13,6 +13,7 @@ use crate::fault::boundary;
 use crate::registry::{self, orc_session};
 use crate::types::orc_status;
 use orcheck_format::{Error, Result};
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 
 /// Most regions in one list.
@@ -34,7 +35,8 @@ pub struct orc_region {
 }
 
 /// Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is
-/// named by orc_message(), and then no region of the list is protected. Local; does not block and does not copy.
+/// named by orc_message(), and so are two entries of the same name; no region of the list is then protected.
+/// Naming a region again in a later call replaces it. Local; does not block and does not copy.
 ///
 /// @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
 ///         protected nevertheless
@@ -58,10 +60,18 @@ pub unsafe extern "C" fn orc_protect_all(
             unsafe { std::slice::from_raw_parts(regions, n) }
         };
         let mut checked = Vec::with_capacity(n);
+        let mut indices = HashMap::with_capacity(n);
         for (index, region) in listed.iter().enumerate() {
             let entry = |error: Error| error.at(format_args!("regions[{index}]"));
             // SAFETY: the caller promises a zero-terminated text that stays during the call.
             let name = unsafe { text(region.name, "name", NAME_LIMIT_BYTES) }.map_err(entry)?;
+            // Breaks if: the later entry replaces the earlier one, as in a later call; that array would never be stored.
+            if let Some(first) = indices.insert(name, index) {
+                return Err(Error::invalid(format!(
+                    "regions[{first}] and regions[{index}] have the same name, \"{name}\": only the second would be stored"
+                ))
+                .next("give each region of the list a name of its own"));
+            }
             let checks = || -> Result<_> {
                 let dtype = dtype(region.dtype)?;
                 let flags = flags(region.flags)?;

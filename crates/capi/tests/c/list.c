@@ -22,8 +22,12 @@ int main(void) {
   REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {NULL, q, ORC_F64, 50, 0}), ORC_INVALID, "regions[1]: ");
   REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", NULL, ORC_F64, 50, 0}), ORC_INVALID, "address is NULL");
   REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, SIZE_MAX, 0}), ORC_INVALID, "larger than memory");
+  REFUSED(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"t", &t, ORC_U64, 1, 0}, {"p", q, ORC_F64, 50, 0}), ORC_INVALID,
+          "regions[0] and regions[2] have the same name, \"p\"");
   REFUSED(orc_unprotect(s, "p"), ORC_NOT_FOUND, "p");
   OKAY(orc_protect_all(s, NULL, 0));
+  OKAY(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, 50, 0}, {"t", &t, ORC_U64, 1, ORC_SAME}));
+  /* A later call replaces what an earlier one named. */
   ORC_TRY(ORC_PROTECT(s, {"p", p, ORC_F64, 100, 0}, {"q", q, ORC_F64, 50, 0}, {"t", &t, ORC_U64, 1, ORC_SAME}));
   for (int i = 0; i < 100; i++) p[i] = i, q[i / 2] = -i;
   ORC_TRY(orc_checkpoint(s, 1));

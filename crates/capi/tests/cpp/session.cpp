@@ -220,6 +220,10 @@ void lists() {
             s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0}, {"q", q.data(), 99, q.size(), 0}});
           }) == ORC_INVALID);
     CHECK(std::string(orc_message()).find("regions[1]: region \"q\": dtype") != std::string::npos);
+    CHECK(status_of([&] {
+            s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0}, {"p", q.data(), ORC_F64, q.size(), 0}});
+          }) == ORC_INVALID);
+    CHECK(std::string(orc_message()).find("regions[0] and regions[1] have the same name, \"p\"") != std::string::npos);
     CHECK(status_of([&] { s.unprotect("p"); }) == ORC_NOT_FOUND);
     s.protect_resizable("q", q);
     s.protect_all({{"p", p.data(), ORC_F64, p.size(), 0}, {"q", flat.data(), ORC_F64, flat.size(), 0}});
