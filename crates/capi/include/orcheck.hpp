@@ -36,6 +36,7 @@
 #include "orcheck.h"
 
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -238,18 +239,31 @@ private:
   const char *text_;
 };
 
+/** The name of a job, or nullptr for the one in the environment variable ORCHECK_JOB, as in C. */
+class Job {
+public:
+  Job(const char *name) noexcept : name_(name) {}
+  Job(const std::string &name) noexcept : name_(name.c_str()) {}
+  const char *c_str() const noexcept { return name_; }
+
+private:
+  const char *name_;
+};
+
 /** One membership in a job. Movable, not copyable. Throws Error. */
 class Session {
 public:
   /** One rank, or the ranks of a collective of the program's own. [collective] */
-  explicit Session(const std::string &job, Options options = {},
-                   const orc_collective *collective = nullptr) {
+  explicit Session(Job job, Options options = {}, const orc_collective *collective = nullptr) {
     check(orc_open(&session_, job.c_str(), collective, options.c_str()));
   }
+  /* A literal nullptr is no communicator, although some MPIs have pointers for these. */
+  explicit Session(std::nullptr_t, Options options = {}, const orc_collective *collective = nullptr)
+      : Session(Job(nullptr), options, collective) {}
 
 #ifdef ORCHECK_MPI_H
   /** The ranks of a communicator; see orc_mpi_open(). [collective] */
-  Session(MPI_Comm comm, const std::string &job, Options options = {}) {
+  Session(MPI_Comm comm, Job job, Options options = {}) {
     check(orc_mpi_open(&session_, comm, job.c_str(), options.c_str()));
   }
 #endif

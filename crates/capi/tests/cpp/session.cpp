@@ -317,6 +317,27 @@ void without(int rank) {
   CHECK(std::string(orc_message()).find("disabled on rank 1 and enabled on rank 0") != std::string::npos);
 }
 
+/* A job without a name has the one of the environment, as in C; without that it is an error of the library. */
+void unnamed(int rank) {
+  const char *none = nullptr;
+  std::vector<double> p(10, rank);
+  auto all = [&] {
+    orcheck::Session s(MPI_COMM_WORLD, nullptr, options());
+    s.protect("p", p);
+    s.checkpoint(s.find().value_or(0) + 1);
+    s.close(30);
+  };
+  CHECK(status_of(all) == ORC_INVALID && std::string(orc_message()).find("the job has no name") != std::string::npos);
+  CHECK(status_of([] { orcheck::Session s(nullptr, nullptr); }) == ORC_INVALID);
+  CHECK(status_of([&] { orcheck::Session s(none); }) == ORC_INVALID);
+  CHECK(setenv("ORCHECK_JOB", "of-the-environment", 1) == 0);
+  all();
+  orcheck::Session s(MPI_COMM_WORLD, "of-the-environment", options());
+  CHECK(s.find() == std::optional<std::uint64_t>(1));
+  s.abandon();
+  CHECK(unsetenv("ORCHECK_JOB") == 0);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -332,6 +353,7 @@ int main(int argc, char **argv) {
     lists();
     files(rank);
     without(rank);
+    unnamed(rank);
   } catch (const std::exception &error) {
     FAIL("exception: %s", error.what());
   }
