@@ -14,6 +14,7 @@
 use crate::agree::{agree, agree_min};
 use crate::options::Close;
 use crate::session::Session;
+use crate::warnings::says;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
@@ -88,11 +89,12 @@ impl Session {
             let said = |warning: &String| {
                 let lost = warning.strip_prefix(&format!("checkpoint {last} is lost"));
                 let of = lost.and_then(|rest| rest.split(": ").next());
-                of.is_some_and(|of| {
+                let safe = of.is_some_and(|of| {
                     error
                         .message()
                         .contains(&format!("checkpoint {last} is not safe{of}"))
-                })
+                });
+                safe || says(error, warning)
             };
             warnings.retain(|warning| !said(warning));
         }

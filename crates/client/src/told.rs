@@ -306,6 +306,10 @@ impl Session {
         });
         let agreed = agree(self.collective.as_mut(), local);
         self.told.note_returned(losses);
+        if let Err(error) = &agreed {
+            // Breaks if: it stays; the next call that succeeds would tell the same loss again.
+            self.warnings.drop_said(error);
+        }
         agreed
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Not here: who warns, and that of losses there are figures and events as well (`told.rs`).
 
-use orcheck_format::error::printable;
+use orcheck_format::error::{Error, printable, without_next};
 use std::collections::VecDeque;
 
 /// Warnings that wait at most: a program that never takes one does not fill its memory with them.
@@ -43,6 +43,20 @@ impl Warnings {
         self.waiting.range(old..)
     }
 
+    /// Drops those that an error has said: it is returned by the same call.
+    pub(crate) fn drop_said(&mut self, error: &Error) {
+        let mut at = self.waiting.len();
+        let told = at.saturating_sub(self.new);
+        // From the newest on, so that the places of older ones stay.
+        while at > 0 {
+            at -= 1;
+            if says(error, &self.waiting[at]) {
+                self.waiting.remove(at);
+                self.new = self.new.saturating_sub(usize::from(at >= told));
+            }
+        }
+    }
+
     /// The oldest; before it, how many were dropped.
     pub(crate) fn take(&mut self) -> Option<String> {
         match std::mem::take(&mut self.dropped) {
@@ -52,6 +66,11 @@ impl Warnings {
             )),
         }
     }
+}
+
+/// Whether an error says what a warning says.
+pub(crate) fn says(error: &Error, warning: &str) -> bool {
+    error.message().contains(&without_next(warning))
 }
 
 impl Extend<String> for Warnings {
@@ -78,7 +97,11 @@ mod tests {
         assert_eq!((rest[0].as_str(), rest[MOST - 1].as_str()), ("3", "258"));
         warnings.push("later".to_owned());
         assert!(warnings.news().eq(["later"]));
+        warnings.extend(["lost. Next: a", "kept", "lost. Next: b"].map(str::to_owned));
+        warnings.drop_said(&Error::no_space("one of 2: lost. Next: c"));
+        assert!(warnings.news().eq(["kept"]));
         assert_eq!(warnings.take().as_deref(), Some("later"));
+        assert_eq!(warnings.take().as_deref(), Some("kept"));
         assert_eq!(warnings.take(), None);
     }
 }
