@@ -8,8 +8,8 @@
 //! 2. A placed root that is gone or cannot be written is left out only when another one remembers
 //!    the job (it holds a claim), and that is reported. One that can be read still is. All of them are
 //!    left out only when the node's own directory remembers the job.
-//! 3. While a root cannot be looked at, an error that a checkpoint cannot be restored names that root, and asks to bring
-//!    it back.
+//! 3. While roots cannot be looked at, an error that a checkpoint cannot be restored names them, and asks to bring
+//!    them back.
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
@@ -49,13 +49,20 @@ pub struct Places {
     pub trust: Arc<Trust>,
 }
 
-/// A placed directory that cannot be looked at.
+/// A placed directory that cannot be written, or not even looked at.
 #[derive(Debug, Clone)]
 pub struct Away {
     /// The path as configured.
     pub root: String,
     /// Why.
     pub why: Error,
+}
+
+impl Away {
+    fn error(&self) -> Error {
+        let place = format!("level global, directory {}", self.root);
+        self.why.clone().at(place)
+    }
 }
 
 impl Places {
@@ -114,35 +121,38 @@ impl Places {
         let mut notes = Vec::new();
         let mut servers = Vec::new();
         let mut read_only = Vec::new();
-        let mut away: Vec<Away> = Vec::new();
-        let mut first_error = None;
+        let (mut away, mut skipped, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         for root in server_roots {
             match open_beneath(root, &[job.as_str()], steps, create) {
                 Ok(dir) => servers.push(Some(dir)),
                 Err(error) => {
-                    let why = error.clone();
-                    let error = error.at(format!("level global, directory {}", name_of(root)));
+                    let one = Away {
+                        root: name_of(root),
+                        why: error,
+                    };
                     match open_to_read(root, job, steps) {
                         Ok(readable) => {
-                            notes.push(format!("read, but not written: {}", error.message()));
+                            notes.push(format!("read, but not written: {}", one.error().message()));
                             read_only.push(readable);
                         }
                         Err(unread) => {
-                            let shown = name_of(root);
-                            let back = how_to_bring_back(&shown, &error);
-                            let note = error.clone().next(back);
-                            notes.push(format!("skipped: {}", note.message()));
                             // One that can be looked at and does not know the job holds nothing of it.
                             let is_there = || open_dir(root, steps.clone())?.list();
                             if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
-                                away.push(Away { root: shown, why });
+                                away.push(one.clone());
                             }
+                            skipped.push(one.clone());
                         }
                     }
                     servers.push(None);
-                    first_error.get_or_insert(error);
+                    missing.push(one);
                 }
             }
+        }
+        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
+        if let Some(error) = all_of(&skipped) {
+            let note = error.next(how_to_bring_back(&skipped));
+            notes.push(format!("skipped: {}", note.message()));
         }
         let known = servers
             .iter()
@@ -154,12 +164,15 @@ impl Places {
         let known_to_node =
             none_there && node.as_ref().is_some_and(|dir| holds_claim(dir.as_ref()));
         let known = known || known_to_node && !off(Switch::NodeRemembers);
-        match first_error {
+        match all_of(&missing) {
             Some(error) if !known && known_to_readers => Err(error),
-            Some(error) if !known && !off(Switch::AllDirectories) => Err(error.at(format!(
-                "no directory that can be read knows job '{}', and a new job needs all its directories",
-                job.as_str()
-            ))),
+            Some(error) if !known && !off(Switch::AllDirectories) => {
+                let next = how_to_complete(&missing);
+                Err(error.next(next).at(format!(
+                    "no directory that can be read knows job '{}', and a new job needs all its directories",
+                    job.as_str()
+                )))
+            }
             _ => Ok(Self {
                 job: job.clone(),
                 node,
@@ -204,7 +217,7 @@ impl Places {
             first.why.what(),
             error.what()
         );
-        Error::unavailable(text).next(how_to_bring_back(&first.root, &first.why))
+        Error::unavailable(text).next(how_to_bring_back(&self.away))
     }
 
     /// As [`Self::blame_away`], for an error of a search: one that a directory which is back would not change stays.
@@ -277,15 +290,54 @@ impl Places {
     }
 }
 
-/// What to do about a directory of a job that has checkpoints.
-fn how_to_bring_back(root: &str, why: &Error) -> String {
-    match (why.kind(), why.next_step()) {
-        // A directory that is made again would be empty.
-        (ErrorKind::NotFound, _) | (_, None) => {
-            format!("bring {root} back, then start the job again")
-        }
-        (_, Some(next)) => format!("{next}; then start the job again"),
+/// What is wrong with them, as one error with the next step of the first.
+fn all_of(away: &[Away]) -> Option<Error> {
+    let (first, more) = away.split_first()?;
+    if more.is_empty() {
+        return Some(first.error());
     }
+    let all: Vec<String> = away.iter().map(|one| one.error().what()).collect();
+    let error = Error::new(first.why.kind(), all.join("; "));
+    Some(match first.why.next_step() {
+        Some(next) => error.next(next),
+        None => error,
+    })
+}
+
+fn roots_of(away: &[Away]) -> String {
+    let roots: Vec<&str> = away.iter().map(|one| one.root.as_str()).collect();
+    roots.join(" and ")
+}
+
+/// What to do about directories of a job that has checkpoints.
+fn how_to_bring_back(away: &[Away]) -> String {
+    // A directory that is made again would be empty.
+    if let [one] = away
+        && one.why.kind() != ErrorKind::NotFound
+        && let Some(next) = one.why.next_step()
+    {
+        return format!("{next}; then start the job again");
+    }
+    format!("bring {} back, then start the job again", roots_of(away))
+}
+
+/// What to do about directories that a new job lacks.
+fn how_to_complete(away: &[Away]) -> String {
+    if let [one] = away
+        && let Some(next) = one.why.next_step()
+    {
+        return next.to_owned();
+    }
+    let roots = roots_of(away);
+    let all = |kind| away.iter().all(|one| one.why.kind() == kind);
+    if all(ErrorKind::NotFound) {
+        return format!("create {roots}, or correct the paths");
+    }
+    if all(ErrorKind::NoSpace) {
+        return format!("free space in {roots}, or configure other directories");
+    }
+    let them = if away.len() == 1 { "it" } else { "them" };
+    format!("make {roots} reachable and writable, or leave {them} out of `global`")
 }
 
 /// What messages call a root.

@@ -563,7 +563,15 @@ impl Dir for OsDir {
                 Mode::empty(),
             )
         })
-        .map_err(|errno| rustix_error(errno, format_args!("open directory {full}")))?;
+        .map_err(|errno| {
+            let error = rustix_error(errno, format_args!("open directory {full}"));
+            match errno {
+                Errno::NOTDIR | Errno::LOOP => error.next(format!(
+                    "move what is in place of the directory {full} away"
+                )),
+                _ => error,
+            }
+        })?;
         if let Some(group) = self.group.filter(|_| create)
             && shared::is_as_made(&handle, &full, group)?
             && is_empty(&handle, &full)?

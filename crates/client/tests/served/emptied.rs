@@ -206,6 +206,23 @@ fn a_job_whose_address_says_which_disk_it_means_does_not_begin_on_another_one() 
     job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 1));
 }
 
+// Breaks if: the error has no next step; a new user would not know whether to wait for the server.
+#[test]
+fn a_new_job_whose_server_is_down_is_told_what_to_do() {
+    let scratch = Scratch::new("new-down");
+    let mut serving = Serving::new(scratch.path());
+    let job = serving.job(false, "");
+    serving.stop();
+    let place = serving.at.to_string().replace("tcp:", "orcheck://");
+    let next = format!("make {place} reachable and writable, or leave it out of `global`");
+    job.run(|session, _| {
+        let error = refused(session);
+        let parts = [place.as_str(), "a new job needs all its directories"];
+        says(&error, ErrorKind::Unavailable, &parts);
+        assert_eq!(error.next_step(), Some(next.as_str()), "{error}");
+    });
+}
+
 // Breaks if: a server that does not answer keeps a job from what its nodes hold.
 #[test]
 fn a_job_whose_node_level_is_whole_starts_although_its_only_server_is_down() {

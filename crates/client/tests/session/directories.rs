@@ -62,6 +62,40 @@ fn a_new_job_does_not_start_while_a_directory_is_missing() {
     }
 }
 
+// Breaks if: one of them is named: whoever makes that one is refused again.
+#[test]
+fn several_missing_directories_are_all_named_with_one_next_step() {
+    let scratch = Scratch::new("missing-both");
+    let job = Job::new(scratch.path(), 1, 3, false);
+    let paths = ["ost1", "ost2"].map(|name| scratch.path().join(name));
+    let shown = paths.each_ref().map(|path| path.display().to_string());
+    paths.iter().for_each(|path| disk::remove_tree(path));
+    job.run(|session, _| {
+        let error = refused(session);
+        let next = format!("create {} and {}, or correct the paths", shown[0], shown[1]);
+        assert_eq!(error.next_step(), Some(next.as_str()), "{error}");
+        assert_eq!(
+            error.message().matches("No such file").count(),
+            2,
+            "{error}"
+        );
+    });
+    for path in &paths {
+        crate::support::make_dir(path);
+    }
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        save(&mut session, rank, 1, 20);
+        session.close(LONG).unwrap();
+    });
+    paths.iter().for_each(|path| disk::remove_tree(path));
+    job.run(|session, _| {
+        let told = warnings(&mut session.unwrap());
+        let next = format!("Next: bring {} and {} back", shown[0], shown[1]);
+        assert!(told.iter().any(|text| text.contains(&next)), "{told:?}");
+    });
+}
+
 // Breaks if: `Places::open` treats every missing root as an error, or tells nobody about it.
 #[test]
 fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
@@ -189,6 +223,25 @@ fn a_file_in_place_of_a_directory_is_named() {
             &["ost0", "Not a directory", "name a directory"],
         );
     });
+}
+
+// Breaks if: the error has no next step; nothing says that the file is in the way of the job's directory.
+#[test]
+fn what_is_in_place_of_a_jobs_directory_is_named_with_what_to_do() {
+    for name in ["ost0/job", "local/job"] {
+        let scratch = Scratch::new("in-place");
+        let job = Job::new(scratch.path(), 1, 1, true);
+        let path = scratch.path().join(name);
+        disk::write(&path, b"a note");
+        job.run(|session, _| {
+            let error = refused(session);
+            let path = path.display().to_string();
+            says(&error, ErrorKind::Invalid, &[&path, "Not a directory"]);
+            let next = error.next_step().unwrap_or_else(|| panic!("{error}"));
+            assert!(next.contains("move what is in place of"), "{error}");
+            assert!(next.contains(&path), "{error}");
+        });
+    }
 }
 
 // ---- read-only -------------------------------------------------------------------------------
