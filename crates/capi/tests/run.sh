@@ -356,7 +356,7 @@ resumes() {
 wrong() {
   if ORCHECK_GLOBAL="$ORC_TEST_DIR" ORCHECK_EVERY_STEPS=never "$@" > "$WORK/wrong" 2>&1; then return 1; fi
   cat "$WORK/wrong"
-  grep -q 'every_steps = "never": expected' "$WORK/wrong"
+  grep -q 'the environment variable ORCHECK_EVERY_STEPS: every_steps = "never": expected' "$WORK/wrong"
 }
 export -f resumes wrong
 for mpi in $MPIS; do

@@ -176,20 +176,19 @@ impl Options {
     /// # Errors
     /// Invalid, naming the source, the option, the value and what is allowed.
     pub fn load(text: Option<&str>) -> Result<Self> {
-        let mut table = table_of(text)?;
-        if let Some(value) =
-            env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok())
-        {
-            let chosen = table.contains_key("end_time_unix_s");
-            table
-                .entry("end_time_unix_s")
-                .or_insert(toml::Value::Integer(value));
-            return Ok(Self {
-                end_is_given: !chosen,
-                ..Self::from_table(table)?
-            });
+        let (mut table, from_environment) = table_of(text)?;
+        let end = env_var("SLURM_JOB_END_TIME").and_then(|value| value.parse::<i64>().ok());
+        let end_is_given = end.is_some() && !table.contains_key("end_time_unix_s");
+        if let Some(end) = end {
+            let entry = table.entry("end_time_unix_s");
+            entry.or_insert(toml::Value::Integer(end));
         }
-        Self::from_table(table)
+        let options = Self::from_table(table)
+            .map_err(|error| variables::name_in(error, &from_environment))?;
+        Ok(Self {
+            end_is_given,
+            ..options
+        })
     }
 
     /// `global` and `node_dir` as the configuration file and the environment have them: for commands, which open no job.
@@ -197,7 +196,7 @@ impl Options {
     /// # Errors
     /// As [`Self::load`], for a variable that is no option and a file that cannot be read.
     pub fn directories() -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
-        let table = table_of(None)?;
+        let (table, _) = table_of(None)?;
         let text = |value: &toml::Value| {
             let path = value.as_str().map(str::trim);
             path.filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -296,33 +295,31 @@ impl Options {
                 "chunk = {chunk_bytes} bytes; allowed are multiples of 64 KiB from 64 KiB to 1 GiB"
             )));
         }
-        range("held_steps", f64::from(raw.held_steps), 1.0, 16.0)?;
         let uncommitted_steps = raw.uncommitted_steps.unwrap_or(raw.held_steps);
-        range("uncommitted_steps", f64::from(uncommitted_steps), 1.0, 32.0)?;
-        range("keep", f64::from(raw.keep), 1.0, 1e6)?;
-        range("copy_threads", f64::from(raw.copy_threads), 1.0, 256.0)?;
-        let most = f64::from(MAX_CHAIN);
-        range(
-            "incremental_chain",
-            f64::from(raw.incremental_chain),
-            1.0,
-            most,
-        )?;
+        for (name, value) in [
+            ("held_steps", f64::from(raw.held_steps)),
+            ("uncommitted_steps", f64::from(uncommitted_steps)),
+            ("keep", f64::from(raw.keep)),
+            ("copy_threads", f64::from(raw.copy_threads)),
+            ("incremental_chain", f64::from(raw.incremental_chain)),
+            ("timeout_s", raw.timeout_s),
+            ("take_over_wait_s", raw.take_over_wait_s),
+            ("every_s", raw.every_s),
+            ("overhead_percent", raw.overhead_percent),
+            ("end_margin_s", raw.end_margin_s),
+            ("agent_linger_s", raw.agent_linger_s),
+            ("fan_out", f64::from(raw.fan_out)),
+            ("lanes_per_node", f64::from(raw.lanes_per_node)),
+            ("compress_level", f64::from(raw.compress_level)),
+        ] {
+            within_limits(name, value)?;
+        }
         if raw.incremental == IncrementalKind::Auto && raw.mode == ModeName::Traditional {
             return Err(Error::invalid(
                 "incremental = \"auto\" does not go with mode = \"traditional\", whose containers are striped",
             )
             .next("leave one of the two out"));
         }
-        range("timeout_s", raw.timeout_s, 0.1, 1e6)?;
-        range("take_over_wait_s", raw.take_over_wait_s, 0.0, 1e6)?;
-        range("every_s", raw.every_s, 0.0, 1e9)?;
-        range("overhead_percent", raw.overhead_percent, 0.0, 100.0)?;
-        range("end_margin_s", raw.end_margin_s, 0.0, 1e9)?;
-        range("agent_linger_s", raw.agent_linger_s, 0.0, 1e6)?;
-        range("fan_out", f64::from(raw.fan_out), 2.0, 1024.0)?;
-        range("lanes_per_node", f64::from(raw.lanes_per_node), 0.0, 8.0)?;
-        range("compress_level", f64::from(raw.compress_level), 1.0, 19.0)?;
         Ok(Self {
             without,
             global,
@@ -425,8 +422,8 @@ fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
         .filter(|text| !text.is_empty())
 }
 
-/// All that was set, later sources over earlier ones.
-fn table_of(text: Option<&str>) -> Result<toml::Table> {
+/// All that was set, later sources over earlier ones, and which options the environment set.
+fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
     let mut table = toml::Table::new();
     if let Some(text) = text {
         merge(&mut table, text, "the options given to open")?;
@@ -439,13 +436,14 @@ fn table_of(text: Option<&str>) -> Result<toml::Table> {
         })?;
         merge(&mut table, &text, &path)?;
     }
-    let mut empty = Vec::new();
+    let (mut empty, mut set) = (Vec::new(), Vec::new());
     for name in NAMES {
         match env_var(&variables::variable_of(name)) {
             None => {}
             Some(value) if value.is_empty() => empty.push(name),
             Some(value) => {
                 table.insert(name.to_owned(), value_of(name, &value));
+                set.push(name);
             }
         }
     }
@@ -454,7 +452,7 @@ fn table_of(text: Option<&str>) -> Result<toml::Table> {
     let mut places = vec![toml::Value::Table(table.clone()).to_string()];
     places.extend(env_var("ORCHECK_SERVER_KEY"));
     variables::check(&env_names(variables::PREFIX), &places)?;
-    Ok(table)
+    Ok((table, set))
 }
 
 /// What is wrong with a text of options, with the line that it is on.
@@ -515,6 +513,30 @@ fn value_of(name: &str, value: &str) -> toml::Value {
         );
     }
     toml::Value::String(value.to_owned())
+}
+
+/// What values an option may have.
+const LIMITS: [(&str, f64, f64); 15] = [
+    ("held_steps", 1.0, 16.0),
+    ("uncommitted_steps", 1.0, 32.0),
+    ("keep", 1.0, 1e6),
+    ("copy_threads", 1.0, 256.0),
+    ("incremental_chain", 1.0, MAX_CHAIN as f64),
+    ("timeout_s", 0.1, 1e6),
+    ("take_over_wait_s", 0.0, 1e6),
+    ("every_s", 0.0, 1e9),
+    ("overhead_percent", 0.0, 100.0),
+    ("end_margin_s", 0.0, 1e9),
+    ("agent_linger_s", 0.0, 1e6),
+    ("fan_out", 2.0, 1024.0),
+    ("lanes_per_node", 0.0, 8.0),
+    ("compress_level", 1.0, 19.0),
+    ("peers", 0.0, 255.0),
+];
+
+fn within_limits(name: &str, value: f64) -> Result<()> {
+    let limits = LIMITS.iter().find(|(limited, ..)| *limited == name);
+    limits.map_or(Ok(()), |(_, low, high)| range(name, value, *low, *high))
 }
 
 fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
@@ -642,7 +664,11 @@ mod tests {
             ("mode = 'sideways'", ["mode = \"sideways\"", "orchestrated"]),
             (
                 "keep = 'two'",
-                ["keep = \"two\"", "expected a whole number"],
+                ["keep = \"two\"", "expected a whole number, 1 to 1000000"],
+            ),
+            (
+                "every_steps = 'x'",
+                ["every_steps = \"x\"", "expected a whole number, 0 or more"],
             ),
             (
                 "every_s = 'ten'",

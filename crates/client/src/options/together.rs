@@ -3,7 +3,7 @@
 //! Not here: single values (`raw.rs`), and the options as a whole (`options.rs`).
 
 use super::raw::{CompressName, EncryptName, ModeName, Raw, StartName, StoreName};
-use super::{AgentKind, IntervalKind, listed, range};
+use super::{AgentKind, IntervalKind, listed, range, within_limits};
 use orcheck_engine::room::ReplicaStore;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
@@ -48,7 +48,7 @@ pub(super) fn mtbf(raw: &Raw) -> Result<()> {
 
 /// How many replicas each container has, of which any number up to `peers` may be lost.
 pub(super) fn replicas(raw: &Raw, anywhere: bool) -> Result<u32> {
-    range("peers", f64::from(raw.peers), 0.0, 255.0)?;
+    within_limits("peers", f64::from(raw.peers))?;
     let replicas = raw.replicas.unwrap_or(raw.peers);
     range("replicas", f64::from(replicas), f64::from(raw.peers), 255.0).map_err(|error| {
         error.next("each loss of a node that `peers` promises to survive takes a replica")

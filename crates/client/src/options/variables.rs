@@ -99,6 +99,16 @@ pub(super) fn check_empty(table: &toml::Table, empty: &[&str]) -> Result<()> {
     }
 }
 
+/// An error about the value of an option, with the variable that it came from; `set`: options that the environment set.
+// Breaks if: it is left out; whoever looks for the value in the program does not find it.
+pub(super) fn name_in(error: Error, set: &[&str]) -> Error {
+    let of = |name: &&&str| error.message().starts_with(&format!("{name} = "));
+    match set.iter().find(of) {
+        Some(name) => error.at(format!("the environment variable {}", variable_of(name))),
+        None => error,
+    }
+}
+
 /// Whether a text such as `env:NAME` or `…?key=env:NAME` names this variable.
 fn names(text: &str, variable: &str) -> bool {
     let mut parts = text.split("env:").skip(1);
@@ -136,6 +146,21 @@ mod tests {
         }
         for (other, _) in OTHERS {
             assert_eq!(refused(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_from_the_environment_names_its_variable() {
+        for (text, set, named) in [
+            ("every_s = 'abc'", &["keep", "every_s"][..], true),
+            ("keep = 0", &["keep"], true),
+            ("keep = 0", &["every_s"], false),
+        ] {
+            let wrong = super::super::Options::from_text(&format!("global = '/a'\n{text}"));
+            let name = text.split(' ').next().unwrap();
+            let error = name_in(wrong.unwrap_err(), set);
+            let begins = format!("the environment variable {}: {name} = ", variable_of(name));
+            assert_eq!(error.message().starts_with(&begins), named, "{error}");
         }
     }
 

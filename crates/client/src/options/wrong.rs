@@ -2,6 +2,7 @@
 //!
 //! Not here: ranges, and what options mean together (`options.rs`).
 
+use super::LIMITS;
 use super::raw::Raw;
 use orcheck_format::error::Error;
 
@@ -30,7 +31,7 @@ pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
         _ => {
             return Error::invalid(format!(
                 "{name} = {value}: {}",
-                expectation(error.message())
+                expectation(name, error.message())
             ));
         }
     };
@@ -38,13 +39,19 @@ pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
 }
 
 /// What an option expects, in words that do not name types of a programming language.
-fn expectation(said: &str) -> String {
+fn expectation(name: &str, said: &str) -> String {
     let expected = said.rsplit_once("expected ").map_or(said, |(_, what)| what);
     let expected = expected.trim();
     match expected {
         "a boolean" => return "expected true or false".to_owned(),
-        "u32" | "u64" | "usize" => return "expected a whole number, 0 or more".to_owned(),
-        "i32" | "i64" => return "expected a whole number".to_owned(),
+        "u32" | "u64" | "usize" | "i32" | "i64" => {
+            // Breaks if: each is said to take 0; the next start would be refused as well.
+            let limits = LIMITS.iter().find(|(limited, ..)| *limited == name);
+            return match limits {
+                Some((_, low, high)) => format!("expected a whole number, {low} to {high}"),
+                None => "expected a whole number, 0 or more".to_owned(),
+            };
+        }
         "f64" => return "expected a number".to_owned(),
         "path string" => return "expected a path".to_owned(),
         "a string" | "string" => return "expected text in quotes".to_owned(),
