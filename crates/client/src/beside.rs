@@ -45,38 +45,77 @@ impl Session {
     /// The job begins from nothing, unless that is refused. Collective.
     ///
     /// # Errors
-    /// Invalid with `start = 'resume'`, and with `strict` where something lies beside it.
+    /// Invalid with `start = 'resume'`, and with `strict` where something of the job, or beside it, is there.
     pub(crate) fn begin_afresh(&mut self) -> Result<()> {
         if self.options.start_resumes && !off(Switch::StartResumes) {
-            let why = [self.emptied(), self.new_disks()].concat();
-            return Err(Error::invalid(format!(
-                "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
-                self.job.as_str(),
-                self.roots().join(", "),
-                why.iter().map(|why| format!("; {why}")).collect::<String>()
-            ))
-            .next(
-                "correct the job's name or the directories, or set start = 'auto' for a new job",
-            ));
+            let refused = Err(self.must_resume());
+            self.agree_to_begin(refused)?;
         }
         if !self.options.fresh && !off(Switch::BesideSaid) {
             let beside = self.beside();
             if self.options.strict {
-                let refused = match beside.is_empty() {
-                    true => Ok(()),
-                    false => Err(Error::invalid(format!(
-                        "job '{}' would begin from nothing, which strict refuses here: {}",
-                        self.job.as_str(),
-                        beside.join("; ")
-                    ))
-                    .next("correct what is named, or set start = 'fresh'")),
-                };
-                agree(self.collective.as_mut(), refused)?;
+                let refused = self.strictly(&beside);
+                self.agree_to_begin(refused)?;
             }
             self.warnings.extend(beside);
         }
         self.decide(None);
         Ok(())
+    }
+
+    fn must_resume(&self) -> Error {
+        let mut why = self.of_the_job();
+        // Breaks if: it is left out; a mistyped name, the likeliest cause, would not be named.
+        why.extend(self.beside());
+        let error = Error::invalid(format!(
+            "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
+            self.job.as_str(),
+            self.roots().join(", "),
+            why.iter().map(|why| format!("; {why}")).collect::<String>()
+        ));
+        error.next(match self.resume.uncommitted {
+            Some(_) => "bring the commit record back if it was removed, or set start = 'fresh' to begin from nothing",
+            None => "correct the job's name or the directories, or set start = 'auto' for a new job",
+        })
+    }
+
+    fn strictly(&self, beside: &[String]) -> Result<()> {
+        let found = [&self.of_the_job()[..], beside].concat();
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "job '{}' would begin from nothing, which strict refuses here: {}",
+            self.job.as_str(),
+            found.join("; ")
+        ))
+        .next("correct what is named, or set start = 'fresh' to begin from nothing"))
+    }
+
+    /// Containers of the job itself that no commit record makes a checkpoint. Whether one was removed, or the run ended before
+    /// its first commit, nothing tells: a container is whole before its record is written. On rank 0.
+    fn of_the_job(&self) -> Vec<String> {
+        // Breaks if: it is left out; a job whose commit records were lost would begin from nothing and supersede them.
+        self.resume.uncommitted.iter().cloned().collect()
+    }
+
+    /// Where the start is refused, the claim goes back, and with it the right to write anything.
+    fn agree_to_begin(&mut self, refused: Result<()>) -> Result<()> {
+        let agreed = agree(self.collective.as_mut(), refused);
+        if let Err(error) = &agreed {
+            self.resume.refused = Some(error.clone());
+            // Breaks if: it stays; `orcheck ls` would list a mistyped name as a job.
+            if let Some(held) = self.held.take() {
+                held.withdraw();
+            }
+        }
+        agreed
+    }
+
+    /// # Errors
+    /// Why the start was refused. The next run may have the same epoch by now.
+    pub(crate) fn check_not_refused(&self) -> Result<()> {
+        self.resume.refused.clone().map_or(Ok(()), Err)
     }
 
     /// Directories that should remember earlier runs of the job as others do, and do not. On rank 0.

@@ -104,6 +104,8 @@ impl Session {
     fn take(&mut self, step: u64) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
+        // Before another agent is looked for, which would be claimed for.
+        self.check_not_refused()?;
         self.meet_a_dead_agent()?;
         if self.last_taken.is_none() {
             self.make_sure_of_the_past()?;

@@ -26,6 +26,7 @@ impl Session {
     /// # Errors
     /// NotFound, with the steps that there are; what the directories say.
     pub fn reject(&mut self, step: u64) -> Result<()> {
+        self.check_not_refused()?;
         let mut values = [step as i64, !(step as i64)];
         agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
         if values[0] != !values[1] {

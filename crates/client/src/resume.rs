@@ -108,6 +108,10 @@ pub(crate) struct Resume {
     damaged: Vec<Candidate>,
     /// The newest epoch before this one that a node's directory remembers, and which node; the same on all ranks.
     pub(crate) remembered: Option<(u64, u32)>,
+    /// Containers without a commit record, newer than all checkpoints. On rank 0.
+    pub(crate) uncommitted: Option<String>,
+    /// Why the job may not begin from nothing: this run has given its claim back, and writes nothing any more.
+    pub(crate) refused: Option<Error>,
     /// Checkpoints that this node's own directory knows to be superseded.
     fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
@@ -163,6 +167,7 @@ impl Session {
     }
 
     fn look_for(&mut self, which: Which) -> Result<u64> {
+        self.check_not_refused()?;
         if which != Which::Newest {
             self.agree_on(which)?;
         }
@@ -188,10 +193,7 @@ impl Session {
                 .left
                 .retain(|candidate| which.allows(candidate.step));
             if self.resume.left.is_empty() {
-                return Err(Error::not_found(format!(
-                    "job '{}' has no {which}; it has: {there}",
-                    self.job.as_str()
-                )));
+                return Err(self.none_of(which, &there));
             }
         }
         if self.resume.left.is_empty() && !damaged.is_empty() {
@@ -199,10 +201,7 @@ impl Session {
         }
         if self.resume.left.is_empty() {
             self.begin_afresh()?;
-            return Err(
-                Error::not_found(format!("job '{}' has no checkpoint", self.job.as_str()))
-                    .next("start afresh"),
-            );
+            return Err(self.nothing_there());
         }
         self.open_next(None)
     }
@@ -239,6 +238,8 @@ impl Session {
         };
         let offer = agree(self.collective.as_mut(), looked)?;
         let mut notes = offer.notes;
+        notes.extend(offer.uncommitted.clone());
+        self.resume.uncommitted = offer.uncommitted;
         let bytes = encode(&offer.candidates);
         let mut list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
 
@@ -686,7 +687,7 @@ impl Session {
             }
             _ => {}
         }
-        let (list, _) = self.share_candidates()?;
+        let (list, notes) = self.share_candidates()?;
         if let Some(newest) = list.first()
             && !off(Switch::PastKnown)
         {
@@ -697,6 +698,7 @@ impl Session {
             ))
             .next("call find and restart, or set start = 'fresh' to begin from nothing"));
         }
+        self.warnings.extend(notes);
         self.begin_afresh()?;
         self.settle()
     }

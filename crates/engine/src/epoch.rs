@@ -72,6 +72,11 @@ impl Held {
         self.confirmed = true;
     }
 
+    /// The claim is taken back: whoever held it writes nothing from here on, and its counter may be given again.
+    pub fn withdraw(mut self) {
+        self.confirmed = false;
+    }
+
     /// Gives the locks away: the epoch is held until whoever gets them lets go.
     pub fn give_locks(&mut self) -> Vec<Lock> {
         let locks = self.locks.iter();

@@ -46,6 +46,8 @@ pub struct Offer {
     pub candidates: Vec<Candidate>,
     /// What the scan skipped, for the user.
     pub notes: Vec<String>,
+    /// Containers newer than all candidates, without a commit record; for the user.
+    pub uncommitted: Option<String>,
     /// Checkpoints that would count, had the program not rejected them.
     pub rejected: Vec<Candidate>,
     /// A checkpoint newer than all candidates has a commit record, but no copy of it can be read.
@@ -92,9 +94,8 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
         hidden: of_another_key(&catalog).or_else(|| hidden(&catalog)),
         rejected: catalog.rejected().iter().map(candidate_of).collect(),
         candidates,
-        notes: (catalog.notes().iter().cloned())
-            .chain(uncommitted(&catalog))
-            .collect(),
+        notes: catalog.notes().to_vec(),
+        uncommitted: uncommitted(&catalog),
     })
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Not here: what is tried, and in which order (`resume.rs`).
 
-use super::Past;
+use super::{Past, Which};
 use crate::agree::agree;
 use crate::report;
 use crate::session::Session;
@@ -19,6 +19,29 @@ use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
 
 impl Session {
+    /// The job begins from nothing.
+    pub(super) fn nothing_there(&self) -> Error {
+        let job = self.job.as_str();
+        // Breaks if: both say the same; a user would believe that the checkpoints of the job are gone.
+        let why = match self.options.fresh {
+            true => format!("job '{job}' begins from nothing, because start = 'fresh'"),
+            false => format!("job '{job}' has no checkpoint"),
+        };
+        Error::not_found(why).next("start afresh")
+    }
+
+    /// None of the checkpoints that are `there` was asked for.
+    pub(super) fn none_of(&self, which: Which, there: &str) -> Error {
+        let job = self.job.as_str();
+        match self.options.fresh {
+            true => Error::not_found(format!(
+                "no {which} of job '{job}' is looked for: start = 'fresh' begins from nothing"
+            ))
+            .next("leave start = 'fresh' out to restart from one"),
+            false => Error::not_found(format!("job '{job}' has no {which}; it has: {there}")),
+        }
+    }
+
     /// Candidates are there, and all of them turned out damaged before. Collective.
     pub(super) fn all_damaged(&mut self) -> Error {
         let damaged = self.resume.damaged.iter().map(|candidate| candidate.step);
