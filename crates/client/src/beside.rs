@@ -16,6 +16,7 @@
 //! (`Dir::check_path`).
 
 use crate::agree::agree;
+use crate::members::forget;
 use crate::options::distance;
 use crate::session::Session;
 use orcheck_format::ContainerHeader;
@@ -104,6 +105,12 @@ impl Session {
         let agreed = agree(self.collective.as_mut(), refused);
         if let Err(error) = &agreed {
             self.resume.refused = Some(error.clone());
+            // Before the claim: whoever gets its number next writes such a list too.
+            if let (Some(_), Some(dir)) = (&self.peers, &self.places.node)
+                && self.layout.leads_node(self.rank)
+            {
+                forget(dir.as_ref(), self.epoch);
+            }
             // Breaks if: it stays; `orcheck ls` would list a mistyped name as a job.
             if let Some(held) = self.held.take() {
                 held.withdraw();

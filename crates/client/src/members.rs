@@ -102,6 +102,15 @@ pub(crate) fn remember(
     write_private(dir, &name.to_string(), &trust.seal(members.encode())?)
 }
 
+/// Removes what [`remember`] wrote, as far as that can be done; older lists stay.
+pub(crate) fn forget(dir: &dyn Dir, epoch: Epoch) {
+    let name = FileName::Members {
+        epoch: epoch.counter,
+    };
+    // One that stays names nodes that are there, and is no harm.
+    let _ = dir.remove(&name.to_string());
+}
+
 /// The nodes that this run has not, from the newest list that any of its nodes has. Collective.
 fn absent(
     collective: &mut dyn Collective,

@@ -177,6 +177,25 @@ fn a_refused_start_leaves_nothing_and_writes_nothing() {
     });
 }
 
+// Breaks if: a list of the run's nodes stays where the claim goes; the name is listed as a job all the same.
+#[test]
+fn a_refused_start_leaves_nothing_on_any_node() {
+    let scratch = Scratch::new("refused-peers");
+    let job = Job::new(scratch.path(), 2, 0, true)
+        .placed(&["a", "b"])
+        .with("peers = 1\nstart = 'resume'");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let own = scratch
+            .path()
+            .join("local/job")
+            .join(["a", "b"][rank as usize]);
+        assert!(!disk::names(&own).is_empty());
+        refused(session.find());
+        assert_eq!(disk::names(&own), [""; 0]);
+    });
+}
+
 #[test]
 fn that_a_start_is_fresh_by_choice_is_not_called_a_lack_of_checkpoints() {
     let scratch = Scratch::new("fresh");
