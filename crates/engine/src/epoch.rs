@@ -220,7 +220,8 @@ pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
         let Some(FileName::Temporary(target)) = FileName::parse(&entry.name) else {
             continue;
         };
-        if !target.contains(".claim-") || entry.len_bytes == 0 {
+        // Breaks if: anything like it counts; a program's own `notes.claim-1.tmp` would be removed.
+        if claim_of_temporary(&target).is_none() || entry.len_bytes == 0 {
             continue;
         }
         let unlocked = dir.open(&entry.name).and_then(|file| {
@@ -229,11 +230,29 @@ pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
             Ok(is_free.then_some(file))
         });
         match unlocked {
-            Ok(Some(_locked)) => dir.remove(&entry.name)?,
+            Ok(Some(_locked)) => match dir.remove(&entry.name) {
+                // Another copy was quicker.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed?,
+            },
             _ => continue,
         }
     }
     Ok(())
+}
+
+/// The counter of the epoch whose claim a temporary file of this target was to become; `None` for any other.
+#[must_use]
+pub(crate) fn claim_of_temporary(target: &str) -> Option<u64> {
+    let (claim, run) = target.rsplit_once('-')?;
+    let is_run = run.len() == 8
+        && run
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    match FileName::parse(claim) {
+        Some(FileName::Claim { epoch }) if is_run => Some(epoch),
+        _ => None,
+    }
 }
 
 fn lock(file: &dyn File, dir: &dyn Dir, held: &mut Held) -> Result<()> {
@@ -509,4 +528,34 @@ pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch, trust: &Trust) -> R
         "epoch {epoch} is superseded: epoch {counter} was claimed{who}"
     ))
     .next("this run must end; its later checkpoints are ignored"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_io::testing::Scratch;
+    use orcheck_io::{Steps, open_dir};
+
+    // Breaks if: any temporary file that has `.claim-` in its name counts as ours.
+    #[test]
+    fn files_of_a_program_are_no_unfinished_claims() {
+        let scratch = Scratch::new("unfinished");
+        let claim = "epoch-000005.claim-07070707.tmp";
+        let foreign = [
+            "notes.claim-1.tmp",
+            "notes.claim-07070707.tmp",
+            "epoch-000005.claim-notes.tmp",
+            "epoch-000005.claim-.tmp",
+        ];
+        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        for name in foreign.into_iter().chain([claim]) {
+            let file = dir.create(name, Create::Buffered).unwrap();
+            file.write_at(b"text", 0).unwrap();
+        }
+        remove_unfinished_claims(dir.as_ref()).unwrap();
+        for name in foreign {
+            assert!(scratch.path().join(name).exists(), "{name}");
+        }
+        assert!(!scratch.path().join(claim).exists());
+    }
 }

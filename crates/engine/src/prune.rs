@@ -20,6 +20,7 @@
 //! Not here: when to prune (`control.rs`).
 
 use crate::catalog::RECORD_LIMIT_BYTES;
+use crate::epoch::claim_of_temporary;
 use crate::routed::collect_of_job;
 use orcheck_format::choice::Decision;
 use orcheck_format::error::{ErrorKind, Result};
@@ -352,9 +353,8 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
     if off(Switch::LivingTemporary) {
         return true;
     }
-    if let Some((name, _)) = target.rsplit_once(".claim-") {
-        let claim = FileName::parse(&format!("{name}.claim"));
-        return matches!(claim, Some(FileName::Claim { epoch }) if epoch <= counter);
+    if let Some(epoch) = claim_of_temporary(target) {
+        return epoch <= counter;
     }
     if let Some((_, epoch)) = target.rsplit_once(COMING) {
         return epoch.parse().is_ok_and(|epoch: u64| epoch < counter);
@@ -443,8 +443,9 @@ mod tests {
             ("s000000000010-e000006-07070707-global.commit", false),
             ("epoch-000004.resumed", true),
             ("epoch-000005.resumed", false),
-            ("epoch-000005.claim-0707070707070707", true),
-            ("epoch-000006.claim-0707070707070707", false),
+            ("epoch-000005.claim-07070707", true),
+            ("epoch-000006.claim-07070707", false),
+            ("epoch-000005.claim-notes", false),
             ("notes.txt", false),
             // A container of an older run that this one brings to more nodes.
             (
