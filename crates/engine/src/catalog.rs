@@ -41,22 +41,31 @@ use orcheck_io::{Dir, Entry, read_small};
 /// Largest commit record, claim or resumed record that a scan reads, in bytes.
 pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
-/// The job that a file of this name belongs to, as a claim or a commit record says that is believed; `None` for any other.
-#[must_use]
-pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Option<JobName> {
-    let parsed = FileName::parse(name)?;
-    if !matches!(parsed, FileName::Claim { .. } | FileName::Commit { .. }) {
-        return None;
-    }
-    let bytes = read_small(dir, name, RECORD_LIMIT_BYTES).ok()?;
+/// The job that a file of this name belongs to, as a claim or a commit record says that is believed; `None` for any other file,
+/// and for a record that is damaged, forged or without the seal that it needs.
+///
+/// # Errors
+/// Invalid, marked as [`Detail::OtherKey`], for a record that was sealed with a key that is not given.
+pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<JobName>> {
+    let is_claim = match FileName::parse(name) {
+        Some(FileName::Claim { .. }) => true,
+        Some(FileName::Commit { .. }) => false,
+        _ => return Ok(None),
+    };
+    let Ok(bytes) = read_small(dir, name, RECORD_LIMIT_BYTES) else {
+        return Ok(None);
+    };
     // Breaks if: the seal is not asked; whoever can write to a directory would choose the job that a command works on.
-    if trust.check(&bytes).is_err() && !off(Switch::JobProven) {
-        return None;
+    match trust.check(&bytes) {
+        Err(_) if off(Switch::JobProven) => {}
+        Err(error) if error.is(Detail::OtherKey) => return Err(error),
+        Err(_) => return Ok(None),
+        Ok(_) => {}
     }
-    match parsed {
-        FileName::Claim { .. } => Claim::decode(&bytes).ok().map(|claim| claim.job),
-        _ => (CommitRecord::decode(&bytes).ok()).map(|record| record.job),
-    }
+    Ok(match is_claim {
+        true => Claim::decode(&bytes).ok().map(|claim| claim.job),
+        false => (CommitRecord::decode(&bytes).ok()).map(|record| record.job),
+    })
 }
 
 /// A commit record and the places that hold a valid copy of it.

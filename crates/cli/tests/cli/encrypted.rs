@@ -421,6 +421,35 @@ fn what_the_key_does_not_prove_names_no_job() {
     assert_eq!(copied.code, 0, "{}", copied.stderr);
 }
 
+// Breaks if: what another key sealed counts as not believed; the copy would be made among the checkpoints of another job.
+#[test]
+fn nothing_is_copied_beside_what_another_key_sealed() {
+    let site = Site::new();
+    write(&site);
+    let to = site.scratch.dir("to");
+    let claim = to.join("cavity/epoch-000001.claim");
+    invented_claim(claim.parent().unwrap());
+    let other = Trust::new(&[Arc::new(Secret::new([7; 32]))], true, Accept::default()).unwrap();
+    let sealed = other.seal(std::fs::read(&claim).unwrap()).unwrap();
+    std::fs::write(&claim, sealed).unwrap();
+    let (to, key) = (to.display().to_string(), source(&site, "right", KEY));
+    let copy = ["copy", "--to", "global", "--global", &to];
+    let refused = site.ask(&[&copy[..], &["--encrypt-key", &key]].concat());
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    let path = claim.display().to_string();
+    for words in [
+        &path,
+        "sealed with another key",
+        "Next: copy to another directory",
+    ] {
+        assert!(
+            refused.stderr.contains(words),
+            "{words}: {}",
+            refused.stderr
+        );
+    }
+}
+
 // Breaks if: a list of jobs is silent about it; whoever looks at all jobs takes what nobody proved for safe, or what the key does
 // not prove for gone.
 #[test]

@@ -242,14 +242,19 @@ impl Order<'_> {
         }
     }
 
-    /// Refuses directories that hold files of another job.
+    /// Refuses directories that hold files of another job, or of one that the keys given cannot tell.
     fn check_job(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
         for dir in dirs {
             for entry in dir.list()? {
                 // What cannot be read, or is not believed, is the catalog's business.
-                let Some(job) = job_named_by(dir.as_ref(), &entry.name, self.trust) else {
-                    continue;
-                };
+                let named = job_named_by(dir.as_ref(), &entry.name, self.trust);
+                // Breaks if: one of another key counts as not believed; another job's directory would be copied to.
+                let named = named.map_err(|error| {
+                    error.at(dir.path().join(&entry.name).display()).next(
+                        "copy to another directory, or give the key of the run that wrote it with --encrypt-key, after the first",
+                    )
+                })?;
+                let Some(job) = named else { continue };
                 if job != *self.job {
                     return Err(Error::invalid(format!(
                         "{} holds files of job {}, expected none but of job {}",
