@@ -23,8 +23,10 @@ begin() { # name, command... ; runs while other steps do, until `end` counts it;
     local name=$1
     shift
     printf '%q ' "$@" >"$logs/$name.command"
+    rm -f "$logs/$name.rc" # of the last time: a step that is killed writes none
     {
         [[ ${after:-} ]] && tail --pid="${beside[$after]}" -f /dev/null
+        unset after # which is none of the command's business
         date +%s >"$logs/$name.begun"
         "$@" >"$logs/$name.log" 2>&1 </dev/null
         echo $? >"$logs/$name.rc"
@@ -36,7 +38,7 @@ end() { # name
     local name=$1 log=$logs/$1.log rc ok=0 bad=0
     printf '== %s\n' "$name"
     wait "${beside[$name]}"
-    rc=$(<"$logs/$name.rc")
+    rc=$(<"$logs/$name.rc") || rc=1
     read -r ok bad < <(awk '
         /^test result:/ { ok += $4; bad += $6; cargo = 1 }
         /^[0-9]+ passed, [0-9]+ failed/ { last_ok = $1; last_bad = $3 }
@@ -75,7 +77,7 @@ targets = [target for package in json.load(sys.stdin)["packages"] for target in 
 names = {target["name"] for target in targets if "test" in target["kind"]}
 print(*(f"--test\n{name}" for name in sorted(names - {"faults"})), sep="\n")')
 begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
-# Compilers beside those would take the time of their deadlines; after them, the other tests leave a CPU to the compilers.
+# Compilers would push these tests past their deadlines, so they start afterwards, when a CPU is free.
 after=faults begin build tools/install-prefix.sh "$prefix"
 after=build begin lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
