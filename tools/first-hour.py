@@ -55,7 +55,7 @@ static void advance(double *u, size_t count) {
   usleep(20000);
   if (++turns == 45 && run && !strcmp(run, "1")) kill(getpid(), SIGKILL);
   if (getenv("LOSES") && turns == 10) rename(directory, "away");
-  if (getenv("LOSES") && turns == 30) rename("away", directory);
+  if (getenv("LOSES") && turns == 39) rename("away", directory);
 }
 """
 

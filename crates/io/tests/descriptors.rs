@@ -176,6 +176,8 @@ fn holder(at: &Path) {
             libc::_exit(0);
         }
     }
+    // Breaks if: it stays open here; a child that failed to start would be waited for until the end of the test.
+    drop(begun);
     // Until then it may not have let go of anything: what it lets go of, it does before its `fork` returns.
     lives.read_exact(&mut [0]).unwrap();
     println!("\nforked {child}");

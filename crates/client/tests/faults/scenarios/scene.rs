@@ -295,7 +295,8 @@ impl Scene<'_> {
     ) -> Child {
         Child::run(|| {
             let heard = std::fs::File::create(self.root.join(HEARD)).unwrap();
-            let hear = |text: String| writeln!(&heard, "{text}").unwrap();
+            // One call a line: the ranks share the file.
+            let hear = |text: String| (&heard).write_all(format!("{text}\n").as_bytes()).unwrap();
             job.run_ranks_with(agent, |session, rank| {
                 life(resumes(session, rank), rank, &hear);
             });
