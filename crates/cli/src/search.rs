@@ -11,7 +11,8 @@
 //!    counts
 //!    for the job that its place names, and for every job where the place names none.
 //! 3. The job's name may be left out only where there is exactly one.
-//! 4. No symbolic link is followed to the directory of a job or node; one that is there is told of. A root may be a link.
+//! 4. No symbolic link is followed to the directory of a job or node; one in the place of what was asked for is told of. A root may
+//!    be a link, and other links in it are nobody's business as long as there is a job.
 //! 5. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
 //!
 //! Not here: what the directories hold (`job.rs`).
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use orcheck_engine::catalog::job_named_by;
 use orcheck_engine::trust::Trust;
 use orcheck_format::error::Detail;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, FileName, JobName, Level};
 use orcheck_io::dir::{linked, open_unlinked};
 use orcheck_io::error::is_denied;
@@ -85,6 +87,19 @@ impl Hidden {
             Whose::Job(name) => name == job.as_str(),
             Whose::Any | Whose::Below(_) => true,
         }
+    }
+
+    /// Whether it is in the place of a node of a job, or of the job that was asked for.
+    fn is_missed(&self, only: Option<&str>) -> bool {
+        let Whose::Job(job) = &self.whose else {
+            return false;
+        };
+        let mut names = Path::new(&self.path)
+            .ancestors()
+            .filter_map(Path::file_name);
+        let mut is_job = || names.next().is_some_and(|name| name == job.as_str());
+        let (own, above) = (is_job(), is_job());
+        only == Some(job) || !own || above
     }
 
     /// Whether its path is that of a directory of this job, or of one of its nodes.
@@ -202,11 +217,11 @@ impl Search {
             let link = opened
                 .as_ref()
                 .err()
-                .filter(|error| error.is(Detail::Link))
+                .filter(|error| error.is(Detail::Link) && !off(Switch::LinkedJob))
                 .cloned();
-            let opened = match link {
-                Some(_) => open_dir(path, Steps::none()),
-                None => opened,
+            let opened = match opened {
+                Err(error) if error.is(Detail::Link) => open_dir(path, Steps::none()),
+                opened => opened,
             };
             if let Some((dir, entries)) = search.listed(path, opened) {
                 search.anywhere((dir, entries), link, trust)?;
@@ -225,13 +240,13 @@ impl Search {
         if let (true, Some(hidden)) = (search.paths.is_empty(), search.hidden.first()) {
             return Err(hidden.failure());
         }
-        search.attribute();
+        search.attribute(only);
         Ok(search)
     }
 
     /// Says of hidden directories whose they are, where what was found beside them tells: below a root each is of the job that
     /// it is named after, below a job's directory all are nodes of that job.
-    fn attribute(&mut self) {
+    fn attribute(&mut self, only: Option<&str>) {
         let mut roots: BTreeSet<&Path> = BTreeSet::new();
         let mut jobs: BTreeMap<&Path, &JobName> = BTreeMap::new();
         for Found { job, dir, kind } in &self.found {
@@ -260,12 +275,10 @@ impl Search {
                 hidden.whose = Whose::Job(name.to_string_lossy().into_owned());
             }
         }
-        // Links that are beside no job are nobody's business, as long as there is one.
-        let is_somewhere = |hidden: &Hidden| {
-            hidden.error.is(Detail::Link) && matches!(hidden.whose, Whose::Below(_))
-        };
+        // Breaks if: they are all told of; each `ls` would warn of `latest -> cavity`.
         if !self.found.is_empty() {
-            self.hidden.retain(|hidden| !is_somewhere(hidden));
+            self.hidden
+                .retain(|hidden| !hidden.error.is(Detail::Link) || hidden.is_missed(only));
         }
     }
 
@@ -314,12 +327,15 @@ impl Search {
     /// Links to directories in one: they are told of, and not followed.
     fn links(&mut self, dir: &dyn Dir, entries: &[Entry], whose: &dyn Fn(&str) -> Option<Whose>) {
         let others = entries.iter().filter(|entry| !entry.is_dir);
-        for Entry { name, .. } in others.take(LISTED_MOST) {
-            let (Some(whose), Ok(Some(target))) = (whose(name), dir.link(name)) else {
-                continue;
-            };
+        // Breaks if: they are counted before they are asked for by name; among many files the job's link would be passed over.
+        let asked = others.filter_map(|entry| Some((&entry.name, whose(&entry.name)?)));
+        for (name, whose) in asked.take(LISTED_MOST) {
             let path = dir.path().join(name);
-            let error = linked(&path, &target);
+            let error = match dir.link(name) {
+                Ok(None) => continue,
+                Ok(Some(target)) => linked(&path, &target),
+                Err(error) => error,
+            };
             self.hidden.push(Hidden::new(path.display(), error, whose));
         }
     }
@@ -384,7 +400,10 @@ impl Search {
                 if let Some(error) = link.clone().filter(|_| depth <= above) {
                     return Err(error.into());
                 }
-                self.found.push(found);
+                self.found.push(match above > depth {
+                    true => beneath_unlinked(found)?,
+                    false => found,
+                });
                 continue;
             }
             if depth < DEPTH {
@@ -477,6 +496,8 @@ impl Search {
         // Breaks if: the first one is named; another job's directory would be blamed.
         let named = |hidden: &&&Hidden| job.is_some_and(|job| hidden.is_named_after(job));
         match hidden.iter().find(named).or(hidden.first()) {
+            // It is there, and not asked for: nothing is to be waited for.
+            Some(hidden) if hidden.error.is(Detail::Link) => hidden.failure(),
             Some(hidden) => {
                 let error = Error::unavailable(format!(
                     "{what} below {searched} that can be read; {}",
@@ -489,6 +510,21 @@ impl Search {
                 .into(),
         }
     }
+}
+
+/// The directory of a node, opened again by way of that of its job, which may not be a link either.
+fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
+    let given = found.dir.path();
+    if is_served(given) || off(Switch::LinkedJob) {
+        return Ok(found);
+    }
+    let path = std::path::absolute(given).unwrap_or_else(|_| given.to_path_buf());
+    let (Some(job), Some(node)) = (path.parent(), path.file_name()) else {
+        return Ok(found);
+    };
+    let job = open_unlinked(job, Steps::none())?;
+    let dir = job.child(&node.to_string_lossy(), false)?;
+    Ok(Found { dir, ..found })
 }
 
 /// Whether there are files of ours.
@@ -516,7 +552,7 @@ fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Foun
         if let FileName::Commit { level, .. } = parsed {
             levels.insert(level == Level::Global);
         }
-        job = job.or_else(|| job_named_by(dir.as_ref(), name, trust));
+        job = job.or_else(|| job_named_by(dir.as_ref(), name, trust).ok()?);
     }
     let parent = path.parent().and_then(|parent| parent.file_name());
     let parent = parent.map(|name| name.to_string_lossy().into_owned());

@@ -236,6 +236,7 @@ switches! {
     Salt = "salt", "that no two containers have one key", "orcheck-engine lib key_of_its_own";
     KeyCheck = "key-check", "that a wrong key is told from damage", "orcheck-engine lib belongs_to_one_place; orcheck-client session without_the_right_key";
     ClaimSeal = "claim-seal", "that a claim which is not believed ends no run and names nobody", "orcheck-engine forgery invented_claim";
+    LinkedJob = "linked-job", "that no link is followed to the directory of a job or node", "orcheck-cli cli told_of_and_not_followed";
     JobProven = "job-proven", "that no record which is not believed says whose job a directory is", "orcheck-cli cli names_no_job";
     RecordMac = "record-mac", "the MAC over records", "orcheck-engine forgery every_forgery";
     RecordOfJob = "record-of-job", "that a rank reads a commit record of its own job", "orcheck-engine forgery every_forgery";

@@ -547,12 +547,14 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
         from.display().to_string()
     };
     let target = scratch.path().join("pfs/cavity").display().to_string();
-    // The link is the job's directory, that of a node, or that of the job above its nodes.
+    // The link is the job's directory, that of a node, or that of the job above its nodes, also on the way to one of them.
     scratch.dir("links");
+    let nodes = link("links/nodes", "local/cavity");
     for (path, to) in [
         (link("links/cavity", "pfs/cavity"), "pfs/cavity"),
         (link("links/n0", "local/cavity/n0"), "local/cavity/n0"),
-        (link("links/nodes", "local/cavity"), "local/cavity"),
+        (format!("{nodes}/n0"), "local/cavity"),
+        (nodes, "local/cavity"),
     ] {
         for path in [path.clone(), format!("{path}/"), format!("{path}/.")] {
             for command in [&["ls"][..], &["rm", "10"], &["rm", "20"]] {
@@ -564,10 +566,14 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
             }
         }
     }
-    // Below a root that is given as such, and below one of nodes.
-    let links = scratch.dir("links").display().to_string();
+    // Below a root that is given as such, also one with many other files, and below one of nodes.
+    let links = scratch.dir("links");
+    for number in 0..=10_000 {
+        std::fs::File::create(links.join(format!("a{number}"))).unwrap();
+    }
+    let links = links.display().to_string();
     let listed = answer(&["ls", "--dir", &links, "--job", "cavity"]);
-    assert_ne!(listed.code, 0);
+    assert_eq!(listed.code, 2, "{}", listed.stderr);
     assert!(
         listed
             .stderr
@@ -592,13 +598,12 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
         &[&linked],
         &[&format!("{linked}/")],
     ] {
-        let listed = answer(&[&["verify", "--job", "cavity"], place].concat());
-        assert_eq!(listed.code, 0, "{}", listed.stderr);
-        assert!(
-            !listed.stderr.contains("symbolic link"),
-            "{}",
-            listed.stderr
-        );
+        for command in [&["verify", "--job", "cavity"][..], &["ls"], &["status"]] {
+            let listed = answer(&[command, place].concat());
+            assert_eq!(listed.code, 0, "{}", listed.stderr);
+            let said = listed.stdout + &listed.stderr;
+            assert!(!said.contains("symbolic link"), "{said}");
+        }
     }
     assert_eq!(answer(&["verify", "--job", "cavity", &root]).code, 0);
     // The directory in which one stands has a name too.
