@@ -16,8 +16,8 @@
 //! 2. A file without a name is charged until the last connection that has it open has closed it.
 //! 3. Where there is no limit, only open files are known: each is looked at once.
 //! 4. Counting again changes nothing about what changed meanwhile: that was looked at later.
-//! 5. Of two looks at the same thing the one that began later counts, whichever is noted first: whoever changed it looked
-//!    afterwards.
+//! 5. Of two looks at one file, the one that began later counts, whichever is noted first: every change is followed by a look of
+//!    its own.
 //!
 //! Survives: calls that fail half-way (what is there is looked at afterwards), whoever changes the directory beside the
 //! server (found when it is counted again, and logged). Not here: when it is counted again (`reconcile.rs`), what else
@@ -66,8 +66,9 @@ impl Known {
         content.saturating_add(entries)
     }
 
-    fn stores(&mut self, taken: &Taken) {
+    fn stores(&mut self, taken: &Taken, began: u64) {
         self.stored = taken.len_bytes.max(taken.disk_bytes);
+        self.looked = began;
     }
 }
 
@@ -112,10 +113,7 @@ impl State {
         if self.known.get(&taken.id).is_some_and(is_older) {
             return;
         }
-        self.put(taken.id, |known| {
-            known.stores(taken);
-            known.looked = began;
-        });
+        self.put(taken.id, |known| known.stores(taken, began));
         if let Some(changed) = &mut self.changed {
             changed.stored.insert(taken.id);
         }
@@ -223,7 +221,7 @@ impl Account {
         .next("remove older checkpoints (option keep), or ask for a larger quota"))
     }
 
-    /// To be called before each look at the disk.
+    /// Call before a look whose result goes to [`State::stores`].
     fn look_begins(&self) -> u64 {
         self.looks.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -426,6 +424,7 @@ impl Account {
             state.counting = true;
             state.changed = Some(Changed::default());
         }
+        let began = self.look_begins();
         let found = walk(root, rest);
         // Nothing is in the middle of being done to a name now.
         let _alone = self.names.write().unwrap_or_else(PoisonError::into_inner);
@@ -454,7 +453,7 @@ impl Account {
                         known.names = taken.names;
                     }
                     if !stored {
-                        known.stores(taken);
+                        known.stores(taken, began);
                     }
                 });
             }
@@ -582,6 +581,8 @@ impl Drop for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orcheck_io::testing::Scratch;
+    use orcheck_io::{Steps, open_dir};
 
     // Breaks if: they count in the order in which they are noted. Whoever renames a file that another connection writes looks at it
     // before a piece is written, and may note that after it.
@@ -606,5 +607,25 @@ mod tests {
         let began = account.look_begins();
         guard(&account.state).stores(&look(BLOCK_BYTES), began);
         assert_eq!(account.used(), BLOCK_BYTES);
+    }
+    // Breaks if: what was found when all was counted again has no time. Whoever had looked at a file before may note that afterwards.
+    #[test]
+    fn a_look_from_before_all_was_counted_again_does_not_count() {
+        let scratch = Scratch::in_memory("account-counted");
+        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let account = Account::unlimited();
+        let file = dir.create("file", Create::Buffered).unwrap();
+        let write = |blocks: usize| {
+            let bytes = vec![1; blocks * BLOCK_BYTES as usize];
+            file.write_at(&bytes, 0).unwrap();
+        };
+        write(1);
+        let began = account.look_begins();
+        let before = dir.taken("file").unwrap().unwrap();
+        write(3);
+        account.count(&dir, &mut || true).unwrap();
+        let used = account.used();
+        guard(&account.state).stores(&before, began);
+        assert_eq!(account.used(), used);
     }
 }
