@@ -46,10 +46,19 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             // Two runs of one counter: the plan is for the other one's.
             Ok(removal) if removal.epoch != epoch => {
                 let why = Error::invalid(format!(
-                    "run {} wrote this step too, under the same epoch counter",
+                    "epoch {} wrote it too, under the same counter as epoch {epoch}, and only one of the two is removed at a time",
                     removal.epoch
                 ));
-                refused.push((step, epoch, why));
+                // Breaks if: it is to be done again in any case; where the other one stays, that would go on for ever.
+                let next = match going.contains(&(step, removal.epoch)) {
+                    true => "run the same command again".to_owned(),
+                    false => format!(
+                        "to be rid of it, remove the files whose names begin with s{step:012}-e{:06}-{}-",
+                        epoch.counter,
+                        epoch.run.short()
+                    ),
+                };
+                refused.push((step, epoch, why.next(next)));
             }
             Ok(removal) => {
                 gone.insert((step, epoch));

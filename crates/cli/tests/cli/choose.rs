@@ -227,3 +227,34 @@ fn prune_ends_with_3_when_a_step_that_would_go_has_to_stay() {
     assert_eq!(job.ask(&["prune", "--keep", "1"]).code, 0);
     assert_eq!(job.steps(), [10]);
 }
+
+// Breaks if: nobody says what to do about it; the step stays for ever.
+#[test]
+fn of_two_runs_that_wrote_a_step_under_one_counter_prune_removes_one_after_the_other() {
+    let job = Job::new(&[1, 2]);
+    let mut other = Spec::new(1, 1);
+    other.epoch.run = orcheck_format::RunId([9; 16]);
+    write(&[job.dir()], &other);
+    let first = job.ask(&["prune", "--keep", "1"]);
+    assert_eq!(first.code, 3, "{}", first.stdout);
+    for words in [
+        "step 1 stays: epoch 1-",
+        "Next: run the same command again\n",
+    ] {
+        assert!(first.stdout.contains(words), "{}", first.stdout);
+    }
+    let second = job.ask(&["prune", "--keep", "1"]);
+    assert_eq!(second.code, 0, "{}", second.stdout);
+    assert_eq!(job.steps(), [2]);
+    // Where the other one stays, its files are named.
+    let job = Job::new(&[1]);
+    write(&[job.dir()], &other);
+    let kept = job.ask(&["prune", "--keep", "1"]);
+    assert_eq!(kept.code, 3, "{}", kept.stdout);
+    let next = kept.stdout.split("begin with ").nth(1).unwrap().trim_end();
+    assert!(
+        job.files().iter().any(|name| name.starts_with(next)),
+        "{}",
+        kept.stdout
+    );
+}
