@@ -12,8 +12,8 @@ use std::io::IsTerminal;
 
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use orcheck_format::Error;
 use orcheck_format::error::printable;
+use orcheck_format::{Error, ErrorKind};
 use orcheck_io::clock::LocalTime;
 pub use orcheck_io::clock::{age, moment};
 use serde_json::{Value, json};
@@ -57,6 +57,14 @@ impl Failure {
     /// An error with an exit code of its own.
     pub fn with(code: u8, error: Error) -> Self {
         Failure { code, error }
+    }
+
+    /// The exit code where this is about one job of several, and the others were looked at.
+    pub fn of_one(&self) -> u8 {
+        match self.error.kind() {
+            ErrorKind::Unavailable => exit::UNREACHABLE,
+            _ => exit::PARTIAL,
+        }
     }
 }
 

@@ -225,7 +225,10 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
         let found = search.take(&name, &trust);
         match found.and_then(|job| Running::of(&job, &trust)) {
             Ok(running) => jobs.push(running),
-            Err(failure) => notes.push(format!("job {}: {}", name.as_str(), failure.error)),
+            Err(failure) => {
+                code = code.max(failure.of_one());
+                notes.push(format!("job {}: {}", name.as_str(), failure.error));
+            }
         }
     }
     Ok((jobs, notes, code))

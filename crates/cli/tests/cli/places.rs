@@ -46,6 +46,28 @@ fn ls_without_a_job_lists_all_jobs() {
     assert!(document["jobs"][1]["age_ms"].is_u64());
 }
 
+// Breaks if: the exit code is 0; a script would take the job that is left out for one that is not there.
+#[test]
+fn a_job_of_several_that_cannot_be_looked_at_is_named_and_changes_the_exit_code() {
+    let scratch = Scratch::new();
+    let root = jobs(&scratch);
+    claim(&scratch.dir("pfs/cavity"), epoch(1), None);
+    let mut twice = epoch(1);
+    twice.run = orcheck_format::RunId([9; 16]);
+    claim(&scratch.dir("other/cavity"), twice, Some(None));
+    let other = scratch.dir("other").display().to_string();
+    for command in ["ls", "status"] {
+        let told = answer(&[command, "--dir", &root, "--dir", &other]);
+        assert_eq!(told.code, 3, "{command}: {}", told.stderr);
+        assert!(told.stdout.contains("lulesh"), "{}", told.stdout);
+        assert!(
+            told.stderr.contains("job cavity: two runs"),
+            "{}",
+            told.stderr
+        );
+    }
+}
+
 // Breaks if: the name of the directory counts for more than what the records in it say.
 #[test]
 fn a_directory_is_given_without_a_flag_also_one_that_was_moved() {

@@ -84,11 +84,18 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
     let mut summaries = Vec::new();
     let hidden = search.hidden().iter();
     let mut warnings: Vec<String> = hidden.map(|hidden| hidden.note()).collect();
+    let mut code = exit::OK;
     for name in names {
         match search.take(name, trust) {
             Ok(job) => summaries.push(Summary::of(&job, &rows(&job))),
-            Err(failure) => warnings.push(format!("job {}: {}", name.as_str(), failure.error)),
+            Err(failure) => {
+                code = code.max(failure.of_one());
+                warnings.push(format!("job {}: {}", name.as_str(), failure.error));
+            }
         }
+    }
+    if summaries.iter().any(Summary::is_unreachable) {
+        code = exit::UNREACHABLE;
     }
     let now = SystemClock::new().unix_ms();
     let mut shown = table(&[
@@ -135,10 +142,7 @@ pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Out
         text += &format!("\n{reasons}");
     }
     Ok(Outcome {
-        code: match summaries.iter().any(Summary::is_unreachable) {
-            true => exit::UNREACHABLE,
-            false => exit::OK,
-        },
+        code,
         text,
         document,
         warnings,
