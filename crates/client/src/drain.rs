@@ -49,8 +49,8 @@ impl Session {
     pub fn close_telling(mut self, timeout: Duration) -> (Result<()>, Vec<String>) {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
-        let mut drained = self.drain(timeout);
-        drained = drained.and(self.copied(until));
+        // Breaks if: copies are waited for although a checkpoint is not safe; all the time is over before another agent is sought.
+        let mut drained = self.drain(timeout).and_then(|()| self.copied(until));
         // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
         self.look_for_losses();
         let mut ended = [-i64::from(self.agent_ended())];

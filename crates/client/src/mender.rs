@@ -17,11 +17,12 @@ use orcheck_io::dir::Dir;
 use orcheck_io::thread::spawn;
 use std::collections::BTreeMap;
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Of each container with copies that are missing: why, if it was tried.
+/// Of each container with copies that are missing: why, if it was tried to the end.
 type Left = Arc<Mutex<BTreeMap<String, Option<Error>>>>;
 
 /// A thread that makes copies. It ends early when the session's flush is told to stop.
@@ -29,27 +30,41 @@ pub(crate) struct Mender {
     /// None where no copy can be made.
     thread: Option<JoinHandle<Result<()>>>,
     step: u64,
+    /// Why no copy is made at all.
+    none: Option<Error>,
+    /// Whether an agent ended meanwhile, and its engine with it.
+    interrupted: bool,
     left: Left,
 }
 
 impl Mender {
-    /// Copies of a step, none of which can be made: of what, and why.
+    /// Copies of a step that cannot be made: of what, and why.
     pub(crate) fn unable(step: u64, why: impl IntoIterator<Item = (String, Error)>) -> Self {
         let left = why.into_iter().map(|(of, why)| (of, Some(why)));
         Mender {
             thread: None,
             step,
+            none: None,
+            interrupted: false,
             left: Arc::new(Mutex::new(left.collect())),
         }
     }
 
-    /// Begins to make these copies of the step too; `dirs` are this node's and those of others.
+    /// Copies of a step, none of which is made, nobody knows of what.
+    pub(crate) fn none(step: u64, why: Error) -> Self {
+        Mender {
+            none: Some(why),
+            ..Self::unable(step, [])
+        }
+    }
+
+    /// Begins to make these copies of the step too, until told to `stop`; `dirs` are this node's and those of others.
     pub(crate) fn start(
         mut self,
         copies: Vec<Copy>,
         dirs: (Arc<dyn Dir>, Vec<Arc<dyn Dir>>),
         replicas: Arc<Replicas>,
-        shared: Arc<ControlShared>,
+        (shared, stop): (Arc<ControlShared>, Arc<AtomicBool>),
     ) -> Result<Self> {
         let step = self.step;
         let open = Arc::clone(&self.left);
@@ -69,7 +84,9 @@ impl Mender {
                     shared.note(format!(
                         "a copy of step {step} could not be made again: {error}"
                     ));
-                    open.insert(copy.file.clone(), Some(error));
+                    // Breaks if: what a stop cuts short counts as tried; the end of a session would be blamed that goes on.
+                    let tried = Some(error).filter(|_| !stop.load(Ordering::Acquire));
+                    open.insert(copy.file.clone(), tried);
                 }
             }
             if made > 0 {
@@ -88,6 +105,14 @@ impl Mender {
         self.step
     }
 
+    /// The agent ended whose engine makes them, and another one takes over: what is not made yet waits for a restart.
+    pub(crate) fn interrupted(self) -> Self {
+        Mender {
+            interrupted: true,
+            ..self
+        }
+    }
+
     /// Waits until all are made, or `needless`, at most until this time of the clock.
     ///
     /// # Errors
@@ -101,22 +126,27 @@ impl Mender {
         loop {
             let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
             let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-            if left.is_empty() || needless() {
+            if self.none.is_none() && left.is_empty() || needless() {
                 return Ok(());
             }
             if ended || clock.now() >= until {
                 let each = left.iter().map(|(file, why)| match why {
                     Some(why) => why.what(),
+                    None if self.interrupted => {
+                        format!("{file}: an agent of the job ended before it was made")
+                    }
                     None => format!("{file}: there was no time for it"),
                 });
-                let all: Vec<String> = each.collect();
+                let none = self.none.iter().map(Error::what);
+                let all: Vec<String> = none.chain(each).collect();
                 let error = Error::unavailable(format!(
                     "the copies of checkpoint {} on other nodes were not all made again: {}",
                     self.step,
                     all.join("; ")
                 ));
                 // A restart with the same nodes would lack the same copies where one says what else has to be done.
-                let next = left.values().flatten().find_map(Error::next_step);
+                let mut whys = self.none.iter().chain(left.values().flatten());
+                let next = whys.find_map(Error::next_step);
                 return Err(error.next(next.unwrap_or(
                     "keep these nodes and restart: a restart makes the missing copies again",
                 )));

@@ -169,9 +169,9 @@ impl Session {
         // Breaks if: only what can be made is waited for; with `close = "copies"` a copy without a node would not be missed.
         let mut mender = Mender::unable(step, impossible);
         if !copies.is_empty() {
-            let (dir, shared) = (Arc::clone(dir), Arc::clone(&self.shared));
-            let others = self.places.others.clone();
-            mender = mender.start(copies, (dir, others), replicas, shared)?;
+            let dirs = (Arc::clone(dir), self.places.others.clone());
+            let signs = (Arc::clone(&self.shared), Arc::clone(&threads.flush_stop));
+            mender = mender.start(copies, dirs, replicas, signs)?;
         }
         threads.mender = Some(mender);
         Ok(())
@@ -180,8 +180,7 @@ impl Session {
     /// No copy of the step is made again, which is a warning, and an error of a close that has to wait for them.
     pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
         if let Some(threads) = &mut self.threads {
-            let all = (String::new(), error.clone());
-            threads.mender = Some(Mender::unable(step, [all]));
+            threads.mender = Some(Mender::none(step, error.clone()));
         }
         self.warnings.push(unmended(step, error));
     }

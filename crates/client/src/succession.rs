@@ -19,6 +19,7 @@
 use crate::agree::{agree, agree_min};
 use crate::collective::Collective;
 use crate::lend::Lent;
+use crate::mender::Mender;
 use crate::open::{Opened, open};
 use crate::options::AgentKind;
 use crate::session::Session;
@@ -223,7 +224,7 @@ impl Session {
         if let Some(mut threads) = self.threads.take() {
             threads.flush_stop.store(true, Ordering::Release);
             // Breaks if: what it did not get to is forgotten; a close that waits for copies would not miss them.
-            mender = threads.mender.take();
+            mender = threads.mender.take().map(Mender::interrupted);
         }
         self.held = None;
         let mut levels = self.places.levels();

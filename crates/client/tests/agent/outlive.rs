@@ -577,6 +577,38 @@ fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
     stop_all(&agents);
 }
 
+// Breaks if: the time that a close had, or the end of the session, is blamed for what the end of an agent cut short.
+#[test]
+fn a_close_says_that_an_agent_ended_before_a_copy_was_made() {
+    let scratch = Scratch::new("copies-cut");
+    let hold = Hold::at("replicas.send", "");
+    let job = crate::peers::after_a_loss(scratch.path()).steps(hold.steps());
+    let agents = Mutex::new(job.agents());
+    let met = Meeting::of(5);
+    job.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 1);
+        State::restores(&mut session, rank, 1, 20);
+        hold.wait_until_held();
+        met.wait();
+        if rank == 0 {
+            replace(&job, &agents);
+        }
+        met.wait();
+        let error = refused(session.close(Duration::from_millis(300)));
+        hold.release();
+        let words = [
+            "copies of checkpoint 1",
+            "an agent of the job ended before it was made",
+        ];
+        says(&error, ErrorKind::Unavailable, &words);
+        for wrong in ["there was no time", "the session ended"] {
+            assert!(!error.message().contains(wrong), "{error}");
+        }
+    });
+    stop_all(&agents);
+}
+
 // Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor is not told of what
 // is whole in the pool; or a loss that was reported stays one although the step is safe now.
 #[test]

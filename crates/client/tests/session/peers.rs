@@ -307,13 +307,22 @@ impl StepHook for Slow {
     }
 }
 
+/// A job on the nodes that are left, which is not to end before all copies are made again.
+fn on(root: &Path, left: &[&'static str]) -> Job {
+    let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
+    job(root, 1).placed(&placed).with("close = 'copies'")
+}
+
+/// The same, of a job that lost a node after step 1.
+pub fn after_a_loss(root: &Path) -> Job {
+    takes(&job(root, 1), &[1], 1);
+    disk::remove_tree(&dir(root, "a"));
+    on(root, &NODES[1..])
+}
+
 /// Resumes from step 1 on the nodes that are left and closes at once.
 fn closes_at_once(root: &Path, left: &[&'static str], limit: Duration) -> Vec<Result<()>> {
-    let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
-    let job = job(root, 1)
-        .placed(&placed)
-        .with("close = 'copies'")
-        .steps(Steps::with(Arc::new(Slow)));
+    let job = on(root, left).steps(Steps::with(Arc::new(Slow)));
     job.run(|session, rank| {
         let mut session = session.unwrap();
         session.find().unwrap();
@@ -329,8 +338,7 @@ fn closes_at_once(root: &Path, left: &[&'static str], limit: Duration) -> Vec<Re
 #[test]
 fn a_session_that_closes_waits_for_copies_when_told_to() {
     let scratch = Scratch::new("copies");
-    takes(&job(scratch.path(), 1), &[1], 1);
-    disk::remove_tree(&dir(scratch.path(), "a"));
+    after_a_loss(scratch.path());
     // No time for it: what is missing is named, on all ranks.
     for closed in closes_at_once(scratch.path(), &NODES[1..], Duration::ZERO) {
         let words = ["copies of checkpoint 1", ".orc", "restart"];
