@@ -1,7 +1,7 @@
 //! What only agents can do: finish what their ranks began. And what they do not do.
 
 use crate::disk;
-use crate::hooks::Hold;
+use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
 use orcheck_client::Session;
@@ -18,7 +18,7 @@ use orcheck_io::steps::{StepHook, Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -489,7 +489,7 @@ fn a_run_goes_on_when_an_agent_ends() {
         .nodes(2)
         .pool("256 KiB");
     let agents = Mutex::new(job.agents());
-    let met = Barrier::new(4);
+    let met = Meeting::of(4);
     job.run_ranks(|session, rank| {
         let mut session = save(session, rank, 1);
         session.wait(1, Level::Global, LONG).unwrap();
@@ -518,7 +518,7 @@ fn files_of_the_program_stay_where_they_are_when_an_agent_ends() {
         .nodes(2)
         .with("keep = 1");
     let agents = Mutex::new(job.agents());
-    let met = Barrier::new(2);
+    let met = Meeting::of(2);
     let content = |rank: u32, step: u64| format!("rank {rank} in step {step}\n").repeat(999);
     job.run_ranks(|session, rank| {
         let mut session = session.unwrap();
@@ -560,7 +560,7 @@ fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
     let scratch = Scratch::new("copies-on");
     let job = crate::peers::without_a_node(scratch.path()).with("close = 'copies'");
     let agents = Mutex::new(job.agents());
-    let met = Barrier::new(6);
+    let met = Meeting::of(6);
     job.run_ranks(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 1);
@@ -618,7 +618,7 @@ fn what_was_whole_is_flushed_again() {
     let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
     let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
     let agents = Mutex::new(job.agents());
-    let met = Barrier::new(2);
+    let met = Meeting::of(2);
     plan.fail_from_now("file.write", ".orc", Verdict::Fail(28));
     job.run_ranks(|session, rank| {
         let mut session = save(session, rank, 1);
@@ -654,7 +654,7 @@ fn a_run_ends_when_another_one_began_meanwhile() {
     let scratch = Scratch::new("meanwhile");
     let job = Job::new(scratch.path(), 2, 1, false);
     let agents = Mutex::new(job.agents());
-    let met = Barrier::new(2);
+    let met = Meeting::of(2);
     job.run_ranks(|session, rank| {
         let mut session = save(session, rank, 1);
         session.wait(1, Level::Global, LONG).unwrap();

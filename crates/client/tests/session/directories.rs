@@ -1,6 +1,7 @@
 //! Directories that are missing, read-only, full, foreign, mapped or lost.
 
 use crate::disk::{self, Mounted, containers, names, skip};
+use crate::hooks::Meeting;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, warnings};
 use orcheck_client::{Environment, Options, Session, Solo};
@@ -9,7 +10,7 @@ use orcheck_format::ids::Level;
 use orcheck_io::steps::Verdict;
 use orcheck_io::testing::{FaultPlan, Scratch};
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 /// Protects, checkpoints and waits; the session stays open.
 fn save(session: &mut Session, rank: u32, step: u64, scale: usize) {
@@ -682,11 +683,11 @@ fn a_directory_moved_away_loses_the_step_and_is_left_out() {
     let scratch = Scratch::new("moved");
     let (here, there) = (scratch.path().join("ost1"), scratch.path().join("away"));
     let job = Job::new(scratch.path(), 2, 2, false).nodes(2);
-    let all = Barrier::new(2);
+    let all = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         save(&mut session, rank, 1, 20);
-        if all.wait().is_leader() {
+        if all.wait() {
             disk::rename(&here, &there);
             crate::support::make_dir(&here);
         }
@@ -711,7 +712,7 @@ fn a_nodes_directory_moved_away_loses_steps_until_it_is_back() {
     let scratch = Scratch::new("moved-node");
     let (here, there) = (scratch.path().join("local"), scratch.path().join("away"));
     let job = Job::new(scratch.path(), 2, 0, true);
-    let all = Barrier::new(2);
+    let all = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let mut take = |step: u64| {

@@ -11,6 +11,40 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to look for something that must not happen.
 pub const WINDOW: Duration = Duration::from_millis(60);
 
+/// A barrier for so many threads at which one that does not come fails the test.
+pub struct Meeting {
+    of: u32,
+    /// All who came so far.
+    came: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    pub fn of(threads: u32) -> Self {
+        Self {
+            of: threads,
+            came: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits until all have come; whether this was the last one.
+    pub fn wait(&self) -> bool {
+        let mut came = self.came.lock().unwrap();
+        *came += 1;
+        self.changed.notify_all();
+        let all = came.next_multiple_of(self.of);
+        let last = *came == all;
+        let (came, timeout) = self
+            .changed
+            .wait_timeout_while(came, PATIENCE, |came| *came < all)
+            .unwrap();
+        drop(came);
+        assert!(!timeout.timed_out(), "another thread did not come");
+        last
+    }
+}
+
 /// Holds every step of one site, on targets that contain a text, until released.
 pub struct Hold {
     site: &'static str,

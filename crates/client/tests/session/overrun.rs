@@ -1,7 +1,7 @@
 //! A checkpoint that comes before the last is flushed, and how many snapshots and streams there
 //! are at once.
 
-use crate::hooks::{Crowd, Hold, Snapshots};
+use crate::hooks::{Crowd, Hold, Meeting, Snapshots};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use orcheck_client::Session;
@@ -10,8 +10,8 @@ use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::Verdict as Do;
 use orcheck_io::testing::{FaultPlan, Scratch};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 fn checkpoint(session: &mut Session, rank: u32, step: u64) -> orcheck_format::error::Result<()> {
@@ -154,7 +154,7 @@ fn a_session_is_used_while_another_thread_waits_for_its_checkpoint() {
 fn who_waits_for_a_session_that_ended_is_told() {
     let scratch = Scratch::new("ended");
     let (job, hold) = held(&scratch, "");
-    let told = Barrier::new(2);
+    let told = Meeting::of(2);
     job.run(|session, rank| {
         let session = flushing(session, rank, &hold);
         let waiter = session.waiter(1, Level::Global).unwrap();
@@ -209,7 +209,7 @@ fn a_flush_that_hangs_refuses_the_waiting_checkpoint_on_all_ranks_and_costs_noth
         options: job.options.replace("timeout_s = 20.0", "timeout_s = 0.3"),
         ..job
     };
-    let both = Barrier::new(2);
+    let both = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();
@@ -274,7 +274,7 @@ fn a_rank_with_room_says_that_another_one_has_none() {
         .nodes(2)
         .with("held_steps = 1\nuncommitted_steps = 2\noverrun = 'error'")
         .steps(hold.steps());
-    let (both, said) = (Barrier::new(2), AtomicBool::new(false));
+    let (both, said) = (Meeting::of(2), AtomicBool::new(false));
     job.run(|session, rank| {
         let mut session = flushing(session, rank, &hold);
         let until = SystemClock.now() + LONG;
@@ -353,7 +353,7 @@ fn one_checkpoint_at_most_is_not_safe_at_the_level_that_counts() {
 fn a_slow_file_system_holds_no_checkpoint_up_that_is_safe_on_other_nodes() {
     let scratch = Scratch::new("uncounted");
     let (job, hold) = unrecorded(&scratch, (1, true, 1), "-global.commit", "");
-    let both = Barrier::new(2);
+    let both = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();

@@ -1,6 +1,7 @@
 //! Files of the program: where they lie, what of them is stored, what a restart makes of them.
 
 use crate::disk;
+use crate::hooks::Meeting;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, make_dir, needs_own_disks};
 use orcheck_client::regions::{OPTIONAL, SAME};
@@ -12,7 +13,7 @@ use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::Scratch;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
@@ -348,7 +349,7 @@ fn a_rank_looks_at_its_own_files_and_seldom_at_those_of_all() {
         .with(&option)
         .with("route_budget = '1 GiB'")
         .steps(Steps::with(Arc::clone(&looks) as Arc<dyn StepHook>));
-    let barrier = Barrier::new(RANKS as usize);
+    let barrier = Meeting::of(RANKS);
     // Each file and the lock of the directory.
     let own = u64::from(RANKS) * (FILES + 1);
     // How many looks a call of all ranks takes.

@@ -1,7 +1,7 @@
 //! What became of checkpoints reaches the program at its next call, on every rank.
 
 use crate::disk::{Mounted, skip};
-use crate::hooks::Hold;
+use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks, warnings};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
@@ -10,7 +10,7 @@ use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::testing::{FaultPlan, Scratch};
-use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 pub type Seen = Arc<Mutex<Vec<Event>>>;
@@ -296,7 +296,7 @@ fn a_failed_fsync_is_told_by_the_next_due_on_every_rank() {
     let scratch = Scratch::new("told-fsync");
     let (plan, steps) = failing("file.sync", ".orc", 5);
     let job = Job::new(scratch.path(), 2, 1, false).nodes(2).steps(steps);
-    let all = Barrier::new(2);
+    let all = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let io = "Input/output error";
@@ -318,12 +318,12 @@ fn a_lost_directory_is_told_by_the_next_due_on_every_rank() {
     let scratch = Scratch::new("told-moved");
     let (here, there) = (scratch.path().join("ost0"), scratch.path().join("away"));
     let job = Job::new(scratch.path(), 2, 1, false).nodes(2);
-    let all = Barrier::new(2);
+    let all = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         take(&mut session, rank, 1, SMALL).unwrap();
         session.wait(1, Level::Global, LONG).unwrap();
-        if all.wait().is_leader() {
+        if all.wait() {
             crate::disk::rename(&here, &there);
             crate::support::make_dir(&here);
         }
@@ -387,7 +387,7 @@ fn a_loss_that_is_first_seen_at_close_is_told_there() {
         let job = Job::new(scratch.path(), 2, 1, false)
             .with(&format!("held_steps = 2\non_loss = '{on_loss}'"))
             .steps(Steps::with(Arc::clone(&late) as Arc<dyn StepHook>));
-        let both = Barrier::new(2);
+        let both = Meeting::of(2);
         job.run(|session, rank| {
             let mut session = session.unwrap();
             let seen = watch(&mut session);
@@ -440,7 +440,7 @@ fn a_step_that_is_lost_at_one_level_after_the_other_is_returned_for_each() {
     let job = Job::new(scratch.path(), 2, 1, true)
         .with("held_steps = 2\non_loss = 'error'")
         .steps(Steps::with(Arc::new(hook) as Arc<dyn StepHook>));
-    let both = Barrier::new(2);
+    let both = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let seen = watch(&mut session);

@@ -547,7 +547,7 @@ fn a_signal_is_one_checkpoint_on_all_ranks_of_every_session_that_watches_it() {
     let job = Job::new(scratch.path(), 2, 1, false).with("signal = 'SIGUSR1'");
     let until = SystemClock.now() + LONG;
     for round in 0..2 {
-        let all_open = std::sync::Barrier::new(2);
+        let all_open = crate::hooks::Meeting::of(2);
         let due = job.run(|session, rank| {
             let mut session = session.unwrap();
             let mut due = Vec::new();
