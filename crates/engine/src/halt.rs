@@ -14,15 +14,15 @@
 //!
 //! Invariants:
 //! 1. A request is for one epoch. The next run of the job is not stopped by it; but a time that is still to come when that run
-//!    begins holds for it too: it writes the request again under its own epoch.
+//!    begins applies to it too: at its first look it writes the request again under its own epoch.
 //! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
 //!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
-//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. Only at the beginning of a
-//!    run its directories are listed.
+//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. The first look
+//!    at a directory lists it.
 //! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
 //!
 //! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked; a directory that
-//! takes no file when a run begins before the time to halt at.
+//! takes no file, or cannot be read for a while, when a run begins before the time to halt at.
 //!
 //! Not here: the agreement (`client::trigger`), whether there is a further run (`cli`, `run`).
 
@@ -118,12 +118,14 @@ impl Asked {
 struct Wish {
     now: bool,
     later: Option<When>,
-    /// What was asked of an earlier run and holds for this one, where it could not be written.
-    unwritten: Option<When>,
+    /// Whether what an earlier run was asked for has been seen to.
+    carried: bool,
 }
 
 /// Looks for requests, in one directory after the other.
 pub struct Watch {
+    epoch: u64,
+    began_unix_ms: u64,
     name: String,
     later: String,
     dirs: Vec<(Arc<dyn Dir>, Wish)>,
@@ -136,18 +138,12 @@ impl Watch {
     /// For the run of this epoch, which claimed `dirs` and begins now, at the time `unix_ms`.
     #[must_use]
     pub fn new(dirs: Vec<Arc<dyn Dir>>, epoch: u64, now: Duration, unix_ms: u64) -> Self {
-        let begin = |dir: Arc<dyn Dir>| {
-            let unwritten = take_over(dir.as_ref(), epoch, unix_ms);
-            let wish = Wish {
-                unwritten,
-                ..Wish::default()
-            };
-            (dir, wish)
-        };
         Self {
+            epoch,
+            began_unix_ms: unix_ms,
             name: name_of(epoch),
             later: later_name_of(epoch),
-            dirs: dirs.into_iter().map(begin).collect(),
+            dirs: dirs.into_iter().map(|dir| (dir, Wish::default())).collect(),
             next: 0,
             looked: now,
             told: Asked::Nothing,
@@ -170,7 +166,16 @@ impl Watch {
         wish.now = found.unwrap_or(wish.now);
         wish.later = match read_small(dir.as_ref(), &self.later, TEXT_LIMIT_BYTES) {
             Ok(bytes) => When::parse(&String::from_utf8_lossy(&bytes)),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) if error.kind() == ErrorKind::NotFound && wish.carried => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                match carry_over(dir.as_ref(), self.epoch, self.began_unix_ms) {
+                    Carried::Pending(when) => when,
+                    Carried::Settled(when) => {
+                        wish.carried = true;
+                        when
+                    }
+                }
+            }
             Err(_) => wish.later,
         };
         let asked = self.asked(unix_ms);
@@ -183,7 +188,7 @@ impl Watch {
     fn asked(&self, unix_ms: u64) -> Asked {
         let mut asked = Asked::Nothing;
         for (_, wish) in &self.dirs {
-            asked = match (wish.now, wish.later.or(wish.unwritten), asked) {
+            asked = match (wish.now, wish.later, asked) {
                 (true, ..) | (_, _, Asked::Now) => Asked::Now,
                 (_, Some(When::At(at)), _) if at <= unix_ms => Asked::Now,
                 (_, Some(When::After(count)), Asked::After(other)) => {
@@ -197,31 +202,44 @@ impl Watch {
     }
 }
 
-/// Writes again, for the run of this epoch, what asks an earlier one to halt at a time that is still to come. Gives that time where
-/// it could not be written.
-fn take_over(dir: &dyn Dir, epoch: u64, unix_ms: u64) -> Option<When> {
-    // Breaks if: only a supervisor knows of it; the program is started anew by other means too, and `--list` would not show it.
-    let names = dir.list().ok()?;
-    let requests = names
+/// What [`carry_over`] found.
+enum Carried {
+    /// Nothing more is to be done: this asks, under the name of the run's own epoch.
+    Settled(Option<When>),
+    /// This asks, but could not be written, or read, under that name yet.
+    Pending(Option<When>),
+}
+
+/// Writes a time to halt at that an earlier run was asked for again under this epoch, where it is later than `began`, and removes what
+/// asked that run.
+fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
+    // Breaks if: this is left to a supervisor; a program restarted by other means would ignore the time.
+    let Ok(entries) = dir.list() else {
+        return Carried::Pending(None);
+    };
+    let requests = entries
         .iter()
         .filter_map(|entry| match FileName::parse(&entry.name) {
             Some(FileName::HaltAt { epoch }) if !entry.is_dir => Some(epoch),
             _ => None,
         });
-    // One of this epoch is there when an agent goes on with the run.
-    let newest = requests.filter(|&of| of <= epoch).max()?;
-    if newest == epoch {
-        return None;
+    let Some(name) = requests.filter(|&of| of < epoch).max().map(later_name_of) else {
+        return Carried::Settled(None);
+    };
+    let text = match read_small(dir, &name, TEXT_LIMIT_BYTES) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Carried::Settled(None),
+        Err(_) => return Carried::Pending(None),
+    };
+    let when = When::parse(&String::from_utf8_lossy(&text));
+    // A time that is over was heard or missed; a count was for that run.
+    let when = when.filter(|when| matches!(when, When::At(at) if *at > began_unix_ms));
+    if when.is_some() && write_small(dir, &later_name_of(epoch), &text).is_err() {
+        return Carried::Pending(when);
     }
-    let text = read_small(dir, &later_name_of(newest), TEXT_LIMIT_BYTES).ok()?;
-    match When::parse(&String::from_utf8_lossy(&text))? {
-        // What lies in the past was heard, or missed; a count was for that run.
-        when @ When::At(at) if at > unix_ms => {
-            let written = write_small(dir, &later_name_of(epoch), &text);
-            written.is_err().then_some(when)
-        }
-        _ => None,
-    }
+    // What stays is carried over to nobody: the next run finds this one's.
+    let _ = dir.remove(&name);
+    Carried::Settled(when)
 }
 
 /// The newest run of a job, as its directories tell.

@@ -136,47 +136,51 @@ fn a_request_for_later_waits_for_its_time_or_count() {
     assert_eq!(later_requests(&dirs[..1]).unwrap(), [(2, None)]);
 }
 
+/// As many looks as there are directories, from this turn on, at this time.
+fn looks(watch: &mut Watch, turn: u32, unix_ms: u64) -> Vec<Asked> {
+    let said = (turn..turn + 2).filter_map(|turn| watch.look(START + EVERY * turn, unix_ms));
+    said.collect()
+}
+
 // Breaks if: the request goes with its run; the job would run past the time that an operator named, and nobody would say so.
 #[test]
-fn a_time_to_halt_at_holds_for_runs_that_begin_before_it() {
+fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     run.ask_later(When::At(5000), "asked by a test\n").unwrap();
     let mut next = Watch::new(dirs.clone(), 3, START, 4000);
-    let at = Some(When::At(5000));
-    assert_eq!(later_requests(&dirs).unwrap(), [(2, at), (3, at)]);
-    let said: Vec<_> = (1..=4)
-        .map(|turn| next.look(START + EVERY * turn, 3000 + 1000 * u64::from(turn)))
-        .collect();
-    assert_eq!(said, [None, Some(Asked::Now), None, None]);
+    // Also when the first look comes after it.
+    assert_eq!(looks(&mut next, 1, 6000), [Asked::Now]);
+    assert_eq!(later_requests(&dirs).unwrap(), [(3, Some(When::At(5000)))]);
+    assert_eq!(withdraw(&dirs).unwrap(), [3]);
+    assert_eq!(looks(&mut next, 3, 6000), [Asked::Nothing]);
 
     // Neither a time that is over, nor a count, which was for the run that saw it.
-    let _ = Watch::new(dirs.clone(), 4, START, 5000);
-    run.ask_later(When::After(1), "").unwrap();
-    withdraw_only(&scratch, 3);
-    let _ = Watch::new(dirs.clone(), 5, START, 0);
-    assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::After(1)))]);
-}
-
-fn withdraw_only(scratch: &Scratch, epoch: u64) {
-    for dir in ["a", "b"] {
-        let name = format!("epoch-{epoch:06}.halt-at");
-        std::fs::remove_file(scratch.dir(dir).join(name)).unwrap();
+    for when in [When::At(5000), When::After(1)] {
+        run.ask_later(when, "").unwrap();
+        let mut next = Watch::new(dirs.clone(), 4, START, 5000);
+        assert_eq!(looks(&mut next, 1, 6000), []);
+        assert_eq!(later_requests(&dirs).unwrap(), []);
     }
 }
 
-// Breaks if: a directory that takes no file forgets the time.
+// Breaks if: a directory that takes no file for a while forgets the time, or keeps asking when it was withdrawn.
 #[test]
-fn a_time_to_halt_at_that_cannot_be_written_again_holds_all_the_same() {
+fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     run.ask_later(When::At(5000), "").unwrap();
-    // A directory of that name is in the way, for root too.
-    let first = scratch.dir("a").join("epoch-000003.halt-at");
-    std::fs::create_dir(&first).unwrap();
-    let mut next = Watch::new(dirs[..1].to_vec(), 3, START, 4000);
-    assert_eq!(next.look(START + EVERY, 4000), None);
-    assert_eq!(next.look(START + EVERY * 2, 5000), Some(Asked::Now));
+    // Directories of that name are in the way, for root too.
+    let in_the_way = ["a", "b"].map(|dir| scratch.dir(dir).join("epoch-000003.halt-at.tmp"));
+    for path in &in_the_way {
+        std::fs::create_dir(path).unwrap();
+    }
+    let mut next = Watch::new(dirs.clone(), 3, START, 4000);
+    assert_eq!(looks(&mut next, 1, 4000), []);
+    assert_eq!(looks(&mut next, 3, 5000), [Asked::Now]);
+    assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::At(5000)))]);
+    assert_eq!(withdraw(&dirs).unwrap(), [2]);
+    assert_eq!(looks(&mut next, 5, 6000), [Asked::Nothing]);
 }
