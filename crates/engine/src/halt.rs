@@ -14,11 +14,11 @@
 //!
 //! Invariants:
 //! 1. A request is for one epoch. The next run of the job is not stopped by it; but a time that is still to come when that run
-//!    begins applies to it too: at its first look it writes the request again under its own epoch.
+//!    begins applies to it too: it then writes the request again under its own epoch.
 //! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
 //!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
-//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. The first look
-//!    at a directory lists it.
+//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. Only when the run begins
+//!    all its directories are looked at, and listed.
 //! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
 //!
 //! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked; a directory that
@@ -126,6 +126,7 @@ struct Wish {
 pub struct Watch {
     epoch: u64,
     began_unix_ms: u64,
+    begun: bool,
     name: String,
     later: String,
     dirs: Vec<(Arc<dyn Dir>, Wish)>,
@@ -141,6 +142,7 @@ impl Watch {
         Self {
             epoch,
             began_unix_ms: unix_ms,
+            begun: false,
             name: name_of(epoch),
             later: later_name_of(epoch),
             dirs: dirs.into_iter().map(|dir| (dir, Wish::default())).collect(),
@@ -152,12 +154,27 @@ impl Watch {
 
     /// What the run is asked for, when a look or the time, `unix_ms`, changed that.
     pub fn look(&mut self, now: Duration, unix_ms: u64) -> Option<Asked> {
-        if now.saturating_sub(self.looked) < EVERY || self.dirs.is_empty() {
+        if !self.begun {
+            self.begun = true;
+            // Breaks if: it waits for its turn; the first commit of the run removes what is of earlier ones.
+            for at in 0..self.dirs.len() {
+                self.look_at(at);
+            }
+        } else if now.saturating_sub(self.looked) < EVERY || self.dirs.is_empty() {
             return None;
+        } else {
+            self.looked = now;
+            let at = self.next % self.dirs.len();
+            self.next = at + 1;
+            self.look_at(at);
         }
-        self.looked = now;
-        let at = self.next % self.dirs.len();
-        self.next = at + 1;
+        let asked = self.asked(unix_ms);
+        let changed = asked != self.told;
+        self.told = asked;
+        changed.then_some(asked)
+    }
+
+    fn look_at(&mut self, at: usize) {
         let (dir, wish) = &mut self.dirs[at];
         let found = match off(Switch::HaltOfEpoch) {
             false => dir.holds(&self.name),
@@ -178,10 +195,6 @@ impl Watch {
             }
             Err(_) => wish.later,
         };
-        let asked = self.asked(unix_ms);
-        let changed = asked != self.told;
-        self.told = asked;
-        changed.then_some(asked)
     }
 
     /// The earliest of what the directories ask for.
@@ -234,10 +247,13 @@ fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
     let when = When::parse(&String::from_utf8_lossy(&text));
     // A time that is over was heard or missed; a count was for that run.
     let when = when.filter(|when| matches!(when, When::At(at) if *at > began_unix_ms));
-    if when.is_some() && write_small(dir, &later_name_of(epoch), &text).is_err() {
+    if when.is_none() {
+        return Carried::Settled(None);
+    }
+    if write_small(dir, &later_name_of(epoch), &text).is_err() {
         return Carried::Pending(when);
     }
-    // What stays is carried over to nobody: the next run finds this one's.
+    // Where it stays nobody minds: the next run finds this one's.
     let _ = dir.remove(&name);
     Carried::Settled(when)
 }

@@ -268,12 +268,12 @@ pub fn prune(
                     FileName::Claim { epoch }
                     | FileName::Resumed { epoch }
                     | FileName::Members { epoch }
-                    | FileName::Choice { epoch, .. }
-                    // The next run may have yet to see it.
-                    | FileName::HaltAt { epoch },
+                    | FileName::Choice { epoch, .. },
                 ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
                 // For an older run: nobody looks at it any more.
                 Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
+                // Breaks if: that of the run before goes; who supervises this one reminds it of the time.
+                Some(FileName::HaltAt { epoch }) => epoch + 1 < rule.epoch.counter,
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => match FileName::parse(&target) {
                     // A person may be deciding about an older run's checkpoint now.

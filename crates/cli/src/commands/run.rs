@@ -23,6 +23,7 @@ mod nodes;
 mod told;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -30,6 +31,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use orcheck_engine::halt::EVERY;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::{Clock, SystemClock, install_signal};
@@ -45,7 +47,7 @@ use crate::search::cannot_open;
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::process::AGENT_NAME;
-use told::{Seen, Told};
+use told::{HaltAt, Seen, Told};
 
 /// Environment variable that tells the command which run it is, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
@@ -108,10 +110,11 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         told: RefCell::new(Told::new(&args.place)?),
     };
     let mut known = supervisor.told.borrow().look();
-    // What was asked of earlier runs of the job is over.
-    let mut begun_after = known.as_ref().map(|known| known.epoch);
-    // Whether that is of the job which the command opened.
-    let mut is_known = false;
+    // What was asked of earlier runs of a job is over.
+    let mut begun_after = known
+        .as_ref()
+        .map(|known| known.epochs.clone())
+        .unwrap_or_default();
     let mut idle_runs = 0;
     let mut said_none = false;
     let mut pause = Duration::ZERO;
@@ -119,7 +122,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     let mut attempt = 1u32;
     let code = loop {
         let begin = supervisor.clock.now();
-        let (status, stopped) = supervisor.one_run(attempt)?;
+        let times = known.as_ref().map(Seen::times).unwrap_or_default();
+        let (status, stopped) = supervisor.one_run(attempt, times)?;
         let seconds = supervisor.clock.now().saturating_sub(begin).as_secs_f64();
         let heard = supervisor.told.borrow_mut().hear();
         for text in &heard.notes {
@@ -130,18 +134,21 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("warning", attempt, &text);
         }
         let now = supervisor.told.borrow().look();
-        if let (false, Some(first)) = (is_known, heard.first_epoch) {
-            is_known = true;
-            begun_after = Some(first.saturating_sub(1));
+        for (job, first) in &heard.first_epochs {
+            begun_after
+                .entry(job.clone())
+                .or_insert(first.saturating_sub(1));
         }
         // Breaks if: any commit counts; a program that always fails at the same step would be restarted to the last.
         let is_sure = supervisor.told.borrow().is_sure();
         let is_newer =
-            (now.as_ref()).map(|now| now.is_newer_than(known.as_ref(), heard.first_epoch));
+            (now.as_ref()).map(|now| now.is_newer_than(known.as_ref(), &heard.first_epochs));
         // Without any directory a run that nobody heard of is none that got further: it crashed before it opened its job, or
         // never would have. Directories that cannot be read are another thing.
         let progress = match is_newer {
             _ if heard.without.is_some() => Some(false),
+            // It may be another job's.
+            Some(true) if now.as_ref().is_some_and(Seen::is_with_others) => None,
             Some(is_newer) if is_sure || is_newer => Some(is_newer),
             _ => (!is_sure).then_some(false),
         };
@@ -177,7 +184,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("no-checkpoint", attempt, &text);
         }
         // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.
-        let halted = is_halted(now.as_ref(), begun_after);
+        let halted = is_halted(now.as_ref(), &begun_after);
         let later = now.as_ref().and_then(Seen::halts_later);
         known = now.or(known);
         runs.push(json!({
@@ -201,7 +208,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
                 true => "halted, as `orcheck halt` asked",
                 false => "stopped, as a signal asked",
             };
-            let text = format!("{ended}: {asked}{newest}; start it again to go on");
+            let text = format!("{ended}: {asked}{newest}; start it again to continue");
             supervisor.say("halted", attempt, &text);
             break exit::HALTED;
         } else if status.success() {
@@ -231,7 +238,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
                 (Some(why), _) => format!("{runs} could not open the job: {why}"),
                 (None, true) => format!("{runs} made no new checkpoint"),
                 (None, false) => format!(
-                    "{runs} opened no job that was heard of. Next: see what the command said; where rank 0 runs on another machine, give --dir and --job"
+                    "{runs} opened no job that `orcheck run` was told of. Next: see what the command said; where rank 0 runs on another machine, give --dir and --job"
                 ),
             })
         } else {
@@ -266,7 +273,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
                 came => format!(", with {} in their places", came.join(", ")),
             };
             let text = format!(
-                "going on with {} of {wanted}{spares}",
+                "continuing with {} of {wanted}{spares}",
                 count(left as u64, "node")
             );
             supervisor.say("nodes", attempt, &text);
@@ -302,8 +309,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("end", attempt, &text);
             break code_of(status);
         }
-        // Breaks if: a time to halt at that comes during the pause is no longer to come for the next run, and is forgotten.
-        if !pause.is_zero() && is_halted(supervisor.told.borrow().look().as_ref(), begun_after) {
+        // Breaks if: this is left out; a time that passes during the pause is in the past for the next run, which ignores it.
+        if !pause.is_zero() && is_halted(supervisor.told.borrow().look().as_ref(), &begun_after) {
             let text = format!("{ended}; not restarting: it was asked to halt");
             supervisor.say("end", attempt, &text);
             break code_of(status);
@@ -324,10 +331,9 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     })
 }
 
-/// Whether a run that began after this epoch was asked to halt.
-fn is_halted(seen: Option<&Seen>, begun_after: Option<u64>) -> bool {
-    seen.is_some_and(|seen| seen.halted_after(begun_after.unwrap_or(0)))
-        && !off(Switch::HaltedStays)
+/// Whether a run of a job that began after these epochs was asked to halt.
+fn is_halted(seen: Option<&Seen>, begun_after: &BTreeMap<String, u64>) -> bool {
+    seen.is_some_and(|seen| seen.halted_after(begun_after)) && !off(Switch::HaltedStays)
 }
 
 struct Supervisor<'a> {
@@ -366,8 +372,12 @@ impl Supervisor<'_> {
         true
     }
 
-    /// Runs the command once; also says whether a signal asked to stop.
-    fn one_run(&self, attempt: u32) -> std::result::Result<(ExitStatus, bool), Failure> {
+    /// Runs the command once, which is to halt at these times; also says whether a signal asked to stop.
+    fn one_run(
+        &self,
+        attempt: u32,
+        mut times: Vec<HaltAt>,
+    ) -> std::result::Result<(ExitStatus, bool), Failure> {
         let mut child = self.start(attempt)?;
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0))
             .ok_or_else(|| Error::internal(format!("process id {} is out of range", child.id())))?;
@@ -375,9 +385,14 @@ impl Supervisor<'_> {
         // A run on fewer nodes than it was started on is ended, and is no stop of the job.
         let mut crippled: Option<Duration> = None;
         let mut looked = self.clock.now();
+        let mut reminded = self.clock.now();
         let status = loop {
             if let Some(status) = poll_child(&mut child)? {
                 break status;
+            }
+            if !times.is_empty() && self.clock.now().saturating_sub(reminded) >= EVERY {
+                reminded = self.clock.now();
+                times.retain(|time| !self.told.borrow().remind(time));
             }
             let lost = self
                 .nodes

@@ -84,7 +84,7 @@ fn sigterm_gives_a_running_job_its_last_checkpoint_and_it_goes_on_later() {
     for words in [
         "signal 15 passed on; the command has 30 s to take its last checkpoint and end",
         &format!(
-            "stopped, as a signal asked; newest checkpoint: step {step}; start it again to go on"
+            "stopped, as a signal asked; newest checkpoint: step {step}; start it again to continue"
         ),
     ] {
         assert!(said.contains(words), "{words}: {said}");
@@ -170,8 +170,7 @@ fn a_request_for_later_is_written_listed_and_taken_back() {
 fn a_running_job_halts_after_so_many_checkpoints() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    let options = format!("{}every_steps = 1\n", options(&root));
-    let mut job = supervised_with(&root, "computes", &options);
+    let mut job = at_every_step(&root);
     job.wait_for("ready 0");
     let asked = answer(&["halt", "--dir", &root, "--after", "2"]);
     assert_eq!(asked.code, 0, "{}", asked.stderr);
@@ -185,8 +184,7 @@ fn a_running_job_halts_after_so_many_checkpoints() {
 fn a_running_job_halts_at_the_time_that_was_named() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    let options = format!("{}every_steps = 1\n", options(&root));
-    let mut job = supervised_with(&root, "computes", &options);
+    let mut job = at_every_step(&root);
     job.wait_for("ready 0");
     let asked_at = Instant::now();
     let asked = answer(&["halt", "--dir", &root, "--at", "3s"]);
@@ -198,10 +196,14 @@ fn a_running_job_halts_at_the_time_that_was_named() {
     assert_eq!(code, Some(13), "{said}");
 }
 
-/// A supervised job that is asked to halt later on, whose first run is then killed.
-fn killed_after_a_request(root: &str, how: [&str; 2]) -> Running {
+/// A supervised job that takes a checkpoint at every step.
+fn at_every_step(root: &str) -> Running {
     let options = format!("{}every_steps = 1\n", options(root));
-    let mut job = supervised_with(root, "computes", &options);
+    supervised_with(root, "computes", &options)
+}
+
+/// The job is asked to halt later on, and its first run is then killed.
+fn killed_after_a_request(mut job: Running, root: &str, how: [&str; 2]) -> Running {
     job.wait_for("ready 0");
     let asked = answer(&[&["halt", "--dir", root], &how[..]].concat());
     assert_eq!(asked.code, 0, "{}", asked.stderr);
@@ -215,7 +217,7 @@ fn killed_after_a_request(root: &str, how: [&str; 2]) -> Running {
 fn a_job_that_is_started_again_halts_at_the_time_that_was_named() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    let mut job = killed_after_a_request(&root, ["--at", "5s"]);
+    let mut job = killed_after_a_request(at_every_step(&root), &root, ["--at", "5s"]);
     job.wait_for("stopped");
     let (code, said) = job.end();
     assert_eq!(code, Some(13), "{said}");
@@ -224,18 +226,39 @@ fn a_job_that_is_started_again_halts_at_the_time_that_was_named() {
     }
 }
 
+// Breaks if: a run that begins after the time takes it for over, and nobody reminds it.
+#[test]
+fn a_time_that_passes_while_a_job_is_started_again_still_applies() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let script = "if [ $ORCHECK_RUN_ATTEMPT = 2 ]; then end=$(($(date +%s) + 4)); \
+         until [ $(date +%s) -ge $end ]; do :; done; fi; exec \"$@\"";
+    let line = command_line();
+    let mut all = vec!["run", "--dir", &root, "--job", "cavity", "--"];
+    all.extend(["sh", "-c", script, "sh"]);
+    all.extend(line.iter().map(String::as_str));
+    let mut command = orcheck(&all);
+    let options = format!("{}every_steps = 1\n", options(&root));
+    tell(&mut command, "computes", "cavity", &options);
+    let mut job = killed_after_a_request(Running::of(command), &root, ["--at", "3s"]);
+    job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    assert!(said.contains("; it is to halt at "), "{said}");
+}
+
 // Breaks if: nothing is said of it; who asked would wait for an end that never comes.
 #[test]
 fn a_request_that_does_not_outlive_its_run_is_told() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    let mut job = killed_after_a_request(&root, ["--after", "1000000"]);
+    let mut job = killed_after_a_request(at_every_step(&root), &root, ["--after", "1000000"]);
     let asked = answer(&["halt", "--dir", &root, "--no-wait"]);
     assert_eq!(asked.code, 0, "{}", asked.stderr);
     job.wait_for("stopped");
     let (code, said) = job.end();
     assert_eq!(code, Some(13), "{said}");
-    let words = "; the request to halt after 1000000 further checkpoints was for that run: repeat it for the next one; starting run 2";
+    let words = "; the request to halt after 1000000 further checkpoints applied to that run only; repeat it for the next one; starting run 2";
     assert!(said.contains(words), "{said}");
 }
 

@@ -32,7 +32,7 @@ fn a_lost_node_is_left_out_of_the_next_run() {
     assert_eq!(done.code, 0);
     assert!(done.stderr.contains("lost: b"), "{}", done.stderr);
     assert!(
-        done.stderr.contains("going on with 2 nodes of 3"),
+        done.stderr.contains("continuing with 2 nodes of 3"),
         "{}",
         done.stderr
     );

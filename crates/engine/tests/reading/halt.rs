@@ -51,8 +51,9 @@ fn it_is_looked_for_now_and_then() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
-    run.ask("").unwrap();
     let mut watch = Watch::new(dirs, 2, START, 0);
+    assert_eq!(watch.look(START, 0), None);
+    run.ask("").unwrap();
     let almost = EVERY - Duration::from_millis(1);
     assert_eq!(watch.look(START + almost, 0), None);
     assert_eq!(watch.look(START + EVERY, 0), Some(Asked::Now));
@@ -64,12 +65,13 @@ fn any_directory_of_the_run_asks() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
     let second = &dirs[1..];
+    let mut watch = Watch::new(dirs.clone(), 2, START, 0);
+    assert_eq!(watch.look(START, 0), None);
     Run::newest(second, &Trust::default())
         .unwrap()
         .unwrap()
         .ask("")
         .unwrap();
-    let mut watch = Watch::new(dirs.clone(), 2, START, 0);
     let said: Vec<Option<Asked>> = (1..=4)
         .map(|at| watch.look(START + EVERY * at, 0))
         .collect();
@@ -161,7 +163,7 @@ fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
         run.ask_later(when, "").unwrap();
         let mut next = Watch::new(dirs.clone(), 4, START, 5000);
         assert_eq!(looks(&mut next, 1, 6000), []);
-        assert_eq!(later_requests(&dirs).unwrap(), []);
+        assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(when))]);
     }
 }
 

@@ -17,7 +17,7 @@ use std::process::Command;
 
 use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
-use orcheck_engine::halt::{When, later_requests};
+use orcheck_engine::halt::{Run, When, later_requests};
 use orcheck_engine::trust::Trust;
 use orcheck_format::{Epoch, Error, FileName, Level, Result};
 use orcheck_io::environment::working_dir;
@@ -48,8 +48,8 @@ pub struct Heard {
     pub job: Option<String>,
     /// Why it opened a job without checkpoints, and no other.
     pub without: Option<String>,
-    /// The lowest epoch that it claimed.
-    pub first_epoch: Option<u64>,
+    /// The lowest epoch that it claimed, of each job that it opened.
+    pub first_epochs: BTreeMap<String, u64>,
     /// Why it could not open a job.
     pub refused: Option<String>,
     /// Whether trying again cannot help.
@@ -102,12 +102,21 @@ type Committed = (String, u64, Epoch, Level);
 pub struct Seen {
     /// Everything committed so far.
     commits: BTreeSet<Committed>,
-    /// The highest epoch that was claimed.
-    pub epoch: u64,
-    /// Epochs that were asked to halt.
-    halts: BTreeSet<u64>,
-    /// What the run of the highest epoch was asked for later on, and is not due.
-    later: Option<When>,
+    /// The highest epoch of each job that was claimed.
+    pub epochs: BTreeMap<String, u64>,
+    /// Jobs and their epochs that were asked to halt.
+    halts: BTreeSet<(String, u64)>,
+    /// What the newest run of each job, of this epoch, was asked for later on, and is not due.
+    later: BTreeMap<String, (u64, When)>,
+    /// Whether other jobs are there, and which of them the command opens is not known.
+    with_others: bool,
+}
+
+/// A time to halt at, of a job and its run of an epoch.
+pub struct HaltAt {
+    job: String,
+    epoch: u64,
+    unix_ms: u64,
 }
 
 impl Told {
@@ -190,8 +199,9 @@ impl Told {
                 continue;
             }
             heard.without = None;
-            let lowest = heard.first_epoch.unwrap_or(u64::MAX).min(note.epoch);
-            heard.first_epoch = Some(lowest);
+            let first = heard.first_epochs.entry(note.job.clone());
+            let first = first.or_insert(note.epoch);
+            *first = note.epoch.min(*first);
             heard.job = Some(note.job.clone());
             let is_new = !self.opened.contains_key(&note.job);
             if let Some(given) = self.job.as_ref().filter(|&job| is_new && *job != note.job) {
@@ -222,18 +232,51 @@ impl Told {
             };
             return seen.add_any(&place).then_some(seen);
         }
-        for note in self.opened.values() {
-            let place = Where {
-                dirs: union(&note.global, &self.dirs),
-                node_dirs: union(note.node_dir.as_slice(), &self.node_dirs),
-                job: Some(note.job.clone()),
-                anywhere: Vec::new(),
-            };
-            if !seen.add(&place) {
+        for job in self.opened.keys() {
+            if !seen.add(&self.place_of(job)) {
                 return None;
             }
         }
         Some(seen)
+    }
+
+    /// Where a job is.
+    fn place_of(&self, job: &str) -> Where {
+        let note = self.opened.get(job);
+        let (global, node_dir) = note.map_or((&[][..], &[][..]), |note| {
+            (&note.global[..], note.node_dir.as_slice())
+        });
+        Where {
+            dirs: union(global, &self.dirs),
+            node_dirs: union(node_dir, &self.node_dirs),
+            job: Some(job.to_owned()),
+            anywhere: Vec::new(),
+        }
+    }
+
+    /// Asks the run that follows the one that a time was for to halt, when that time passed before it began: for it that is in the past.
+    /// Gives whether nothing more is to be done.
+    pub fn remind(&self, of: &HaltAt) -> bool {
+        if SystemClock::new().unix_ms() < of.unix_ms {
+            return false;
+        }
+        let Ok(job) = Job::open(&self.place_of(&of.job)) else {
+            return false;
+        };
+        let dirs = job.catalog.places();
+        let Ok(requests) = later_requests(dirs) else {
+            return false;
+        };
+        // Withdrawn, or taken over by the next run itself.
+        if !requests.contains(&(of.epoch, Some(When::At(of.unix_ms)))) {
+            return true;
+        }
+        let run = Run::newest(dirs, &Trust::default()).ok().flatten();
+        let run = run.filter(|run| run.lives && run.claim.epoch.counter > of.epoch);
+        run.is_some_and(|run| {
+            run.ask("asked by orcheck run, for the run before\n")
+                .is_ok()
+        })
     }
 }
 
@@ -249,15 +292,16 @@ impl Seen {
         }
         // Breaks if: such directories count as ones that cannot be read; a command that opens no job would be started again to the
         // last.
+        self.with_others = true;
         for name in names {
-            match search.take(&name, &Trust::default()) {
-                Ok(job) => self.add_job(&job),
-                Err(_) => return false,
+            // One that cannot be read hides nothing of the others.
+            if let Ok(job) = search.take(&name, &Trust::default()) {
+                self.add_job(&job);
             }
         }
         // Which of them the command meant is not known; another one's halt does not concern it.
         self.halts.clear();
-        self.later = None;
+        self.later.clear();
         true
     }
 
@@ -277,42 +321,64 @@ impl Seen {
             let name = job.name.as_str().to_owned();
             (name, record.step, record.epoch, record.level)
         }));
-        for (_, _, name) in job.catalog.files() {
-            match name {
+        let name = job.name.as_str();
+        let newest = self.epochs.entry(name.to_owned()).or_default();
+        for (_, _, file) in job.catalog.files() {
+            match file {
                 Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => {
-                    self.epoch = self.epoch.max(*epoch);
+                    *newest = (*newest).max(*epoch);
                 }
                 Some(FileName::Halt { epoch }) => {
-                    self.halts.insert(*epoch);
+                    self.halts.insert((name.to_owned(), *epoch));
                 }
                 _ => {}
             }
         }
+        let newest = *newest;
         let now = SystemClock::new().unix_ms();
         for (epoch, when) in later_requests(job.catalog.places()).unwrap_or_default() {
             // A request for later counts once it is due: before that a failed run is started again.
             // Breaks if: it does not count; the job would be started again, and its time would not end.
-            let due = match when {
-                Some(When::At(at)) => at <= now,
-                Some(When::After(count)) => self.steps_of(job.name.as_str(), epoch) as u64 >= count,
-                None => false,
-            };
-            self.halts.extend(due.then_some(epoch));
-            if epoch == self.epoch && !due {
-                self.later = when;
+            match when {
+                Some(When::At(at)) if at > now => {}
+                Some(When::After(count)) if (self.steps_of(name, epoch) as u64) < count => {}
+                None => continue,
+                Some(_) => {
+                    self.halts.insert((name.to_owned(), epoch));
+                    continue;
+                }
+            }
+            if let Some(when) = when.filter(|_| epoch == newest) {
+                self.later.insert(name.to_owned(), (epoch, when));
             }
         }
     }
 
+    /// The times to halt at that are still to come.
+    pub fn times(&self) -> Vec<HaltAt> {
+        let times = self.later.iter();
+        let times = times.filter_map(|(job, (epoch, when))| match when {
+            When::At(unix_ms) => Some(HaltAt {
+                job: job.clone(),
+                epoch: *epoch,
+                unix_ms: *unix_ms,
+            }),
+            When::After(_) => None,
+        });
+        times.collect()
+    }
+
     /// What becomes of a request to halt later on when the run that it was for is followed by another one.
     pub fn halts_later(&self) -> Option<String> {
-        let when = self.later?;
+        let (_, when) = *self.later.values().next()?;
         let text = told_when(when, SystemClock::new().unix_ms()).0;
         Some(match when {
             When::At(_) => format!("it is to halt {text}"),
             // Breaks if: nothing is said; the operator waits for an end that nobody remembers.
             When::After(_) => {
-                format!("the request to halt {text} was for that run: repeat it for the next one")
+                format!(
+                    "the request to halt {text} applied to that run only; repeat it for the next one"
+                )
             }
         })
     }
@@ -324,13 +390,19 @@ impl Seen {
         own.map(|(_, step, ..)| step).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether some job has a newer step than it had: before, or before this epoch where nobody looked at it then.
-    pub fn is_newer_than(&self, before: Option<&Seen>, first_epoch: Option<u64>) -> bool {
+    /// Whether some job has a newer step than it had: before, or before its first epoch of this run where nobody looked at it then.
+    pub fn is_newer_than(
+        &self,
+        before: Option<&Seen>,
+        first_epochs: &BTreeMap<String, u64>,
+    ) -> bool {
         let is_old = |commit: &Committed| {
             let looked = before.filter(|seen| seen.commits.iter().any(|old| old.0 == commit.0));
             match looked {
                 Some(before) => before.commits.contains(commit),
-                None => first_epoch.is_some_and(|epoch| commit.2.counter < epoch),
+                None => {
+                    (first_epochs.get(&commit.0)).is_some_and(|first| commit.2.counter < *first)
+                }
             }
         };
         self.commits.iter().any(|commit| {
@@ -349,9 +421,15 @@ impl Seen {
         self.commits.is_empty()
     }
 
-    /// Whether a run after this epoch was asked to halt.
-    pub fn halted_after(&self, epoch: u64) -> bool {
-        self.halts.iter().any(|&asked| asked > epoch)
+    /// Whether a run of a job after these epochs was asked to halt.
+    pub fn halted_after(&self, epochs: &BTreeMap<String, u64>) -> bool {
+        let is_later = |job, epoch| epochs.get(job).is_none_or(|before| epoch > *before);
+        (self.halts.iter()).any(|(job, epoch)| is_later(job, *epoch))
+    }
+
+    /// Whether other jobs are there, and which of them the command opens is not known.
+    pub fn is_with_others(&self) -> bool {
+        self.with_others
     }
 }
 
