@@ -203,6 +203,11 @@ fn all(
             }
         };
         warnings.extend(reader.take_notes());
+        let opens = || {
+            let opened = Reader::open_trusting(&places, record, container, proven);
+            !opened.is_err_and(|error| error.kind() == ErrorKind::Unavailable)
+        };
+        let mut gone = None;
         for rank in reader
             .manifest()
             .ranks
@@ -214,16 +219,19 @@ fn all(
             for region in &rank.regions {
                 let file = format!("{}.bin", plain_name(&region.name));
                 let shown = format!("{rank_name}/{file}");
-                let written = write_region(
-                    rank_dir.as_ref(),
-                    &file,
-                    args.force,
-                    &reader,
-                    rank.rank,
-                    region,
-                    &mut |bytes| bar.inc(bytes),
-                    &mut |damage| warnings.push(beside_a_good_copy(damage.message())),
-                );
+                let mut write = || {
+                    write_region(
+                        rank_dir.as_ref(),
+                        &file,
+                        args.force,
+                        &reader,
+                        rank.rank,
+                        region,
+                        &mut |bytes| bar.inc(bytes),
+                        &mut |damage| warnings.push(beside_a_good_copy(damage.message())),
+                    )
+                };
+                let written = unless_gone(&mut gone, &mut write, opens);
                 let mut entry = match written {
                     Ok(crc) => {
                         files += 1;
@@ -347,6 +355,27 @@ impl Unwritten {
             Unwritten::NotTaken(error) => error.into(),
         }
     }
+}
+
+/// Writes a region, unless its container is gone: it was unreachable for a region before, and did not open again after that. One
+/// bad place of a disk is the business of one region.
+fn unless_gone(
+    gone: &mut Option<Error>,
+    write: &mut dyn FnMut() -> std::result::Result<u64, Unwritten>,
+    opens: impl Fn() -> bool,
+) -> std::result::Result<u64, Unwritten> {
+    // Breaks if: each region is tried; a server that stands still is waited for as often as there are any.
+    if let Some(error) = gone {
+        return Err(Unwritten::NotRead(error.clone()));
+    }
+    let written = write();
+    if let Err(Unwritten::NotRead(error)) = &written
+        && error.kind() == ErrorKind::Unavailable
+        && !opens()
+    {
+        *gone = Some(error.clone());
+    }
+    written
 }
 
 /// Whether an error while a region was read says nothing of the others.
@@ -536,6 +565,23 @@ mod tests {
         assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
         assert_eq!(dir.list().unwrap().len(), 1, "the unfinished file is gone");
         std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn the_rest_of_a_container_that_does_not_open_again_is_not_waited_for() {
+        // Breaks if: the other regions are tried all the same; or one that a disk cannot read costs all others.
+        for (opens, expected) in [(false, 1), (true, 3)] {
+            let (mut gone, mut tried) = (None, 0);
+            for _ in 0..3 {
+                let mut write = || {
+                    tried += 1;
+                    Err(Unwritten::NotRead(Error::unavailable("no answer")))
+                };
+                let written = unless_gone(&mut gone, &mut write, || opens);
+                assert!(matches!(written, Err(Unwritten::NotRead(_))));
+            }
+            assert_eq!(tried, expected);
+        }
     }
 
     #[test]
