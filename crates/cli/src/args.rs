@@ -434,8 +434,10 @@ The command runs until it has taken two checkpoints and is killed. A second run 
 takes the second one again; both second ones are compared. All checkpoints are in a directory of their own, which is removed. \
 What the command says goes to standard error. Ends with 0 when all regions are the same, and with 14 when some differ.")]
 pub struct ProveArgs {
-    /// Steps between the checkpoints of a program that asks orc_due
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    // 11 is prime: two or three buffers in rotation are not back where they were, so a pointer that was protected once is found.
+    /// Steps between the checkpoints of a program that asks orc_due. Choose no multiple of the number of buffers that it swaps: they
+    /// would be back in place
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
     /// Share by which floating-point elements may differ, such as 1e-12; it does not apply to regions of type ORC_BYTES
     #[arg(

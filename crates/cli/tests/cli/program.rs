@@ -125,7 +125,7 @@ fn program() {
     session
         .protect("u", Span::from_mut(&mut u), Dtype::U8, 0)
         .unwrap();
-    let (mut v, mut turns) = (vec![0u8; 800], vec![0u8; 8]);
+    let (mut v, mut w, mut turns) = (vec![0u8; 800], vec![0u8; 800], vec![0u8; 8]);
     if what.starts_with("solves") {
         session
             .protect("v", Span::from_mut(&mut v), Dtype::F64, 0)
@@ -179,6 +179,17 @@ fn program() {
                 std::thread::yield_now();
             }
         }
+        // Computes from one buffer into another and swaps them; what is protected stays the memory that was the first one.
+        "solves-swapping" => loop {
+            step += 1;
+            set(&mut w, 17, element(&v, 17) + 1.0);
+            std::mem::swap(&mut v, &mut w);
+            if session.due(step).unwrap() {
+                session.checkpoint(step).unwrap();
+            }
+            assert!(begin.elapsed() < LONG, "nobody ended it");
+            std::thread::yield_now();
+        },
         // Computes from a counter, which one of them forgets to protect; the noisy one also from its process's number.
         "solves" | "solves-forgetful" | "solves-noisy" | "solves-padded" => loop {
             step += 1;
