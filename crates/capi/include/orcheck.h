@@ -22,8 +22,9 @@
  * } while (resumes && (r = orc_restart(s, &t)) == ORC_AGAIN);  // an older step, of another size
  * if (r == ORC_NOT_FOUND) initialise(p, np);                // nothing to restart from
  * else ORC_TRY(r);                                          // p is filled; t: the step restored
- * while (++t <= T && !orc_should_stop(s)) {
+ * while (t < T && !orc_should_stop(s)) {
  *   advance(&p, &np);
+ *   t++;
  *   ORC_TRY(orc_due(s, t, &due));
  *   if (due) { ORC_TRY(orc_protect(s, "p", p, ORC_F64, np, 0)); ORC_TRY(orc_checkpoint(s, t)); }
  * }

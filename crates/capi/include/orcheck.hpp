@@ -14,8 +14,9 @@
  * s.protect("p", p);
  * s.protect_resizable("cells", cells);
  * if (s.find()) t = s.restart();
- * while (++t <= T && !s.should_stop()) {
+ * while (t < T && !s.should_stop()) {
  *   advance(p, cells);
+ *   t++;
  *   if (s.due(t)) s.checkpoint(t);
  * }
  * s.close(300);
