@@ -27,7 +27,7 @@ use orcheck_engine::epoch::record_resumed;
 use orcheck_engine::remote::{Others, OthersContext, files_of};
 use orcheck_engine::restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_engine::room::ReplicaStore;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::dir::Dir;
@@ -36,6 +36,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod unrestored;
+
+use unrestored::GIVE_ALL;
 
 const CANDIDATE_BYTES: usize = 32;
 
@@ -104,6 +106,8 @@ pub(crate) struct Resume {
     tried: Vec<String>,
     /// The same of a call that came to `Again`: told once more with the call that succeeds, after which programs look.
     again: Vec<String>,
+    /// What to give so that one can be restored that lies where nobody looked.
+    not_given: Option<String>,
     /// Checkpoints that turned out damaged while they were read.
     damaged: Vec<Candidate>,
     /// The newest epoch before this one that a node's directory remembers, and which node; the same on all ranks.
@@ -120,7 +124,11 @@ pub(crate) struct Resume {
 
 impl Resume {
     /// Why a checkpoint is not restored from.
-    fn skip(&mut self, text: String) {
+    fn skip(&mut self, text: String, error: &Error) {
+        if error.is(Detail::NotGiven) && self.not_given.is_none() {
+            let next = error.next_step().unwrap_or(GIVE_ALL);
+            self.not_given = Some(next.to_owned());
+        }
         self.tried.push(text.clone());
         self.skipped.push(text);
     }
@@ -431,7 +439,7 @@ impl Session {
                         candidate.step,
                         error.what()
                     );
-                    self.resume.skip(text);
+                    self.resume.skip(text, &error);
                 }
                 Err(error) => {
                     if !is_damage(error.kind()) {
@@ -442,7 +450,7 @@ impl Session {
                     }
                     // Its next step is an older one, and that is what follows.
                     let text = format!("step {} skipped: {}", candidate.step, error.what());
-                    self.resume.skip(text);
+                    self.resume.skip(text, &error);
                     damaged = Some(error);
                 }
             }
@@ -558,7 +566,7 @@ impl Session {
                 // Its next step is an older one, and that is what follows.
                 let text = format!("step {} skipped: {}", candidate.step, error.what());
                 texts.push(text.clone());
-                self.resume.skip(text);
+                self.resume.skip(text, &error);
             }
             self.open_next(Some(error))?;
             fell_back = true;

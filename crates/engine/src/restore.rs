@@ -328,10 +328,13 @@ impl RankView {
                 kind => kind,
             };
             let error = Error::new(kind, text.join("; "));
-            let unauthenticated = errors.iter().any(|e| e.is(Detail::Unauthenticated));
-            return Err(match unauthenticated {
-                true => error.with(Detail::Unauthenticated),
-                false => error,
+            if errors.iter().any(|e| e.is(Detail::Unauthenticated)) {
+                return Err(error.with(Detail::Unauthenticated));
+            }
+            let not_given = errors.iter().find(|e| e.is(Detail::NotGiven));
+            return Err(match not_given.and_then(Error::next_step) {
+                Some(next) => error.with(Detail::NotGiven).next(next),
+                None => error,
             });
         }
         // What they ask for is done: another copy is used.

@@ -112,10 +112,12 @@ pub enum Detail {
     UnknownKey,
     /// A symbolic link where none is followed.
     Link,
+    /// What is missing was written to a directory that is none of those that were given.
+    NotGiven,
 }
 
 impl Detail {
-    const ALL: [Detail; 7] = [
+    const ALL: [Detail; 8] = [
         Detail::Denied,
         Detail::OtherKey,
         Detail::Unauthenticated,
@@ -123,6 +125,7 @@ impl Detail {
         Detail::Undecided,
         Detail::UnknownKey,
         Detail::Link,
+        Detail::NotGiven,
     ];
 }
 

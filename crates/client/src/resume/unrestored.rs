@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. Every checkpoint that was tried is named with what is wrong with it.
-//! 2. A start from nothing is offered only while every configured directory can be looked at.
+//! 2. A start from nothing is offered only while every configured directory can be looked at, and nothing lies in one that
+//!    was not given.
 //! 3. All ranks return the same error.
 //!
 //! Not here: what is tried, and in which order (`resume.rs`).
@@ -15,6 +16,8 @@ use orcheck_engine::choose::listed;
 use orcheck_engine::trust::HOW_TO_ACCEPT;
 use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 
+/// Next step where a directory was not given whose name was cut off on the way.
+pub(super) const GIVE_ALL: &str = "give all directories that the job was written to";
 /// Next step where everything could be looked at.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
 
@@ -50,7 +53,8 @@ impl Session {
             self.job.as_str(),
             listed(damaged)
         ));
-        self.blame_away(error.next(OR_FRESH))
+        let error = error.next(self.or_fresh());
+        self.blame_away(error)
     }
 
     /// The last candidate that was tried cannot be restored either. Collective.
@@ -71,18 +75,26 @@ impl Session {
         if damaged.is(Detail::Unauthenticated) {
             return error.next(HOW_TO_ACCEPT);
         }
-        let error = error.next(match self.resume.chosen {
+        let next = match self.resume.chosen {
             true => "choose another step",
-            false => OR_FRESH,
-        });
+            false => self.or_fresh(),
+        };
+        let error = error.next(next);
         self.blame_away(error)
+    }
+
+    /// Breaks if: it is a start from nothing all the same; that supersedes checkpoints with which nothing is wrong.
+    fn or_fresh(&self) -> &str {
+        self.resume.not_given.as_deref().unwrap_or(OR_FRESH)
     }
 
     /// A damaged checkpoint is not replaced by an older one, because the program wants it so. Collective.
     pub(super) fn refuse_strictly(&mut self, step: u64, error: Error) -> Error {
-        let error = error
-            .at(format!("strict allows no step older than {step}"))
-            .next("run `orcheck verify`; leave strict out to restart from an older step");
+        let mut error = error.at(format!("strict allows no step older than {step}"));
+        if !error.is(Detail::NotGiven) {
+            error =
+                error.next("run `orcheck verify`; leave strict out to restart from an older step");
+        }
         self.blame_away(error)
     }
 

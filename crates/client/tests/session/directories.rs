@@ -3,7 +3,7 @@
 use crate::disk::{self, Mounted, containers, names, skip};
 use crate::hooks::Meeting;
 use crate::mistakes::{LONG, refused, says};
-use crate::support::{Job, State, warnings};
+use crate::support::{Job, State, shown, warnings};
 use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
@@ -167,6 +167,30 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
     // Back again: what it holds of the older life does not count.
     disk::rename(&scratch.path().join("away"), &scratch.path().join("ost1"));
     restores(&job, 2, 20);
+}
+
+// Breaks if: what lies in a directory that was not given counts as lost; the user is told to begin from nothing.
+#[test]
+fn a_directory_that_was_not_given_is_asked_for_instead_of_a_start_from_nothing() {
+    let scratch = Scratch::new("forgotten");
+    let both = Job::new(scratch.path(), 4, 2, false).nodes(2);
+    both.run(|session, rank| {
+        let mut session = session.unwrap();
+        save(&mut session, rank, 1, 20);
+        session.close(LONG).unwrap();
+    });
+    let one = Job::new(scratch.path(), 4, 1, false).nodes(2);
+    let ost1 = shown(scratch.path(), 1);
+    let written = format!("it was written to {ost1}, which is none of them");
+    let next = format!("Next: give {ost1} too");
+    for job in [one.clone(), one.with("strict = true")] {
+        job.run(|session, _| {
+            let error = refused(session.unwrap().find());
+            says(&error, ErrorKind::Corrupt, &[&written, &next]);
+            assert!(!error.message().contains("fresh"), "{error}");
+        });
+    }
+    restores(&both, 1, 20);
 }
 
 #[test]

@@ -7,11 +7,14 @@
 //!
 //! Not here: the copies of another level (`restore.rs`).
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::error::without_next;
+use orcheck_format::error::{Detail, without_next};
+use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{CommitRecord, ContainerRef, Error, RegionRecord, Result};
+use orcheck_io::served::shown;
 use orcheck_io::{Dir, File, Span};
 
 use super::source::{Buffers, Source, Stored};
@@ -148,15 +151,41 @@ pub(crate) fn nowhere(
     commit: &CommitRecord,
     container: &ContainerRef,
 ) -> Error {
-    Error::not_found(format!(
+    let text = format!(
         "container {} of step {} ({}, {} bytes) is in none of these places: {}",
         container.file,
         commit.step,
         homes(commit, container),
         container.len_bytes,
         listed(places)
-    ))
-    .next("give the directory that holds it, or use an older step")
+    );
+    match not_given(places, commit, container) {
+        // Breaks if: it counts as lost; a user who forgot one of two directories would give good checkpoints up.
+        Some(home) => Error::not_found(format!(
+            "{text}; it was written to {home}, which is none of them"
+        ))
+        .with(Detail::NotGiven)
+        .next(format!("give {home} too")),
+        None => {
+            Error::not_found(text).next("give the directory that holds it, or use an older step")
+        }
+    }
+}
+
+/// The directory that a container was written to, where it is none of these and there were more than these.
+fn not_given<'a>(
+    places: &[Arc<dyn Dir>],
+    commit: &'a CommitRecord,
+    container: &ContainerRef,
+) -> Option<&'a str> {
+    // Paths may have changed since: as many as there were are all of them.
+    if commit.level != Level::Global || places.len() >= commit.servers.len() {
+        return None;
+    }
+    let root = shown(commit.servers.get(container.server as usize)?);
+    let inside = Path::new(root).join(commit.job.as_str());
+    let is_here = |dir: &Arc<dyn Dir>| dir.path() == inside || dir.path() == Path::new(root);
+    (!places.iter().any(is_here)).then_some(root)
 }
 
 /// The nodes that had a container: `node 1 'n1', copies on n0, n3`.
