@@ -424,8 +424,13 @@ impl Supervisor<'_> {
                         "stop",
                         attempt,
                         &format!(
-                            "signal {signal} passed on; the command has {} s to take its last checkpoint and end",
-                            self.grace.as_secs_f64()
+                            "signal {signal} passed on; the command has {} s to end{}",
+                            self.grace.as_secs_f64(),
+                            // Whether the program takes one is known to the program alone.
+                            match *signal {
+                                SIGTERM => " (with signal = 'TERM' it takes a last checkpoint)",
+                                _ => "",
+                            }
                         ),
                     );
                 }

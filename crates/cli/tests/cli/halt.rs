@@ -82,7 +82,7 @@ fn sigterm_gives_a_running_job_its_last_checkpoint_and_it_goes_on_later() {
     let (code, said) = job.end();
     assert_eq!(code, Some(13), "{said}");
     for words in [
-        "signal 15 passed on; the command has 30 s to take its last checkpoint and end",
+        "signal 15 passed on; the command has 30 s to end (with signal = 'TERM' it takes a last checkpoint)",
         &format!(
             "stopped, as a signal asked; newest checkpoint: step {step}; start it again to continue"
         ),
