@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+pub use orcheck_format::error::count;
 use orcheck_format::error::printable;
 use orcheck_format::{Error, ErrorKind};
 use orcheck_io::clock::LocalTime;
@@ -358,15 +359,6 @@ pub fn span(seconds: f64) -> String {
 /// A share for people.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
-}
-
-/// `1 rank`, `2 ranks`.
-pub fn count(number: u64, one: &str) -> String {
-    if number == 1 {
-        format!("1 {one}")
-    } else {
-        format!("{number} {one}s")
-    }
 }
 
 /// A shape for people: `64x64x3`, or a dash for what is not an array.

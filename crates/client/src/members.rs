@@ -19,7 +19,7 @@ use orcheck_engine::epoch::read_members;
 use orcheck_engine::layout::Layout;
 use orcheck_engine::remote::{Files, Holdings, NodeAt};
 use orcheck_engine::trust::Trust;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::{Error, Result, count};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};
 use orcheck_format::names::FileName;
@@ -233,8 +233,9 @@ pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) ->
     let silent: Vec<&str> = silent.map(|(name, _)| name.as_str()).collect();
     (silent.len() > usize::from(losses)).then(|| {
         format!(
-            "{} nodes of earlier runs are not in this one and do not answer ({}): newer checkpoints may exist that only they know of",
-            silent.len(),
+            "{} of earlier runs, not in this one, {} not answer ({}): newer checkpoints may exist only there",
+            count(silent.len() as u64, "node"),
+            if silent.len() == 1 { "does" } else { "do" },
             silent.join(", ")
         )
     })

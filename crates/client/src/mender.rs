@@ -91,7 +91,7 @@ impl Mender {
             }
             if made > 0 {
                 shared.note(format!(
-                    "{made} copies of step {step} were made again after the loss of nodes"
+                    "copies of step {step} that were made again after the loss of nodes: {made}"
                 ));
             }
             Ok(())

@@ -41,7 +41,7 @@ use again::{Again, write_again};
 use orcheck_format::choice::Decision;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::encoding::{Compression, Encoding};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Error, ErrorKind, Result, count};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
@@ -386,11 +386,11 @@ impl Order<'_> {
             ),
         };
         Error::not_found(format!(
-            "step {} at level {} is not here whole: of {} of its {} containers something is missing: {}",
+            "step {} at level {} is not here whole: of {} of its {} something is missing: {}",
             record.step,
             record.level,
             missing.len(),
-            record.containers.len(),
+            count(record.containers.len() as u64, "container"),
             listed.join("; ")
         ))
         .next(next)

@@ -18,7 +18,7 @@ use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
 use crate::remote::OTHER_NODES;
 use crate::trust::{Proof, other_key};
-use orcheck_format::error::{Detail, Error, ErrorKind, Result, without_next};
+use orcheck_format::error::{Detail, Error, ErrorKind, Result, count, without_next};
 use orcheck_format::ids::{Epoch, JobName, Level};
 use orcheck_format::manifest::RegionRecord;
 use orcheck_format::names::FileName;
@@ -184,8 +184,8 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
         .iter()
         .filter(|(s, e, r, _)| (*s, *e, *r) == (step, epoch, run));
     Some(format!(
-        "step {step} of epoch {epoch} has {} containers, {}, and no commit record: its run ended before it was committed, or the record was removed",
-        files.count(),
+        "step {step} of epoch {epoch} has {}, {}, and no commit record: its run ended before it was committed, or the record was removed",
+        count(files.count() as u64, "container"),
         match catalog.places()[place].path() {
             path if path.starts_with(OTHER_NODES) => "the last of them on another node".to_owned(),
             path => format!("the last of them in {}", path.display()),
@@ -525,10 +525,14 @@ fn open_copy(
     let record = &found.record;
     if record.world_size != world_size && !off(Switch::RankCount) {
         return Err(Error::unsupported(format!(
-            "step {} was written by {} ranks, this run has {world_size}",
-            candidate.step, record.world_size
+            "step {} was written by {}, this run has {world_size}",
+            candidate.step,
+            count(record.world_size.into(), "rank")
         ))
-        .next(format!("restart with {} ranks", record.world_size)));
+        .next(format!(
+            "restart with {}",
+            count(record.world_size.into(), "rank")
+        )));
     }
     let holder = holder_of(record, rank)?;
     let own = Reader::open_trusting(&dirs, record, holder, (&places.trust, found.proof))?;

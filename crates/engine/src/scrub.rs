@@ -21,6 +21,7 @@ use crate::catalog::{Catalog, Commit};
 use crate::commit::name_of;
 use crate::trust::Proof;
 use crate::verify::{ContainerVerdict, verify_here};
+use orcheck_format::error::count;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{ContainerRef, Error, ErrorKind, JobName};
 use orcheck_io::{Clock, Dir, Entry, Pace, paced};
@@ -108,13 +109,14 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} containers read, {:.1} MiB, {} damaged files",
-            self.containers,
+            "{} read, {:.1} MiB, {}",
+            count(self.containers, "container"),
             self.read_bytes as f64 / f64::from(1 << 20),
-            self.damaged
+            count(self.damaged, "damaged file")
         )?;
         match self.unproven {
             0 => Ok(()),
+            1 => f.write_str("; 1 container was encrypted, and is not authenticated"),
             some => write!(
                 f,
                 "; {some} containers were encrypted, and are not authenticated"

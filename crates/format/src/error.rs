@@ -354,6 +354,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// A number and what it counts, for messages: `1 rank`, `2 ranks`.
+#[must_use]
+pub fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        more => format!("{more} {one}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@
 //! Not here: which nodes fail together (`domains.rs`).
 
 use crate::Domains;
+use orcheck_format::error::count as counted;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, JobName, Result};
 
@@ -52,9 +53,11 @@ impl Draw<'_> {
                 return Ok(holders);
             }
         }
-        let nodes = domains.nodes();
         Err(Error::invalid(format!(
-            "{count} replicas of each node's checkpoint were asked for, but among the {nodes} nodes of the job there are not so many others that do not fail together with {held:?} and each other"
+            "{} of node {}'s part of the checkpoint cannot be placed: the job has {}, and each replica needs another node, one that does not fail together with those that hold the part",
+            counted(count.into(), "replica"),
+            held.first().copied().unwrap_or_default(),
+            counted(domains.nodes().into(), "node")
         ))
         .next("ask for fewer replicas, use more nodes, or correct the topology file"))
     }

@@ -102,8 +102,22 @@ fn what_cannot_be_had_is_refused() {
         draw.holders(&domains, 0, most).unwrap();
         let error = draw.holders(&domains, 0, most + 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.message().contains("replicas"), "{error}");
+        assert!(error.message().contains("replica"), "{error}");
     }
+}
+
+// Breaks if: one is counted as many, "1 replicas among the 1 nodes".
+#[test]
+fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
+    let job = JobName::new("cavity").unwrap();
+    let draw = Draw {
+        job: &job,
+        epoch: epoch(1),
+        step: 1,
+    };
+    let error = draw.holders(&Domains::none(1), 0, 1).unwrap_err();
+    let words = "1 replica of node 0's part of the checkpoint cannot be placed: the job has 1 node, and each replica needs another node";
+    assert!(error.message().starts_with(words), "{error}");
 }
 
 #[test]

@@ -286,8 +286,9 @@ fn peers_job(root: &std::path::Path, nodes: &[&'static str]) -> Job {
 fn mended(session: &mut Session) -> u32 {
     let mut made = 0;
     while let Some(told) = session.take_warning() {
-        let count = told.split_once(" copies of step 1 were made again");
-        made += count.map_or(0, |(count, _)| count.parse::<u32>().unwrap());
+        let count =
+            told.strip_prefix("copies of step 1 that were made again after the loss of nodes: ");
+        made += count.map_or(0, |count| count.parse::<u32>().unwrap());
     }
     made
 }
@@ -355,7 +356,7 @@ fn nodes_that_do_not_answer_are_said_when_they_may_know_more() {
         (["a", "b", "c", "c"], None),
         (
             ["a", "b", "a", "b"],
-            Some("2 nodes of earlier runs are not in this one and do not answer (c, d)"),
+            Some("2 nodes of earlier runs, not in this one, do not answer (c, d)"),
         ),
     ] {
         let told = peers_job(scratch.path(), &nodes).run(|session, _| {

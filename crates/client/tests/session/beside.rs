@@ -255,7 +255,7 @@ fn that_a_commit_record_was_removed_is_reported() {
         told(&mut session)
     });
     assert!(
-        said[0].contains("step 2 of epoch 1 has 1 containers"),
+        said[0].contains("step 2 of epoch 1 has 1 container,"),
         "{said:?}"
     );
     assert!(said[0].contains("no commit record"), "{said:?}");
@@ -267,7 +267,7 @@ fn that_a_commit_record_was_removed_is_reported() {
         job.clone().with(line).run(|session, _| {
             let mut session = session.unwrap();
             let error = refused(session.find());
-            let parts = ["step 2 of epoch 1 has 1 containers", "no commit record"];
+            let parts = ["step 2 of epoch 1 has 1 container,", "no commit record"];
             says(&error, ErrorKind::Invalid, &parts);
             assert!(error.message().contains(next), "{error}");
         });

@@ -283,7 +283,8 @@ fn copies_that_were_lost_are_made_anew() {
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");
                 let told = session.take_warning().unwrap_or_default();
-                if let Some((count, _)) = told.split_once(" copies of step 1 were made again") {
+                let begin = "copies of step 1 that were made again after the loss of nodes: ";
+                if let Some(count) = told.strip_prefix(begin) {
                     made.fetch_add(count.parse().unwrap(), Ordering::SeqCst);
                 }
                 std::thread::yield_now();
