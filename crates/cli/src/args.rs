@@ -369,7 +369,8 @@ pub struct KeepArgs {
 #[command(after_help = "\
 Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
 is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Steps without a commit record are \
-left alone. The exit code is 3 where a step that would go has to stay, such as one of a run that is alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
+left alone. The exit code is 3 if a step that should go has to stay, for instance because its run is \
+alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
     /// Directories to look into: that of a job, of a node, or one above them
     #[arg(value_name = "DIR")]
@@ -555,8 +556,8 @@ pub struct ServerArgs {
     /// Time after which a container is read again, such as 24h; a number alone is refused
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time_with_unit)]
     pub scrub_every: f64,
-    /// Time that the disk has to take what came when the server is told to end, such as 30s; then the server ends with an
-    /// error. A number alone is refused
+    /// How long the disk may take to write what the server still holds when told to end, such as 30s; then the server ends with
+    /// an error. A number alone is refused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_with_unit)]
     pub stop_limit: f64,
 }
@@ -742,7 +743,11 @@ mod tests {
                 let own = flag.get_help().map(ToString::to_string);
                 let said = [&own, &of_all].into_iter().flatten();
                 let said: String = said.map(|text| text.to_lowercase()).collect();
-                let is_said = ["without a unit in seconds", "number alone is refused"];
+                let is_said = [
+                    "without a unit in seconds",
+                    "a number alone is in seconds",
+                    "number alone is refused",
+                ];
                 assert!(
                     is_said.iter().any(|words| said.contains(words)),
                     "{} {id}: {said}",

@@ -138,7 +138,7 @@ impl Hidden {
         }
         match self.state() {
             "permission denied" if is_served(Path::new(&self.path)) => error.next(format!(
-                "have whoever runs the server of {} give its user access to what it serves",
+                "ask the operator of {} to give the server's user access to its directory",
                 self.path
             )),
             "permission denied" => error.next(format!(

@@ -208,7 +208,7 @@ pub fn open_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
 pub fn linked(path: &Path, target: &Path) -> Error {
     let target = path.parent().unwrap_or(path).join(target);
     Error::invalid(format!(
-        "{} is a symbolic link to {}, and no link is followed to the directory of a job or node",
+        "{} is a symbolic link to {}; links in place of a job's or node's directory are not followed",
         path.display(),
         target.display()
     ))

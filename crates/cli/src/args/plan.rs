@@ -18,7 +18,7 @@ use orcheck_plan::survival::{NODES_MAX, Redundancy};
 /// What a help says of the times of its command.
 macro_rules! of_times {
     () => {
-        "TIME is a number with us, ms, s, min, h, d or y, without a unit in seconds."
+        "TIME is a number with a unit (us, ms, s, min, h, d, y); a number alone is in seconds."
     };
 }
 
@@ -175,7 +175,7 @@ fn how(text: &str) -> Result<How, String> {
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Failures come at random, independently of each other, and may strike in checkpoints and restarts too. The intervals are of \
-computing, from the end of one checkpoint to the begin of the next. A LEVEL is \
+computing, from the end of one checkpoint to the beginning of the next. A LEVEL is \
 NAME:cost=TIME,mtbf=TIME,restart=TIME,after=TIME: what a checkpoint of it costs the program, with the lower levels; the mean \
 time between failures that need it and no higher one; from such a failure until the program computes again (default: the \
 cost); and from when the program continues until the checkpoint has reached the level (default: at once). ", of_times!()))]
@@ -219,7 +219,7 @@ pub struct JobArgs {
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Each run is followed failure by failure until its work is done. TIME and LEVEL are those of `orcheck plan interval`, whose \
-recommendation is taken where no interval is given. A trace has a line for each failure: the time from its begin, and the name of \
+recommendation is taken where no interval is given. A trace has a line for each failure: the time from its beginning, and the name of \
 the level that it needs (or nothing, where there is one), such as 36.5h global; each run begins at a random time of it, and at its \
 end it begins again. ", of_times!()))]
 pub struct SimulateArgs {

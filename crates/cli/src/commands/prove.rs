@@ -159,9 +159,9 @@ impl Prover<'_> {
                 let how = match found.near {
                     0 => "have the same bytes".to_owned(),
                     near => format!(
-                        "are the same within the tolerance of {} ({} not byte for byte)",
+                        "are the same within the tolerance of {} ({})",
                         self.args.tolerance,
-                        count(near, "element")
+                        differs_in_its_bytes(near)
                     ),
                 };
                 let but = match found.left_out.is_empty() {
@@ -441,6 +441,13 @@ fn few(steps: &[u64], every: u64) -> Failure {
         "give an --every smaller than {every}, or a longer run"
     ))
     .into()
+}
+
+fn differs_in_its_bytes(elements: u64) -> String {
+    match elements {
+        1 => "1 element differs in its bytes".to_owned(),
+        more => format!("{more} elements differ in their bytes"),
+    }
 }
 
 /// The regions of a checkpoint, and how to read them.

@@ -73,7 +73,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
 }
 
 /// What to do when neither the checkpoint nor an older one can be restored.
-const OTHER_COPIES: &str = "give all directories of the job, of which another may hold a good copy, and have the storage checked";
+const OTHER_COPIES: &str = "give all directories of the job: another one may hold a good copy";
 
 fn one(
     args: &RestoreArgs,

@@ -84,7 +84,7 @@ impl Checked<'_> {
                 "step {step} is not all here. Next: bring back what cannot be read, then ask again"
             ),
             (false, _) => format!(
-                "neither step {step} nor an older one can be restored. Next: give all directories of the job, of which another may hold a good copy, and have the storage checked"
+                "neither step {step} nor an older one can be restored. Next: give all directories of the job: another one may hold a good copy"
             ),
         }
     }
@@ -323,7 +323,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
             };
             findings.push_str(&format!(
                 "{} ({weight}): {}\n",
-                finding.kind.name(),
+                finding.kind.name().replace('_', " "),
                 one.told(finding, older_good)
             ));
         }

@@ -125,7 +125,7 @@ fn with_a_server_down_nothing_is_called_corrupt() {
         verified.stdout
     );
     assert!(
-        verified.stdout.contains("not known to be lost"),
+        verified.stdout.contains("not found (not known to be lost)"),
         "{}",
         verified.stdout
     );
@@ -153,7 +153,7 @@ fn a_forgotten_directory_is_asked_for_and_nothing_is_called_lost() {
     assert_eq!(verified.code, 15, "{}{}", verified.stdout, verified.stderr);
     for words in [
         "unreachable",
-        "not known to be lost",
+        "not found (not known to be lost)",
         "Next: give ",
         &site.b,
     ] {
@@ -708,7 +708,7 @@ fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
     std::fs::set_permissions(&job, PermissionsExt::from_mode(0o000)).unwrap();
     let (denied, said) = state(&place("key"));
     assert_eq!(denied, "permission denied", "{said}");
-    assert!(said.contains("have whoever runs the server"), "{said}");
+    assert!(said.contains("ask the operator of "), "{said}");
     let (wrong, said) = state(&place("wrong"));
     assert_eq!(wrong, "wrong key", "{said}");
     assert!(

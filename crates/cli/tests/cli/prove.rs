@@ -109,7 +109,7 @@ fn what_differs_between_undisturbed_runs_can_be_left_out() {
     );
     let done = prove(&scratch, &["--tolerance", "1e-3"], "solves-noisy");
     assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
-    let words = "2 regions (98.4 KiB) are the same within the tolerance of 0.001 (1 element not byte for byte) in the undisturbed run";
+    let words = "2 regions (98.4 KiB) are the same within the tolerance of 0.001 (1 element differs in its bytes) in the undisturbed run";
     assert!(done.stdout.contains(words), "{}", done.stdout);
     let done = prove(&scratch, &["--twice"], "solves-noisy");
     assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
