@@ -13,6 +13,7 @@
 
 use crate::agree::{agree, agree_min};
 use crate::options::Close;
+use crate::report;
 use crate::session::Session;
 use crate::warnings::says;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
@@ -82,6 +83,9 @@ impl Session {
         };
         if let Err(error) = self.end(agreed.is_ok(), left.min(JOIN_TIMEOUT)) {
             self.warnings.push(error.message().to_owned());
+        }
+        if self.rank == 0 && self.trigger.should_stop() {
+            report::stopped(&self.job);
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
         if let (Err(error), Some(last)) = (&agreed, self.last_taken) {

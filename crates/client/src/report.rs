@@ -56,6 +56,8 @@ pub struct Note {
     pub lost: Option<String>,
     /// Why a job that is open could not be restarted.
     pub failed: Option<String>,
+    /// Whether the job was closed after the program had been told to stop: it is not finished.
+    pub stopped: bool,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -121,6 +123,17 @@ pub(crate) fn lost(job: &JobName, text: &str) {
 pub(crate) fn failed(job: &JobName, error: &Error) {
     of_open_job(job, error.message(), |text| Note {
         failed: Some(text),
+        ..Note::default()
+    });
+}
+
+/// Tells that a job is closed whose program was told to stop.
+pub(crate) fn stopped(job: &JobName) {
+    tell(|| Note {
+        job: job.as_str().to_owned(),
+        // As in the notes of an open job.
+        refused: Some(String::new()),
+        stopped: true,
         ..Note::default()
     });
 }

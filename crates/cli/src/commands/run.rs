@@ -11,7 +11,7 @@
 //! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
 //! 4. A job that was asked to halt since this began is not started again, where its directories can be seen from here.
 //! 5. The exit code is that of the last run: its own, or 128 + n when signal n killed it; 13 when a job that was asked to
-//!    halt, or to stop by a signal, ended well: it is not finished.
+//!    halt, or to stop by a signal or by `orc_should_stop`, ended well: it is not finished.
 //!
 //! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a command that fails at the same place
 //! again and again, or cannot work at all (no such program, wrong options): it is not restarted for ever, nor at once.
@@ -197,16 +197,18 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         }));
 
         let ended = format!("run {attempt} {} after {seconds:.1} s", describe(status));
-        // Breaks if: a stop by a signal counts as the end of the work: what waits for the result would begin.
-        let last = if status.success() && (halted || stopped) {
+        // Breaks if: a stop counts as the end of the work: what waits for the result would begin.
+        let last = if status.success() && (halted || stopped || heard.stopped) {
             let newest = newest.map_or("none".to_owned(), |step| format!("step {step}"));
             let newest = match supervisor.told.borrow().is_sure() {
                 true => format!("; newest checkpoint: {newest}"),
                 false => String::new(),
             };
-            let asked = match halted {
-                true => "halted, as `orcheck halt` asked",
-                false => "stopped, as a signal asked",
+            let asked = match (halted, stopped) {
+                (true, _) => "halted, as `orcheck halt` asked",
+                (_, true) => "stopped, as a signal asked",
+                // Its time limit, a signal of its options, a loss, or the program itself.
+                _ => "stopped, because orc_should_stop was true",
             };
             let text = format!("{ended}: {asked}{newest}; start it again to continue");
             supervisor.say("halted", attempt, &text);

@@ -95,6 +95,33 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     );
 }
 
+// Breaks if: only what `orcheck halt` and signals to `orcheck run` ask for counts; what waits for the result would begin.
+#[test]
+fn a_job_that_was_told_to_stop_is_not_finished() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let over = format!("{}end_time_unix_s = 1.0\n", options(&root));
+    let stopped = supervised(&["--restarts", "9"], "computes", "cavity", &over);
+    assert_eq!(stopped.code, 13, "{}", stopped.stderr);
+    let words = "stopped, because orc_should_stop was true; newest checkpoint: step 1; start it again to continue";
+    assert!(stopped.stderr.contains(words), "{}", stopped.stderr);
+
+    let usr1 = format!("{}signal = 'USR1'\nsignal_stop = true\n", options(&root));
+    let line = command_line();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let mut command = orcheck(&[&["run", "--"], &line[..]].concat());
+    tell(&mut command, "computes", "cavity", &usr1);
+    let mut job = Running::of(command);
+    job.wait_for("ready 1");
+    job.signal("USR1");
+    job.wait_for("stopped");
+    let (code, said) = job.end();
+    assert_eq!(code, Some(13), "{said}");
+    // It ends by itself, and was told nothing.
+    let ended = supervised(&[], "ends", "cavity", &options(&root));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
 // Breaks if: the library's warnings are left to the program; who reads none would never hear of lost checkpoints, of a
 // damaged one that was skipped, or of what it lacks to restart.
 #[test]

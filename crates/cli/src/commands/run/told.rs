@@ -62,6 +62,8 @@ pub struct Heard {
     pub lost: Vec<String>,
     /// Why the job could not be restarted.
     pub failed: Option<String>,
+    /// Whether a job was closed because its program was told to stop, and not opened again.
+    pub stopped: bool,
 }
 
 /// Most warnings of a run that are shown.
@@ -172,6 +174,7 @@ impl Told {
     pub fn hear(&mut self) -> Heard {
         let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
         let mut heard = Heard::default();
+        let mut stopped = BTreeSet::new();
         for note in report::read(&text.and_then(Result::ok).unwrap_or_default()) {
             if let Some(text) = note.warning {
                 if !heard.warnings.contains(&text) {
@@ -187,6 +190,10 @@ impl Told {
                 heard.failed = note.failed;
                 continue;
             }
+            if note.stopped {
+                stopped.insert(note.job);
+                continue;
+            }
             if let Some(why) = note.refused {
                 heard.refused = Some(why);
                 heard.refused_for_good = note.for_good;
@@ -199,6 +206,7 @@ impl Told {
                 continue;
             }
             heard.without = None;
+            stopped.remove(&note.job);
             let first = heard.first_epochs.entry(note.job.clone());
             let first = first.or_insert(note.epoch);
             *first = note.epoch.min(*first);
@@ -212,6 +220,7 @@ impl Told {
             }
             self.opened.insert(note.job.clone(), note);
         }
+        heard.stopped = !stopped.is_empty();
         heard
     }
 
