@@ -527,6 +527,16 @@ fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     Ok(Found { dir, ..found })
 }
 
+/// The job whose own directory at level `global` this is: below it, as below a root, it would begin from nothing.
+pub fn own_directory_of(path: &Path) -> Option<JobName> {
+    let dir = open_dir(path, Steps::none()).ok()?;
+    let entries = dir.list().ok().filter(|entries| holds_files(entries))?;
+    let found = recognise(dir, &entries, &Trust::default())?;
+    let whole = std::path::absolute(path).ok()?;
+    let is_named = whole.file_name()?.to_str() == Some(found.job.as_str());
+    (is_named && found.kind == PLACED).then_some(found.job)
+}
+
 /// Whether there are files of ours.
 pub(crate) fn holds_files(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| {

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,7 +44,7 @@ use serde_json::{Value, json};
 use crate::args::RunArgs;
 use crate::exit;
 use crate::output::{Failure, Outcome, count};
-use crate::search::cannot_open;
+use crate::search::{cannot_open, own_directory_of};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::process::AGENT_NAME;
@@ -82,6 +83,9 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
     for root in args.place.dirs.iter().chain(&args.place.node_dirs) {
         orcheck_io::open_dir(root, orcheck_io::Steps::none())
             .map_err(|error| cannot_open(root, error))?;
+    }
+    for root in &args.place.dirs {
+        not_below_a_job(root, args.place.job.as_deref())?;
     }
     for (flag, signal, _) in &FORWARDED {
         install_signal(*signal, flag)?;
@@ -331,6 +335,29 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         document: Value::Null,
         warnings: Vec::new(),
     })
+}
+
+/// Refuses the directory of the job itself in place of the one above it, in which the program makes it.
+fn not_below_a_job(root: &Path, wanted: Option<&str>) -> Result<()> {
+    let own = own_directory_of(root);
+    // Breaks if: the command is started; the job would begin from nothing below its checkpoints.
+    match own.filter(|job| wanted.is_none_or(|wanted| wanted == job.as_str())) {
+        None => Ok(()),
+        Some(job) => {
+            let above = match root.parent() {
+                Some(above) if above.as_os_str().is_empty() => PathBuf::from("."),
+                Some(above) if root.file_name().is_some() => above.to_owned(),
+                _ => root.join(".."),
+            };
+            Err(Error::invalid(format!(
+                "--dir {} is the directory of job {job} itself: the job would begin from nothing, in {}",
+                root.display(),
+                root.join(job.as_str()).display(),
+                job = job.as_str()
+            ))
+            .next(format!("give --dir {}", above.display())))
+        }
+    }
 }
 
 /// Whether a run of a job that began after these epochs was asked to halt.

@@ -328,3 +328,24 @@ fn runs_that_open_no_job_are_runs_without_progress() {
     let done = Answer::of(command.env("ORCHECK_GLOBAL", &root).output().unwrap());
     assert_eq!(done.stdout, "x\nx\nx\n", "{}", done.stderr);
 }
+
+// Breaks if: the directory of a job is taken for the one above it; the job would begin from nothing below its checkpoints.
+#[test]
+fn the_directory_of_the_job_itself_is_refused_before_the_command_starts() {
+    let scratch = Scratch::new();
+    write(&[scratch.dir("ck/cavity")], &Spec::new(10, 1));
+    let above = scratch.path().join("ck").display().to_string();
+    let own = format!("{above}/cavity");
+    for job in [&[][..], &["--job", "cavity"]] {
+        let place = ["run", "--dir", own.as_str()];
+        let refused = answer(&[&place[..], job, &["--", "echo", "started"]].concat());
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        let words = format!("--dir {own} is the directory of job cavity itself");
+        assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+        let next = format!("Next: give --dir {above}\n");
+        assert!(refused.stderr.contains(&next), "{}", refused.stderr);
+        assert_eq!(refused.stdout, "");
+    }
+    let started = answer(&["run", "--dir", &above, "--", "echo", "started"]);
+    assert_eq!(started.stdout, "started\n", "{}", started.stderr);
+}
