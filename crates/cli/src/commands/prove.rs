@@ -354,6 +354,10 @@ impl Prover<'_> {
             .env("ORCHECK_REPLICA_STORE", "disk")
             .env("ORCHECK_START", start)
             .env_remove("ORCHECK_FRESH");
+        // Breaks if: the program is left without it; an encrypted job cannot be proven where only this command line has the key.
+        if !self.args.encrypt_key.is_empty() {
+            command.env("ORCHECK_ENCRYPT_KEY", self.args.encrypt_key.join(","));
+        }
         if let Some(job) = &self.args.job {
             command.env(JOB_VARIABLE, job);
         } else if env_var(JOB_VARIABLE).is_none() {

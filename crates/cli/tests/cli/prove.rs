@@ -215,6 +215,9 @@ fn an_encrypted_job_stays_encrypted_and_is_proven_with_its_key() {
         "{}",
         with_key.stdout
     );
+    // Breaks if: the key of the command line is not given to the program.
+    let handed = prove_with(&scratch, &given, "solves", "encrypt = 'aes-256-gcm'\n");
+    assert_eq!(handed.code, 0, "{}{}", handed.stdout, handed.stderr);
     let kept = with_key.stdout.lines().last().unwrap();
     let kept = kept.strip_prefix("kept: ").unwrap();
     for run in ["undisturbed", "resumed"] {
