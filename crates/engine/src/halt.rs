@@ -284,6 +284,8 @@ impl Run {
                 Ok((claim, true)) => (claim, true),
                 // Its number is that of the file; the rest may be invented.
                 Ok((mut claim, false)) => {
+                    // Breaks if: its own number is taken; whoever can write there turns a request on another run.
+                    claim.epoch.counter = counter;
                     claim.host = "(not authenticated)".into();
                     (claim, false)
                 }

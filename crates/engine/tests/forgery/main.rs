@@ -505,3 +505,18 @@ fn an_invented_claim_ends_no_run_and_names_nobody() {
         assert!(who.contains("elsewhere"), "{who}");
     }
 }
+
+// Breaks if: the number in a claim that is not believed counts; a request to halt would be for another run.
+#[test]
+fn a_request_to_halt_is_for_the_run_whose_number_the_file_of_its_claim_has() {
+    let trust = key(SECRET, Accept::default());
+    let name = FileName::Claim { epoch: 2 }.to_string();
+    let mut world = World::new(Form::Sealed);
+    let mut claim = Claim::decode(&world.read(&name).unwrap()).unwrap();
+    claim.epoch.counter = 1;
+    world.note(&name, claim.encode());
+    let dirs = places(&world.image(), 0, &trust).servers;
+    let dirs: Vec<_> = dirs.into_iter().flatten().collect();
+    let run = Run::newest(&dirs, &trust).unwrap().unwrap();
+    assert_eq!(run.claim.epoch.counter, 2);
+}
