@@ -82,6 +82,8 @@ struct Running {
 enum OutOfReach {
     /// The one of this step.
     Step(u64),
+    /// The one of this step, which was sealed with a key that was not given.
+    Sealed(u64),
     /// Any: there are no records, and this directory cannot be read.
     Any(String),
 }
@@ -105,7 +107,10 @@ impl Running {
             .chain(job.unread_record(is_newer).map(|(step, _)| step))
             .filter(|&step| is_newer(step))
             .max();
+        // Breaks if: it is left out; with a wrong key a job with checkpoints would look like one without.
+        let sealed = job.catalog.other_key().filter(|&step| is_newer(step));
         let out_of_reach = match (newer, job.out_of_sight()) {
+            _ if sealed > newer => sealed.map(OutOfReach::Sealed),
             (Some(step), _) => Some(OutOfReach::Step(step)),
             (None, Some(hidden)) if newest.is_none() => Some(OutOfReach::Any(hidden.path.clone())),
             (None, _) => None,
@@ -140,6 +145,9 @@ impl Running {
             (None, Some(OutOfReach::Step(step))) => {
                 format!("not known, because step {step} is unreachable")
             }
+            (None, Some(OutOfReach::Sealed(step))) => {
+                format!("not known, because step {step} was sealed with another key: give that key")
+            }
             (None, Some(OutOfReach::Any(path))) => {
                 format!("not known, because {path} cannot be read")
             }
@@ -150,6 +158,11 @@ impl Running {
                 }
                 if let Some(OutOfReach::Step(newer)) = out_of_reach {
                     text += &format!("\n  step {newer} is newer, and unreachable");
+                }
+                if let Some(OutOfReach::Sealed(newer)) = out_of_reach {
+                    text += &format!(
+                        "\n  step {newer} is newer, and was sealed with another key: give that key"
+                    );
                 }
                 text
             }
@@ -180,7 +193,7 @@ impl Running {
             "created_unix_ms": self.newest.map(|(.., at)| at),
             "is_known": self.is_known(),
             "unreachable_step": match self.out_of_reach {
-                Some(OutOfReach::Step(step)) => Some(step),
+                Some(OutOfReach::Step(step) | OutOfReach::Sealed(step)) => Some(step),
                 _ => None,
             },
         })

@@ -306,6 +306,11 @@ fn with_another_key_checkpoints_are_called_sealed_and_prune_refuses() {
     assert_eq!(listed["checkpoints"][0]["state"], "unreadable", "{listed}");
     let why = listed["checkpoints"][0]["why"].as_str().unwrap();
     assert!(why.starts_with("sealed with another key"), "{why}");
+    // Breaks if: status does not say it; it would be "none".
+    let status = ask(&["status"]);
+    assert_eq!(status.code, 15, "{}{}", status.stdout, status.stderr);
+    let words = "newest safe step: not known, because step 5 was sealed with another key";
+    assert!(status.stdout.contains(words), "{}", status.stdout);
     for more in [&[][..], &["--dry-run"]] {
         let refused = ask(&[&["prune", "--keep", "1"][..], more].concat());
         assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
