@@ -341,7 +341,14 @@ impl Run {
             failed.extend(write_small(dir.as_ref(), name, text.as_bytes()).err());
         }
         if failed.len() == self.dirs.len() && !failed.is_empty() {
-            return Err(failed.swap_remove(0).at("asking the run to halt"));
+            let error = failed.swap_remove(0).at("asking the run to halt");
+            // Breaks if: nothing is said; a job that filled its disk could not be ended well.
+            return Err(match error.kind() {
+                ErrorKind::NoSpace => error.next(
+                    "free some kB there, or send the job the signal that its option `signal` names",
+                ),
+                _ => error,
+            });
         }
         Ok(failed.iter().map(ToString::to_string).collect())
     }

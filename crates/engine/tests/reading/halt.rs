@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use orcheck_engine::halt::{Asked, EVERY, Run, Watch, When, later_requests, requests, withdraw};
 use orcheck_engine::trust::Trust;
-use orcheck_io::Dir;
+use orcheck_format::ErrorKind;
+use orcheck_io::testing::FaultPlan;
+use orcheck_io::{Dir, Verdict, open_dir};
 
 use crate::fixture::{Scratch, claim, epoch, open_places};
 
@@ -43,6 +45,24 @@ fn a_request_to_halt_is_for_one_run() {
     );
     // Said once.
     assert_eq!(asked.look(later + EVERY, 0), None);
+}
+
+// Breaks if: a full disk is all that is said; a job that filled it could not be ended well.
+#[test]
+fn a_request_that_finds_no_space_says_what_else_ends_the_run() {
+    let scratch = Scratch::new();
+    places(&scratch);
+    let (_, steps) = FaultPlan::new()
+        .at_site("", 1, Verdict::Fail(28))
+        .only_where(".halt")
+        .steps();
+    let dirs = [open_dir(&scratch.path().join("b"), steps).unwrap()];
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let error = run.ask("").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let next = error.next_step().unwrap();
+    assert!(next.contains("free some kB"), "{error}");
+    assert!(next.contains("signal"), "{error}");
 }
 
 // Breaks if: each turn of the control thread looks: a shared file system would feel it.
