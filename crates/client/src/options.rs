@@ -26,7 +26,7 @@ use orcheck_engine::room::ReplicaStore;
 use orcheck_engine::trust::Accept;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::environment::{env_names, env_var, read_text};
+use orcheck_io::environment::{env_names, env_text, env_var, read_text};
 use orcheck_io::pool::HugePages;
 use orcheck_io::secret::SecretSource;
 use orcheck_io::served::{is_served, with_key};
@@ -34,7 +34,7 @@ use raw::{
     EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
     nearest,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use together::{SIGTERM, encoding, mtbf, replica_store, replicas, start, watched_signal};
 use wrong::blame;
 
@@ -270,6 +270,12 @@ impl Options {
             Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
             Some(OneOrMany::Many(many)) => many.into_iter().map(PathBuf::from).collect(),
         };
+        for path in &global {
+            recordable("global", path)?;
+        }
+        if let Some(path) = &raw.node_dir {
+            recordable("node_dir", path)?;
+        }
         // An agent opens them too, with another environment.
         let global: Vec<PathBuf> = global.iter().map(|path| with_key(path)).collect();
         if let Some(served) = raw.node_dir.as_ref().filter(|path| is_served(path)) {
@@ -409,6 +415,19 @@ impl Options {
     }
 }
 
+/// A directory whose path can be in a commit record.
+fn recordable(name: &str, path: &Path) -> Result<()> {
+    // Breaks if: it is accepted; no checkpoint in it could ever be committed.
+    match path.to_string_lossy().contains(char::is_control) {
+        true => Err(Error::invalid(format!(
+            "{name} = '{}': expected a path without control characters, such as tabs and line breaks",
+            path.display()
+        ))
+        .next("rename the directory, or name another one")),
+        false => Ok(()),
+    }
+}
+
 /// The entries of a list that may be written as one text.
 fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
     let entries = match value {
@@ -428,7 +447,7 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
     if let Some(text) = text {
         merge(&mut table, text, "the options given to open")?;
     }
-    if let Some(path) = env_var("ORCHECK_CONFIG") {
+    if let Some(path) = env_text("ORCHECK_CONFIG")? {
         let text = read_text(std::path::Path::new(&path), CONFIG_LIMIT_BYTES).map_err(|error| {
             error
                 .at("ORCHECK_CONFIG")
@@ -438,7 +457,7 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
     }
     let (mut empty, mut set) = (Vec::new(), Vec::new());
     for name in NAMES {
-        match env_var(&variables::variable_of(name)) {
+        match env_text(&variables::variable_of(name))? {
             None => {}
             Some(value) if value.is_empty() => empty.push(name),
             Some(value) => {
@@ -652,6 +671,9 @@ mod tests {
                 "without node_dir",
             ),
             ("enabled = false\nkeep = 0", "keep"),
+            // Breaks if: they are accepted; each commit record would be damaged, because it names them.
+            ("global = ['/a', \"/b\\tc\"]", "global = '/b\\tc': expected"),
+            ("node_dir = \"/b\\nc\"", "node_dir = '/b\\nc': expected"),
         ] {
             let error = Options::from_text(text).unwrap_err();
             assert!(error.message().contains(part), "{text}: {error}");

@@ -12,6 +12,7 @@ use crate::dir::{kind_name, retry};
 use crate::error::rustix_error;
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
+use std::env::VarError;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,25 @@ use std::path::{Path, PathBuf};
 #[must_use]
 pub fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// The value of an environment variable; `None` when it is not set.
+///
+/// # Errors
+/// Invalid when it is not UTF-8.
+pub fn env_text(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        // Breaks if: it counts as not set; a job would be told that it has no directory.
+        Err(VarError::NotUnicode(value)) => Err(Error::invalid(format!(
+            "the environment variable {name}: expected UTF-8 text, found '{}'",
+            value.display()
+        ))
+        .next(format!(
+            "correct {name}; a directory whose name is not UTF-8 needs another one"
+        ))),
+    }
 }
 
 /// Names of the variables that begin like this and are not empty, in order.

@@ -1,5 +1,7 @@
 //! Which directories are looked into, and what is said of those that cannot be read.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -720,4 +722,15 @@ fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
     let next = "give the key that this server has for you";
     assert!(examined.stdout.contains(next), "{}", examined.stdout);
     assert_eq!(state(DOWN).0, "unreachable");
+}
+
+// Breaks if: a value that is no text counts as not set; the user would hear that there is no directory.
+#[test]
+fn a_variable_that_is_no_text_is_named() {
+    let mut command = orcheck(&["ls"]);
+    command.env("ORCHECK_GLOBAL", OsStr::from_bytes(b"/pfs/\xff"));
+    let refused = Answer::of(command.output().unwrap());
+    assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+    let words = "the environment variable ORCHECK_GLOBAL: expected UTF-8 text, found '/pfs/";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
 }
