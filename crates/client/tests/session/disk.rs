@@ -77,6 +77,13 @@ pub fn write(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// Gives a file this length, with a hole where it had less.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn set_len(path: &Path, len_bytes: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(len_bytes).unwrap();
+}
+
 #[allow(dead_code)] // of some of the test programs that have this file
 pub fn link(to: &Path, at: &Path) {
     std::os::unix::fs::symlink(to, at).unwrap();

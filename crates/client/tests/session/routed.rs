@@ -324,6 +324,29 @@ fn routed_files_have_a_budget() {
     });
 }
 
+// Breaks if: the blocks of a file count at a checkpoint and its length at a restart; it would be safe, and never restored.
+#[test]
+fn a_routed_file_with_holes_counts_at_a_checkpoint_as_at_a_restart() {
+    let scratch = Scratch::new("route-holes");
+    let (_, option) = place(scratch.path());
+    let job = Job::new(scratch.path(), 1, 1, false).with(&option);
+    job.with("route_budget = '8 MiB'").run(|session, _| {
+        let mut session = session.unwrap();
+        let path = session.route("u").unwrap();
+        disk::write(&path, b"abc");
+        disk::set_len(&path, 100 << 20);
+        let error = refused(session.checkpoint(1));
+        says(
+            &error,
+            ErrorKind::NoSpace,
+            &["take 104857600 bytes", "may take 8388608"],
+        );
+        disk::set_len(&path, 1 << 20);
+        checkpoint(&mut session, 1);
+        session.close(LONG).unwrap();
+    });
+}
+
 /// Counts how often somebody looks at a file.
 #[derive(Default)]
 struct Looks(AtomicU64);
