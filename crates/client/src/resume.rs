@@ -35,6 +35,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod leftovers;
 mod unrestored;
 
 use unrestored::GIVE_ALL;
@@ -759,6 +760,7 @@ impl Session {
         self.warnings.extend(notes);
         agree_min(self.collective.as_mut(), recorded.and(told), &mut [])?;
         self.resume.state = Past::Settled;
+        self.remove_leftovers();
         Ok(())
     }
 }

@@ -366,6 +366,13 @@ pub fn is_locked(dir: &dyn Dir, counter: u64) -> Result<bool> {
     }
 }
 
+/// Whether the claim of this epoch is here and its lock is known to be free: the run is over.
+#[must_use]
+pub fn is_free(dir: &dyn Dir, counter: u64) -> bool {
+    let file = dir.open(&FileName::Claim { epoch: counter }.to_string());
+    file.and_then(|file| file.try_lock()).unwrap_or(false)
+}
+
 /// Highest counter that a run claimed, 0 if none.
 ///
 /// # Errors

@@ -17,7 +17,9 @@
 //! With the first commit of this run also go: containers without record (crashed or failed steps),
 //! what this run superseded, temporary files and routed files of killed runs; and claims of epochs
 //! that nothing refers to any more.
-//! Not here: when to prune (`control.rs`).
+//! Not here: when to prune (`control.rs`); what goes before a run has committed anything (`prune/leftovers.rs`).
+
+pub mod leftovers;
 
 use crate::catalog::RECORD_LIMIT_BYTES;
 use crate::epoch::claim_of_temporary;
@@ -189,13 +191,7 @@ pub fn prune(
     rule: &KeepRule,
     referred: &mut Referred,
 ) -> Result<usize> {
-    let mut listed = Vec::new();
-    for dir in dirs {
-        let entries = dir.list()?.into_iter();
-        let names = entries.map(|entry| (entry.name, entry.is_dir)).collect();
-        let dir = dir.as_ref();
-        listed.push(Listed { dir, names });
-    }
+    let listed = list(dirs)?;
     if rule.committed.is_empty() {
         // Nothing of this run can take anything's place yet.
         return Ok(0);
@@ -222,33 +218,7 @@ pub fn prune(
     };
     let pinned = referred.pinned(&listed, &records, |step, epoch| !ruled_out(step, epoch));
     let checkpoint_goes = |step, epoch| ruled_out(step, epoch) && !pinned.holds(step, epoch);
-    let mut gone = 0;
-    // Records first, everywhere, and durably: no record may name a container that went before it.
-    let mut going = BTreeSet::new();
-    if off(Switch::RecordsFirst) {
-        remove_containers(&listed, &checkpoint_goes)?;
-    }
-    for Listed { dir, names } in &listed {
-        for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
-            match FileName::parse(name) {
-                Some(FileName::Commit { step, epoch, .. }) if checkpoint_goes(step, epoch) => {
-                    remove(*dir, name)?;
-                    gone += 1;
-                }
-                Some(
-                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
-                ) if checkpoint_goes(step, epoch) => {
-                    going.insert(name);
-                }
-                _ => {}
-            }
-        }
-    }
-    if (gone > 0 || !going.is_empty()) && !off(Switch::FsyncPrune) {
-        // Every directory, also one that had no record now: an earlier prune may have removed it and then failed, or
-        // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
-        listed.iter().try_for_each(|listed| listed.dir.sync())?;
-    }
+    let (mut gone, going) = remove_records(&listed, &checkpoint_goes)?;
     // The notes of later runs say whether what stays by hand is superseded.
     let staying = by_hand
         .iter()
@@ -290,6 +260,50 @@ pub fn prune(
     }
     // Breaks if: this ends the loop; files of a program that cannot be removed would keep every old checkpoint.
     routed.map(|()| gone)
+}
+
+fn list(dirs: &[Arc<dyn Dir>]) -> Result<Vec<Listed<'_>>> {
+    let list_one = |dir| -> Result<Listed<'_>> {
+        let dir: &dyn Dir = Arc::as_ref(dir);
+        let entries = dir.list()?.into_iter();
+        let names = entries.map(|entry| (entry.name, entry.is_dir)).collect();
+        Ok(Listed { dir, names })
+    };
+    dirs.iter().map(list_one).collect()
+}
+
+/// Removes the records of what goes, everywhere and durably: no record may name a container that went before it. How many
+/// there were, and the names of the containers that may go now.
+fn remove_records<'l>(
+    listed: &'l [Listed],
+    goes: &dyn Fn(u64, u64) -> bool,
+) -> Result<(usize, BTreeSet<&'l String>)> {
+    let (mut gone, mut going) = (0, BTreeSet::new());
+    if off(Switch::RecordsFirst) {
+        remove_containers(listed, goes)?;
+    }
+    for Listed { dir, names } in listed {
+        for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
+            match FileName::parse(name) {
+                Some(FileName::Commit { step, epoch, .. }) if goes(step, epoch) => {
+                    remove(*dir, name)?;
+                    gone += 1;
+                }
+                Some(
+                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
+                ) if goes(step, epoch) => {
+                    going.insert(name);
+                }
+                _ => {}
+            }
+        }
+    }
+    if (gone > 0 || !going.is_empty()) && !off(Switch::FsyncPrune) {
+        // Every directory, also one that had no record now: an earlier prune may have removed it and then failed, or
+        // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
+        listed.iter().try_for_each(|listed| listed.dir.sync())?;
+    }
+    Ok((gone, going))
 }
 
 /// Containers before the records that name them: what must not happen, see [`Switch::RecordsFirst`].

@@ -135,6 +135,8 @@ switches! {
     RecordsFirst = "records-first", "that records are deleted before their containers", "orcheck-engine outage no_record";
     KeepRule = "keep-rule", "that nothing is deleted before enough newer checkpoints are committed", "orcheck-engine lib prune";
     Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
+    LeftoversFirst = "leftovers-first", "that what killed runs left goes before a run writes its first container", "orcheck-client session found_full";
+    LeftoversOfDead = "leftovers-of-dead", "that nothing of a run which lives counts as left over", "orcheck-engine reading still_lives";
     FailedDirectory = "failed-directory", "that a directory that failed takes no more containers", "orcheck-engine protocol a_full_directory";
     NewerRun = "newer-run", "that prune leaves newer runs alone", "orcheck-engine lib newer_or_being_written";
     BeingWritten = "being-written", "that prune leaves alone what is being written", "orcheck-engine lib newer_or_being_written";

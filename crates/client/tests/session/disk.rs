@@ -106,6 +106,17 @@ pub fn tree_bytes(dir: &Path) -> u64 {
     bytes.sum()
 }
 
+/// Fills the file system of a directory but for so many bytes, with a file that is returned.
+#[allow(dead_code)] // of some of the test programs that have this file
+pub fn fill(dir: &Path, but_bytes: usize) -> PathBuf {
+    let path = dir.join("ballast");
+    let mut file = std::fs::File::create(&path).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+    let len = file.metadata().unwrap().len();
+    file.set_len(len - but_bytes as u64).unwrap();
+    path
+}
+
 pub fn remove_tree(path: &Path) {
     std::fs::remove_dir_all(path).unwrap();
 }

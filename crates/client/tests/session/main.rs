@@ -13,6 +13,7 @@ mod forged;
 mod halting;
 mod hooks;
 mod incremental;
+mod leftovers;
 mod lending;
 mod memory;
 mod misread;

@@ -9,6 +9,7 @@ mod copies;
 mod damage;
 mod fixture;
 mod halt;
+mod leftovers;
 mod misreads;
 mod reader;
 mod scrub;

@@ -1,0 +1,49 @@
+//! What earlier runs left over goes before the first container of this run is written: see `prune/leftovers.rs` of the engine.
+//!
+//! Not here: what counts as left over.
+
+use crate::session::Session;
+use orcheck_engine::prune::KeepRule;
+use orcheck_engine::prune::leftovers::Leftovers;
+use orcheck_format::ids::Level;
+use std::collections::BTreeSet;
+
+impl Session {
+    /// Removes it, when the note of what the run resumed from is durable in all directories. The agreement on the first
+    /// checkpoint, which follows, keeps every rank from handing a snapshot over before all is gone.
+    pub(super) fn remove_leftovers(&mut self) {
+        let mut levels = Vec::new();
+        if self.rank == 0 {
+            levels.push(Level::Global);
+        }
+        if self.layout.leads_node(self.rank) {
+            levels.push(self.places.node_level());
+        }
+        let from = self.resume.from;
+        let rule = KeepRule {
+            keep: self.options.keep,
+            epoch: self.epoch,
+            resumed: from.map(|(step, epoch)| (step, epoch.counter)),
+            committed: BTreeSet::new(),
+        };
+        for level in levels {
+            let dirs = self.places.of_level(level);
+            if dirs.is_empty() {
+                continue;
+            }
+            let left = Leftovers {
+                job: &self.job,
+                trust: &self.places.trust,
+                dirs: &dirs,
+                level,
+                // A node sees its own records only.
+                complete: level == Level::Global && dirs.len() == self.places.server_roots.len(),
+                rule: &rule,
+            };
+            if let Err(error) = left.remove() {
+                // Nothing is lost by keeping too much; the first commit tries again.
+                self.warnings.push(format!("prune: {error}"));
+            }
+        }
+    }
+}
