@@ -10,6 +10,7 @@
 //! 4. With the key only what it proves counts; without it nothing of an encrypted job goes, nor while a checkpoint was sealed
 //!    with a key that was not given.
 //! 5. A step that would go and has to stay is named, with the reason, and the exit code is 3.
+//! 6. Containers without a commit record go when no run of the job is alive: see `orphans.rs`.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -21,6 +22,9 @@ use orcheck_engine::trust::{Proof, Trust, other_key};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, Level};
 
+mod orphans;
+
+use self::orphans::Orphans;
 use super::rm::{all_in_sight, carry_out};
 use crate::args::PruneArgs;
 use crate::job::{Job, trust};
@@ -67,7 +71,13 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             Err(error) => refused.push((step, epoch, error)),
         }
     }
-    carry_out(&job, &removals, args.dry_run, refused)
+    let orphans = Orphans::plan(&job.catalog, &job.place_kinds)?;
+    if !args.dry_run {
+        orphans.remove()?;
+    }
+    let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
+    orphans.tell(args.dry_run, &mut outcome);
+    Ok(outcome)
 }
 
 /// Refuses where records are sealed and there is no key: which of them are genuine is not known.

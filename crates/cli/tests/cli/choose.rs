@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::answer;
 use crate::fixture::{Scratch, Spec, claim, epoch, write};
+use orcheck_format::FileName;
 
 struct Job {
     scratch: Scratch,
@@ -257,4 +258,79 @@ fn of_two_runs_that_wrote_a_step_under_one_counter_prune_removes_one_after_the_o
         "{}",
         kept.stdout
     );
+}
+
+// Breaks if: what a killed run left counts for nobody; a full disk would stay full. Or if it goes while its run is alive.
+#[test]
+fn prune_removes_containers_without_a_record_of_runs_that_are_over() {
+    let job = Job::new(&[10, 20, 30]);
+    std::fs::remove_file(job.dir().join(Spec::new(30, 1).commit_name())).unwrap();
+    let before = job.files();
+    let prune = |more: &[&str]| job.ask(&[&["prune", "--keep", "2"], more].concat());
+
+    let dir = orcheck_io::open_dir(&job.dir(), orcheck_io::Steps::none()).unwrap();
+    let hold = |epoch: u64| {
+        let claim = dir.open(&FileName::Claim { epoch }.to_string()).unwrap();
+        assert!(claim.try_lock().unwrap());
+        claim
+    };
+    let uncommitted = |told: &crate::Answer| told.json()["uncommitted"].as_array().unwrap().len();
+    let living = hold(1);
+    assert_eq!(uncommitted(&prune(&["--json"])), 0);
+    // Taken over, and still there; then over, while another one is alive.
+    claim(&job.dir(), epoch(2), None);
+    assert_eq!(uncommitted(&prune(&["--json"])), 0);
+    drop(living);
+    let living = hold(2);
+    assert_eq!(uncommitted(&prune(&["--json"])), 0);
+    drop(living);
+
+    let dry = prune(&["--dry-run"]);
+    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    let said = "would remove 2 containers without a commit record, ";
+    assert!(dry.stdout.contains(said), "{}", dry.stdout);
+    assert!(dry.stdout.contains("s000000000030-"), "{}", dry.stdout);
+    let left = job.files();
+    assert_eq!(left.len(), before.len() + 1, "and the claim of run 2");
+
+    let pruned = prune(&["--json"]).json();
+    assert_eq!(pruned["uncommitted"].as_array().unwrap().len(), 2);
+    assert!(pruned["uncommitted"][0]["size_bytes"].as_u64() > Some(0));
+    assert_eq!(job.steps(), [20, 10]);
+    assert!(
+        job.files()
+            .iter()
+            .all(|name| !name.contains("s000000000030"))
+    );
+    assert_eq!(job.files().len(), left.len() - 2);
+}
+
+// Breaks if: a record that lies in a directory that was not given counts as none.
+#[test]
+fn prune_leaves_containers_alone_whose_record_may_lie_elsewhere() {
+    let scratch = Scratch::new();
+    let roots = ["a", "b"].map(|name| scratch.dir(name).display().to_string());
+    let dirs = ["a/cavity", "b/cavity"]
+        .map(|name| scratch.dir(name))
+        .to_vec();
+    dirs.iter().for_each(|dir| claim(dir, epoch(1), None));
+    for step in [10, 20, 30] {
+        write(&dirs, &Spec::new(step, 1));
+    }
+    std::fs::remove_file(dirs[0].join(Spec::new(30, 1).commit_name())).unwrap();
+    let ask = |roots: &[String]| {
+        let dirs = roots.iter().flat_map(|root| ["--dir", root]);
+        let arguments: Vec<&str> = ["prune", "--keep", "2", "--json"]
+            .into_iter()
+            .chain(dirs)
+            .collect();
+        answer(&arguments).json()["uncommitted"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(ask(&roots[..1]), 0);
+    std::fs::remove_file(dirs[1].join(Spec::new(30, 1).commit_name())).unwrap();
+    assert_eq!(ask(&roots[..1]), 0);
+    assert_eq!(ask(&roots), 2);
 }
