@@ -390,7 +390,7 @@ mod tests {
             (1, ErrorKind::Invalid),
             (0, ErrorKind::Internal),
             (u32::MAX, ErrorKind::Internal),
-            (0x0803, ErrorKind::Unavailable),
+            (0xff03, ErrorKind::Unavailable),
         ] {
             assert_eq!(Error::from_code(code, "text"), Error::new(kind, "text"));
         }

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. The checkpoint that the run resumed from stays, with what it refers to, and with it the newest older ones that can be
-//!    restarted from, `keep` in all. Where there are fewer no record goes.
+//!    restarted from, `keep` in all. Where there are fewer, or one of them is not recorded in every directory, no record goes.
 //! 2. A container without a record goes only if the note excludes its step from every restart, or if all directories that
 //!    could hold the record are listed and the lock of its run's claim is free.
 //! 3. Nothing goes whose run holds the lock of its claim, and nothing that is marked to be kept.
@@ -125,7 +125,10 @@ impl Leftovers<'_> {
             .filter(|&(step, _)| step <= resumed.0)
             .take(wanted)
             .collect();
-        let enough = kept.len() == wanted && kept.first() == Some(&resumed);
+        // Breaks if: one directory is enough; a crash before the next commit would leave no step recorded in all of them.
+        let everywhere = |key: &(u64, u64)| listed.iter().all(|one| recorded_in(one, *key));
+        let enough =
+            kept.len() == wanted && kept.first() == Some(&resumed) && kept.iter().all(everywhere);
         Ok((if enough { kept } else { Vec::new() }, complete))
     }
 
@@ -178,6 +181,15 @@ fn recorded(listed: &[Listed]) -> BTreeSet<(u64, u64)> {
             _ => None,
         })
         .collect()
+}
+
+/// Whether this directory holds a commit record of a checkpoint.
+fn recorded_in(listed: &Listed, key: (u64, u64)) -> bool {
+    let mut names = listed.names.iter();
+    names.any(|(name, _)| match FileName::parse(name) {
+        Some(FileName::Commit { step, epoch, .. }) => (step, epoch) == key,
+        _ => false,
+    })
 }
 
 /// The epoch in which a container was written, or sent here, of which this is the temporary file.

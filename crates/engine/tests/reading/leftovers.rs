@@ -69,6 +69,17 @@ fn there(paths: &[PathBuf]) -> (Vec<u64>, Vec<u64>) {
     (list(records), list(containers))
 }
 
+// Breaks if: a record in one directory is enough for what stays. A run that was killed while it committed step 30 leaves such; a crash
+// before the next commit would then leave no step that is recorded in all directories.
+#[test]
+fn where_what_stays_is_not_recorded_in_every_directory_no_record_goes() {
+    let scratch = Scratch::new();
+    let paths = left(&scratch, &[10, 20, 30], &[]);
+    std::fs::remove_file(paths[1].join(Spec::new(30, 1).commit_name())).unwrap();
+    begin(&paths, Some(30), true);
+    assert_eq!(there(&paths).0, [10, 20, 30]);
+}
+
 // Breaks if: what the run restarts from counts as left over, or a newer one counts as one of those to keep.
 #[test]
 fn what_is_restarted_from_stays_with_the_ones_before_it() {
