@@ -6,11 +6,10 @@
 //!
 //! Not here: which directories cannot be read (`search.rs`).
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use orcheck_engine::catalog::Commit;
-use orcheck_format::{Error, ErrorKind, FileName};
+use orcheck_format::{Error, ErrorKind};
 
 use crate::exit;
 use crate::job::Job;
@@ -53,30 +52,15 @@ impl Job {
     /// The newest of these steps whose commit record is here and cannot be read, and the failure.
     pub fn unread_record(&self, wanted: impl Fn(u64) -> bool) -> Option<(u64, Failure)> {
         let catalog = &self.catalog;
-        let all = catalog.commits().iter().chain(catalog.fenced());
-        let known: BTreeSet<(u64, u64, [u8; 4])> = all
-            .chain(catalog.rejected())
-            .map(|commit| (commit.record.step, commit.record.epoch))
-            .map(|(step, epoch)| (step, epoch.counter, epoch.run.short_bytes()))
-            .collect();
-        let unread = catalog.problems().iter().filter_map(|problem| {
-            let file = problem.file.as_deref()?;
-            let name = FileName::parse(file)?;
-            let of = name.checkpoint()?;
-            let is_unread = matches!(name, FileName::Commit { .. })
-                && problem.error.kind() == ErrorKind::Unavailable
-                && wanted(of.0)
-                && !known.contains(&of);
-            is_unread.then_some((of.0, file, &problem.error))
+        let unread = catalog.unread().iter().filter_map(|one| {
+            let error = catalog.problem_of(&one.file)?;
+            let is_unread =
+                !one.elsewhere && error.kind() == ErrorKind::Unavailable && wanted(one.step);
+            is_unread.then_some((one, error))
         });
-        let (step, file, error) = unread.max_by_key(|(step, ..)| *step)?;
-        let mut files = catalog.files().iter();
-        let place = files.find(|(_, entry, _)| entry.name == file);
-        let path = place.map_or_else(String::new, |(place, ..)| self.place_path(*place));
-        Some((
-            step,
-            cannot_open(&Path::new(&path).join(file), error.clone()),
-        ))
+        let (one, error) = unread.max_by_key(|(one, _)| one.step)?;
+        let path = Path::new(&self.place_path(one.place)).join(&one.file);
+        Some((one.step, cannot_open(&path, error.clone())))
     }
 }
 

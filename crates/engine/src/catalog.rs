@@ -23,12 +23,14 @@
 //! foreign files; stale copies that reappear; a crash of any writer at any point.
 //!
 //! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
-//! about which commit to use.
+//! about which commit to use. Records that do not count: `catalog/unread.rs`.
+
+mod unread;
 
 use orcheck_format::error::{Detail, printable};
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::commit::name_of;
 use crate::trust::{Proof, Trust};
@@ -37,6 +39,8 @@ use orcheck_format::{
     Result, Resumed,
 };
 use orcheck_io::{Dir, Entry, read_small};
+
+pub use unread::Unread;
 
 /// Largest commit record, claim or resumed record that a scan reads, in bytes.
 pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
@@ -102,6 +106,7 @@ pub struct Catalog {
     refused: Option<Error>,
     other_key: Option<u64>,
     files: Vec<(usize, Entry, Option<FileName>)>,
+    unread: OnceLock<Vec<Unread>>,
 }
 
 /// Commits are ordered and merged by this key.
@@ -336,14 +341,14 @@ const TOLD_MOST: usize = 8;
 
 /// Files of one sort and place that cannot be read.
 #[derive(Default)]
-struct Unread {
+struct Unreadable {
     /// The last ones, and whether each is a fault of the disk.
     last: VecDeque<(bool, Problem)>,
     /// How many more there are of each kind, and the first.
     more: Vec<(bool, u64, Problem)>,
 }
 
-impl Unread {
+impl Unreadable {
     fn add(&mut self, is_fault: bool, file: &str, error: Error) {
         let file = Some(file.to_owned());
         self.last.push_back((is_fault, Problem { file, error }));
@@ -400,7 +405,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Tells what could not be read in a place.
-    fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unread) {
+    fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unreadable) {
         let summed = unread.more.into_iter().map(|(is_fault, count, first)| {
             let place = format!(
                 "skipped {count} more such files ({sorts}) in {}, the first of them",
@@ -423,7 +428,7 @@ impl<'a> Scan<'a> {
     }
 
     fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
-        let mut unread: BTreeMap<&str, Unread> = BTreeMap::new();
+        let mut unread: BTreeMap<&str, Unreadable> = BTreeMap::new();
         for entry in entries {
             let name = FileName::parse(&entry.name);
             // Breaks if: no directory is looked at; one in place of the newest commit record would hide the checkpoint.
@@ -552,7 +557,7 @@ impl<'a> Scan<'a> {
         counter: u64,
         name: &str,
         bytes: &[u8],
-        unread: &mut Unread,
+        unread: &mut Unreadable,
     ) -> Result<()> {
         let resumed = Resumed::decode(bytes)?;
         // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
@@ -747,6 +752,7 @@ impl<'a> Scan<'a> {
             refused: self.refused,
             other_key: self.other_key,
             files: self.files,
+            unread: OnceLock::new(),
         })
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! Not here: which step is meant (callers), agreement among ranks (crate `client`).
 
-use crate::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES};
+use crate::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
 use crate::halt::Run;
 use crate::trust::Trust;
 use orcheck_format::choice::{Choice, Decision, MAX_WHY_BYTES};
@@ -106,8 +106,8 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
         return Ok(&commit.record);
     }
     // Breaks if: it is said not to be there; a user would look for it elsewhere instead of giving the key.
-    if let Some(unread) = unread(catalog).into_iter().find(|one| one.step == step) {
-        let (kind, why) = match catalog.problem_of(unread.file) {
+    if let Some(unread) = catalog.unread().iter().find(|one| one.step == step) {
+        let (kind, why) = match catalog.problem_of(&unread.file) {
             Some(problem) => (problem.kind(), problem.what()),
             None => (ErrorKind::NotFound, unread.path(catalog)),
         };
@@ -321,11 +321,10 @@ pub(crate) fn check_unreferred(
         );
     }
     let is_gone = |unread: &Unread| {
-        (gone.iter())
-            .any(|(step, epoch)| unread.is_of(*step, epoch.counter, epoch.run.short_bytes()))
+        let of = |(step, epoch): &(u64, Epoch)| (*step, epoch.counter, epoch.run.short_bytes());
+        gone.iter().any(|one| of(one) == unread.checkpoint())
     };
-    let unread = unread(catalog)
-        .into_iter()
+    let unread = (catalog.unread().iter())
         .find(|unread| unread.step > step && unread.counter == epoch.counter && !is_gone(unread));
     match unread {
         None => Ok(()),
@@ -349,53 +348,16 @@ fn named(steps: &BTreeSet<u64>) -> String {
     }
 }
 
-/// A commit record of which no copy can be used.
-struct Unread<'a> {
-    step: u64,
-    counter: u64,
-    run: [u8; 4],
-    place: usize,
-    file: &'a str,
-}
-
-/// The commit records that the catalog does without, in the order of its files.
-fn unread(catalog: &Catalog) -> Vec<Unread<'_>> {
-    let known: BTreeSet<String> = all_commits(catalog)
-        .map(|commit| {
-            crate::commit::name_of(commit.record.step, commit.record.epoch, commit.record.level)
-        })
-        .collect();
-    let files = catalog.files().iter();
-    files
-        .filter_map(|(place, entry, name)| match name {
-            Some(FileName::Commit {
-                step, epoch, run, ..
-            }) if !known.contains(&entry.name) => Some(Unread {
-                step: *step,
-                counter: *epoch,
-                run: *run,
-                place: *place,
-                file: &entry.name,
-            }),
-            _ => None,
-        })
-        .collect()
-}
-
-impl Unread<'_> {
-    fn is_of(&self, step: u64, counter: u64, run: [u8; 4]) -> bool {
-        (self.step, self.counter, self.run) == (step, counter, run)
-    }
-
+impl Unread {
     fn path(&self, catalog: &Catalog) -> String {
         let dir = catalog.places()[self.place].path();
-        dir.join(self.file).display().to_string()
+        dir.join(&self.file).display().to_string()
     }
 
     /// Ok for a whole record, which is not believed; else what is wrong with it.
     fn read(&self, catalog: &Catalog) -> Result<()> {
         let dir = &catalog.places()[self.place];
-        let bytes = read_small(dir.as_ref(), self.file, RECORD_LIMIT_BYTES)?;
+        let bytes = read_small(dir.as_ref(), &self.file, RECORD_LIMIT_BYTES)?;
         CommitRecord::decode(&bytes).map(|_| ())
     }
 
@@ -407,7 +369,7 @@ impl Unread<'_> {
     /// The error, with what to do about this record.
     fn advise(&self, catalog: &Catalog, error: Error) -> Error {
         let step = self.step;
-        let said = catalog.problem_of(self.file).and_then(Error::next_step);
+        let said = catalog.problem_of(&self.file).and_then(Error::next_step);
         match self.read(catalog) {
             Err(why) if why.kind() == ErrorKind::Corrupt => error.next(format!(
                 "give a directory of the job that holds a good copy of this record; if there is none, step {step} cannot \
@@ -431,14 +393,11 @@ impl Unread<'_> {
 
 /// The checkpoint of this step whose commit records are all damaged.
 fn damaged(catalog: &Catalog, step: u64, counter: Option<u64>) -> Option<Epoch> {
-    let unread = unread(catalog);
-    let of_step = unread
-        .iter()
+    let of_step = (catalog.unread().iter())
         .filter(|one| one.step == step && counter.is_none_or(|counter| one.counter == counter));
     let found = of_step.max_by_key(|one| one.counter)?;
-    let mut copies = unread
-        .iter()
-        .filter(|one| one.is_of(step, found.counter, found.run));
+    let unread = catalog.unread().iter();
+    let mut copies = unread.filter(|one| one.checkpoint() == found.checkpoint());
     // Breaks if: one that is whole goes too; with its key, or a newer version, it could be restored.
     if !copies.all(|one| one.is_damaged(catalog)) {
         return None;

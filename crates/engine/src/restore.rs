@@ -205,31 +205,10 @@ fn of_another_key(catalog: &Catalog) -> Option<Error> {
 /// The newest checkpoint of which there are commit records but none that can be read, if it is
 /// newer than all that can.
 fn hidden(catalog: &Catalog) -> Option<Error> {
-    let known: Vec<&CommitRecord> = catalog
-        .commits()
-        .iter()
-        .chain(catalog.fenced())
-        .chain(catalog.rejected())
-        .map(|commit| &commit.record)
-        .collect();
     let newest = catalog.commits().first().map(|commit| commit.record.step);
-    let unread = |name: &FileName| match *name {
-        FileName::Commit {
-            step, epoch, run, ..
-        } => {
-            let is = |record: &&CommitRecord| {
-                (record.step, record.epoch.counter) == (step, epoch)
-                    && record.epoch.run.short_bytes() == run
-            };
-            (Some(step) > newest && !known.iter().any(is)).then_some(step)
-        }
-        _ => None,
-    };
-    let (step, name) = catalog
-        .files()
-        .iter()
-        .filter_map(|(_, entry, name)| Some((unread(name.as_ref()?)?, &entry.name)))
-        .max()?;
+    let unread = catalog.unread().iter();
+    let newer = unread.filter(|one| !one.elsewhere && Some(one.step) > newest);
+    let (step, name) = newer.map(|one| (one.step, &one.file)).max()?;
     let why = catalog
         .problems()
         .iter()

@@ -14,7 +14,7 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_engine::catalog::Commit;
+use orcheck_engine::catalog::{Commit, Unread};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::{Proof, Trust};
 use orcheck_format::error::Detail;
@@ -281,32 +281,25 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
     bytes
 }
 
-/// Commit records that are there but do not count, with the state of their checkpoints and why: they cannot be read, or are not
-/// believed.
-fn unread_records(job: &Job) -> BTreeMap<(u64, u64, [u8; 4]), (&'static str, String)> {
-    let problems = job.catalog.problems();
-    let files = job.catalog.files().iter();
-    let records = files.filter_map(|(_, entry, name)| match name {
-        Some(name @ FileName::Commit { .. }) => {
-            let problem = problems.iter().find(|problem| problem.file.as_ref() == Some(&entry.name));
-            let (state, why) = match problem {
-                Some(problem) if problem.error.is(Detail::OtherKey) => {
-                    ("unreadable", "sealed with another key than those given: give the key of the run that wrote it".to_owned())
-                }
-                // Breaks if: it is called unreadable, as what is damaged is; whoever may read it finds it whole.
-                Some(problem) if problem.error.kind() == ErrorKind::Unavailable => {
-                    ("unreachable", format!("its commit record cannot be read: {}", problem.error.what()))
-                }
-                Some(problem) => {
-                    ("unreadable", format!("its commit record cannot be used: {}", problem.error.what()))
-                }
-                None => ("unreadable", "its commit record cannot be read".to_owned()),
-            };
-            Some((name.checkpoint()?, (state, why)))
-        }
-        _ => None,
-    });
-    records.collect()
+/// The state of a checkpoint whose commit record does not count, and why.
+fn state_of_unread(job: &Job, unread: &Unread) -> (&'static str, String) {
+    match job.catalog.problem_of(&unread.file) {
+        Some(problem) if problem.is(Detail::OtherKey) => (
+            "unreadable",
+            "sealed with another key than those given: give the key of the run that wrote it"
+                .to_owned(),
+        ),
+        // Breaks if: it is called unreadable, as what is damaged is; whoever may read it finds it whole.
+        Some(problem) if problem.kind() == ErrorKind::Unavailable => (
+            "unreachable",
+            format!("its commit record cannot be read: {}", problem.what()),
+        ),
+        Some(problem) => (
+            "unreadable",
+            format!("its commit record cannot be used: {}", problem.what()),
+        ),
+        None => ("unreadable", "its commit record cannot be read".to_owned()),
+    }
 }
 
 /// Checkpoints of which there are containers but no commit record.
@@ -323,7 +316,8 @@ fn uncommitted(job: &Job) -> Vec<Row> {
                 .map(|container| container.file.as_str())
         })
         .collect();
-    let records = unread_records(job);
+    let unread = job.catalog.unread().iter();
+    let unread: BTreeMap<_, _> = unread.map(|one| (one.checkpoint(), one)).collect();
     let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
     for (_, entry, name) in job.catalog.files() {
         let (step, epoch, run, container, is_stripe) = match name {
@@ -359,12 +353,12 @@ fn uncommitted(job: &Job) -> Vec<Row> {
         if known.contains(container.as_str()) {
             continue;
         }
-        let (state, why) = match records.get(&(step, epoch, run)) {
+        let (state, why) = match unread.get(&(step, epoch, run)) {
             // Breaks if: it counts as none; a forgotten key would look like a run that died.
-            Some((state, why)) => (*state, why.as_str()),
+            Some(one) => state_of_unread(job, one),
             None => (
                 "incomplete",
-                "no commit record: still being written, or its writer died",
+                "no commit record: still being written, or its writer died".to_owned(),
             ),
         };
         let row = rows.entry((step, epoch, run)).or_insert_with(|| Row {
@@ -373,7 +367,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
             counter: epoch,
             level: None,
             state,
-            why: Some(why.to_owned()),
+            why: Some(why),
             world_size: None,
             nodes: None,
             containers: 0,
