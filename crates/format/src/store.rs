@@ -21,7 +21,7 @@
 
 use crate::agent::flag;
 use crate::cbor::{Reader, Writer};
-use crate::error::{Detail, Error, ErrorKind, Result};
+use crate::error::{Detail, Error, Result};
 use crate::names::MAX_FILE_NAME_BYTES;
 use crate::record::MAX_CONTAINERS;
 use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
@@ -245,32 +245,12 @@ pub enum Reply {
     Told(Vec<u64>),
     /// What a directory holds: name, length, whether it is a directory.
     Names(Vec<(String, u64, bool)>),
-    /// It is not done: why, and whether because the kernel refuses the server's user. Version 0.1.0 does not say the
-    /// latter.
-    Failed(ErrorKind, String, bool),
+    /// It is not done. Of what an error may be marked with only [`Detail::Denied`] is told, and not by version 0.1.0.
+    Failed(Error),
     /// So many pieces of the file that is being written may be sent, besides those from before.
     Want(u32),
     /// It is being done, and takes its time.
     Busy,
-}
-
-impl Reply {
-    /// That something is not done.
-    #[must_use]
-    pub fn failed(error: &Error) -> Self {
-        let denied = error.is(Detail::Denied);
-        Reply::Failed(error.kind(), error.message().to_owned(), denied)
-    }
-}
-
-/// The error that a server told in [`Reply::Failed`].
-#[must_use]
-pub fn told_error(kind: ErrorKind, text: String, denied: bool) -> Error {
-    let error = Error::new(kind, text);
-    match denied {
-        true => error.with(Detail::Denied),
-        false => error,
-    }
 }
 
 /// Everything that is said between a process and a server.
@@ -500,11 +480,12 @@ impl StoreMessage {
                     w.uint(*len_bytes).uint(u8::from(*is_dir));
                 }
             }
-            StoreMessage::Reply(Reply::Failed(kind, text, denied)) => {
-                w.map(2 + u64::from(*denied));
-                w.uint(1u8).uint(kind.code() as u64);
-                w.uint(2u8).text(cut(text, MAX_TEXT_BYTES));
-                if *denied {
+            StoreMessage::Reply(Reply::Failed(error)) => {
+                let denied = error.is(Detail::Denied);
+                w.map(2 + u64::from(denied));
+                w.uint(1u8).uint(error.kind().code() as u64);
+                w.uint(2u8).text(cut(error.message(), MAX_TEXT_BYTES));
+                if denied {
                     w.uint(3u8).uint(1u8);
                 }
             }
@@ -551,11 +532,14 @@ impl StoreMessage {
         Ok(StoreMessage::Reply(match kind {
             20 => Reply::Told(r.need(numbers, "numbers (key 1)")?),
             21 => Reply::Names(r.need(names, "names (key 1)")?),
-            22 => Reply::Failed(
-                r.need(error, "error kind (key 1)")?,
-                r.need(text, "error text (key 2)")?,
-                denied,
-            ),
+            22 => {
+                let kind = r.need(error, "error kind (key 1)")?;
+                let error = Error::new(kind, r.need(text, "error text (key 2)")?);
+                Reply::Failed(match denied {
+                    true => error.with(Detail::Denied),
+                    false => error,
+                })
+            }
             23 => Reply::Want(r.need(pieces, "pieces (key 1)")?),
             _ => Reply::Busy,
         }))

@@ -35,7 +35,7 @@ use crate::net::Address;
 use crate::steps::Steps;
 use file::ServedFile;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::{Disk, identity_file, identity_of, told_error};
+use orcheck_format::store::{Disk, identity_file, identity_of};
 use orcheck_format::{Ask, Error, Message, Reply, Result, StoreDir, StoreMessage, Versions};
 use place::Place;
 use std::collections::BTreeMap;
@@ -165,9 +165,7 @@ impl Line {
             Reply::Greeted(versions, disk) => (versions, disk),
             // It took it for a question about the caller's directory.
             Reply::Told(_) => (Versions::unsaid(), None),
-            Reply::Failed(kind, text, denied) => {
-                return Err(self.conn.give_up(told_error(kind, text, denied)));
-            }
+            Reply::Failed(error) => return Err(self.conn.give_up(error)),
             other => return Err(self.strange(&other)),
         };
         let agreed = Versions::own().agree(&theirs, "this library", "the server");
@@ -294,7 +292,7 @@ impl Server {
         let (line, reply) = self.asked(ask)?;
         self.give(line);
         match reply {
-            Reply::Failed(kind, text, denied) => Err(self.named(told_error(kind, text, denied))),
+            Reply::Failed(error) => Err(self.named(error)),
             other => Ok(other),
         }
     }
@@ -386,9 +384,9 @@ impl ServedDir {
         let named = |error| self.server.named(error);
         match reply {
             Reply::Told(numbers) => Ok((line, numbers)),
-            Reply::Failed(kind, text, denied) => {
+            Reply::Failed(error) => {
                 self.server.give(line);
-                Err(named(told_error(kind, text, denied)))
+                Err(named(error))
             }
             other => Err(self.server.unexpected(&other)),
         }

@@ -541,7 +541,7 @@ impl Server {
 
 /// The first answer of a connection that will have no other.
 fn refuse(mut conn: Conn, why: &str) {
-    let reply = Reply::failed(&Error::unavailable(why));
+    let reply = Reply::Failed(Error::unavailable(why));
     // It ends in any case.
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
 }

@@ -194,7 +194,7 @@ impl Session {
     }
 
     fn refuse(&mut self, error: &Error) -> Result<()> {
-        self.reply(Reply::failed(error))
+        self.reply(Reply::Failed(error.clone()))
     }
 
     // ---- bytes that come -----------------------------------------------------------------------

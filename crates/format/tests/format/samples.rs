@@ -460,8 +460,8 @@ pub fn store_messages() -> Vec<StoreMessage> {
         Reply::Greeted(versions(1, 2), Some(disk(Some(1_795_509_431)))),
         Reply::Told(vec![1, 4096]),
         Reply::Names(vec![("n0".into(), 4096, true), (file(), 120, false)]),
-        Reply::Failed(ErrorKind::NoSpace, "the disk is full".into(), false),
-        Reply::Failed(ErrorKind::Unavailable, "list failed".into(), true),
+        Reply::Failed(Error::no_space("the disk is full")),
+        Reply::Failed(Error::unavailable("list failed").with(Detail::Denied)),
         Reply::Want(2),
         Reply::Busy,
     ];

@@ -17,7 +17,7 @@
 use super::{Line, SEND_TIMEOUT, Server, guard};
 use crate::file::{File, Lock, check_aligned, check_range};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::{PIECE_BYTES, told_error};
+use orcheck_format::store::PIECE_BYTES;
 use orcheck_format::{Ask, Error, Reply, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,7 +125,7 @@ impl Held {
                     from => Err(self.line.strange(&from)),
                 }
             }
-            Ok(Reply::Failed(kind, text, denied)) => Ok(Some(told_error(kind, text, denied))),
+            Ok(Reply::Failed(error)) => Ok(Some(error)),
             other => Err(self.line.strange(&other)),
         }
     }
@@ -201,9 +201,7 @@ impl ServedFile {
         });
         match asked? {
             Reply::Told(numbers) => Ok(numbers),
-            Reply::Failed(kind, text, denied) => {
-                Err(told_error(kind, text, denied).at(format!("{what} {}", self.path)))
-            }
+            Reply::Failed(error) => Err(error.at(format!("{what} {}", self.path))),
             other => Err(self.server.unexpected(&other)),
         }
     }
@@ -219,9 +217,9 @@ impl File for ServedFile {
         check_aligned(buf.len(), at, block, &self.path)?;
         match self.with("write", |held| held.write(buf, at))? {
             None => Ok(()),
-            Some(Reply::Failed(kind, text, denied)) => {
+            Some(Reply::Failed(error)) => {
                 self.lost.store(true, Ordering::Release);
-                Err(told_error(kind, text, denied).at(format!("write {}", self.path)))
+                Err(error.at(format!("write {}", self.path)))
             }
             Some(other) => Err(self.server.unexpected(&other)),
         }

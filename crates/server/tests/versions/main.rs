@@ -186,18 +186,18 @@ fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let mut conn = Conn::connect(&server.at, &recorded::KEY, &Steps::none(), LIMIT).unwrap();
     say(&mut conn, StoreMessage::Ask(Ask::Greet(versions(7, 9))));
     for _ in 0..2 {
-        let Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text, _)))) =
+        let Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(error)))) =
             recorded::receive(&mut conn)
         else {
             panic!("refused");
         };
-        assert_eq!(kind, ErrorKind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         for says in [
             format!("this server speaks {own}"),
             "the caller speaks versions 7 to 9 of the protocol (Orcheck 7.8.9)".to_owned(),
             "install a newer release of Orcheck where this server runs".to_owned(),
         ] {
-            assert!(text.contains(&says), "{says}: {text}");
+            assert!(error.message().contains(&says), "{says}: {error}");
         }
         // Nothing of what it asks for is done.
         let child = StoreDir::default().child("made").unwrap();
@@ -254,9 +254,9 @@ fn a_question_that_a_server_does_not_know_is_refused_by_name() {
     conn.send(&Message::List, LIMIT).unwrap();
     for says in ["kind 99", "'list'"] {
         match recorded::receive(&mut conn) {
-            Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(kind, text, _)))) => {
-                assert_eq!(kind, ErrorKind::Unsupported);
-                assert!(text.contains(says), "{says}: {text}");
+            Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(error)))) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.message().contains(says), "{says}: {error}");
             }
             other => panic!("{other:?}"),
         }
