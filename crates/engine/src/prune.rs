@@ -243,7 +243,7 @@ pub fn prune(
                 // For an older run: nobody looks at it any more.
                 Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
                 // Breaks if: that of the run before goes; who supervises this one reminds it of the time.
-                Some(FileName::HaltAt { epoch }) => epoch + 1 < rule.epoch.counter,
+                Some(FileName::HaltAt { epoch }) => epoch < rule.epoch.counter.saturating_sub(1),
                 None if off(Switch::ForeignFiles) => true,
                 Some(FileName::Temporary(target)) => match FileName::parse(&target) {
                     // A person may be deciding about an older run's checkpoint now.
