@@ -554,8 +554,11 @@ const LIMITS: [(&str, f64, f64); 15] = [
 ];
 
 fn within_limits(name: &str, value: f64) -> Result<()> {
-    let limits = LIMITS.iter().find(|(limited, ..)| *limited == name);
-    limits.map_or(Ok(()), |(_, low, high)| range(name, value, *low, *high))
+    match LIMITS.iter().find(|(limited, ..)| *limited == name) {
+        Some((_, low, high)) => range(name, value, *low, *high),
+        // Breaks if: it passes; a name that is spelt otherwise in the list would take any value.
+        None => Err(Error::internal(format!("option {name} has no limits"))),
+    }
 }
 
 fn range(name: &str, value: f64, low: f64, high: f64) -> Result<()> {
