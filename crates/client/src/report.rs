@@ -9,11 +9,10 @@
 //!
 //! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
 
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::environment::working_dir;
-use orcheck_io::error::is_denied;
 use orcheck_io::served::is_served;
 use orcheck_io::{drop_note, env_var};
 use serde::{Deserialize, Serialize};
@@ -48,7 +47,7 @@ pub struct Note {
     pub node_dir: Option<PathBuf>,
     /// Why a job could not be opened.
     pub refused: Option<String>,
-    /// Whether the same command would be refused again: its options or arguments are wrong, or it has no permission.
+    /// Whether the same command would fail to open or restart again: its options or arguments are wrong, or it has no permission, or not the key.
     pub for_good: bool,
     /// A warning of a job that is open.
     pub warning: Option<String>,
@@ -96,11 +95,22 @@ pub(crate) fn disabled(job: &JobName, why: Without) {
 pub(crate) fn refused(error: &Error) {
     tell(|| Note {
         refused: Some(error.to_string()),
-        // Breaks if: a missing permission may pass; the command would be refused to the last restart.
         for_good: matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
-            || is_denied(error),
+            || is_lacking(error),
         ..Note::default()
     });
+}
+
+/// Whether a permission or key is missing, which the same command will not have next time.
+fn is_lacking(error: &Error) -> bool {
+    // Breaks if: one of them may pass; the command would be started again to be refused again.
+    let lacks = [
+        Detail::Denied,
+        Detail::OtherKey,
+        Detail::Unauthenticated,
+        Detail::UnknownKey,
+    ];
+    lacks.iter().any(|&lack| error.is(lack))
 }
 
 /// Tells a warning of an open job.
@@ -123,6 +133,8 @@ pub(crate) fn lost(job: &JobName, text: &str) {
 pub(crate) fn failed(job: &JobName, error: &Error) {
     of_open_job(job, error.message(), |text| Note {
         failed: Some(text),
+        // Not where it does not fit the program, which may take an older one.
+        for_good: is_lacking(error),
         ..Note::default()
     });
 }

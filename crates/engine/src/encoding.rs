@@ -30,7 +30,7 @@ pub use shuffle::{shuffle, unshuffle};
 use orcheck_format::container::{ContainerHeader, Encryption, Features};
 use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Compression, Encoding, MAX_ENCODED_BYTES};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::error::{Detail, Error, Result};
 use orcheck_format::manifest::Extent;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
@@ -625,9 +625,9 @@ pub(crate) fn check_stored(extent: &Extent, stored: &[u8]) -> Result<()> {
 }
 
 pub(crate) fn no_key() -> Error {
-    Error::invalid("the checkpoint is encrypted and no key was given").next(
-        "set encrypt_key (ORCHECK_ENCRYPT_KEY, or --encrypt-key) to the source of the key it was written with",
-    )
+    Error::invalid("the checkpoint is encrypted and no key was given")
+        .with(Detail::OtherKey)
+        .next("set encrypt_key (ORCHECK_ENCRYPT_KEY, or --encrypt-key) to the source of the key it was written with")
 }
 
 #[cfg(test)]

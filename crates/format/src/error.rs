@@ -100,7 +100,7 @@ impl fmt::Display for ErrorKind {
 pub enum Detail {
     /// The kernel refuses this user.
     Denied = 1,
-    /// A seal was made with a key that was not given.
+    /// It was sealed or encrypted with a key that was not given.
     OtherKey,
     /// Nothing proves who wrote it, and encryption is configured.
     Unauthenticated,

@@ -98,13 +98,13 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     if let Some(when) = later {
         let earlier = later_requests(dirs)?;
         let warnings = asked.ask_later(when, &text)?;
-        let (said, document) = told(when, clock.unix_ms());
+        let (said, document) = described(when, clock.unix_ms());
         let earlier = (earlier.iter())
             .find(|(epoch, _)| *epoch == asked.claim.epoch.counter)
             .and_then(|(_, earlier)| *earlier)
             .filter(|earlier| *earlier != when)
             .map_or(String::new(), |earlier| {
-                format!(", no longer {}", told(earlier, clock.unix_ms()).0)
+                format!(", no longer {}", described(earlier, clock.unix_ms()).0)
             });
         let text = format!(
             "asked job {name} (epoch {}, {}) to halt {said}{earlier}\n",
@@ -213,7 +213,7 @@ fn list(
         let whom = asked(*epoch);
         let (said, mut document) = when.map_or_else(
             || ("at a time that cannot be read".to_owned(), json!({})),
-            |when| told(when, now),
+            |when| described(when, now),
         );
         document["epoch"] = json!(epoch);
         later_documents.push(document);
@@ -232,7 +232,7 @@ fn list(
 }
 
 /// When a run is to halt later, for people and for programs.
-pub fn told(when: When, now: u64) -> (String, Value) {
+pub fn described(when: When, now: u64) -> (String, Value) {
     match when {
         When::At(at) => (
             format!("at {}", moment(at, now)),

@@ -235,6 +235,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             Some((*text).to_string())
         } else if let (true, Some(why)) = (heard.refused_for_good, &heard.refused) {
             Some(format!("the job could not be opened: {why}"))
+        } else if heard.failed_for_good && progress == Some(false) {
+            Some("the next run would lack the same".to_string())
         } else if args.no_progress > 0 && idle_runs >= args.no_progress {
             let runs = match args.no_progress {
                 1 => "the run".to_string(),

@@ -1,6 +1,7 @@
 //! `run`: what the program is told of its job, what it tells, and when it is not worth starting it again.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use crate::fixture::{Scratch, Spec, write};
@@ -231,6 +232,19 @@ fn what_cannot_work_is_not_tried_again() {
     let words = "not restarting: the job could not be opened: ";
     assert!(done.stderr.contains(words), "{}", done.stderr);
     assert!(done.stderr.contains("did you mean"), "{}", done.stderr);
+    let site = crate::inspect::Site::new();
+    crate::encrypted::write(&site);
+    let other = site.scratch.dir("keys").join("other");
+    std::fs::write(&other, "77".repeat(32)).unwrap();
+    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o600)).unwrap();
+    let with_other = format!("encrypt_key = 'file:{}'\n", other.display());
+    for key in ["", &with_other] {
+        let without = options(&site.a) + key;
+        let done = supervised(&[], "fails", "cavity", &without);
+        let words = "not restarting: the next run would lack the same";
+        assert!(done.stderr.contains(words), "{key}: {}", done.stderr);
+        assert!(!done.stderr.contains("starting run 2"), "{}", done.stderr);
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use orcheck_io::served::is_served;
 use orcheck_io::{Clock, Mailbox, SystemClock};
 
 use crate::args::Where;
-use crate::commands::halt::told as told_when;
+use crate::commands::halt::described;
 use crate::exit;
 use crate::job::Job;
 use crate::output::count;
@@ -62,6 +62,8 @@ pub struct Heard {
     pub lost: Vec<String>,
     /// Why the job could not be restarted.
     pub failed: Option<String>,
+    /// Whether it lacks what the next run will not have either.
+    pub failed_for_good: bool,
     /// Whether a job was closed because its program was told to stop, and not opened again.
     pub stopped: bool,
 }
@@ -188,6 +190,7 @@ impl Told {
             }
             if note.failed.is_some() {
                 heard.failed = note.failed;
+                heard.failed_for_good = note.for_good;
                 continue;
             }
             if note.stopped {
@@ -380,7 +383,7 @@ impl Seen {
     /// What becomes of a request to halt later on when the run that it was for is followed by another one.
     pub fn halts_later(&self) -> Option<String> {
         let (_, when) = *self.later.values().next()?;
-        let text = told_when(when, SystemClock::new().unix_ms()).0;
+        let text = described(when, SystemClock::new().unix_ms()).0;
         Some(match when {
             When::At(_) => format!("it is to halt {text}"),
             // Breaks if: nothing is said; the operator waits for an end that nobody remembers.
