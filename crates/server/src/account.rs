@@ -608,6 +608,7 @@ mod tests {
         guard(&account.state).stores(&look(BLOCK_BYTES), began);
         assert_eq!(account.used(), BLOCK_BYTES);
     }
+
     // Breaks if: what was found when all was counted again has no time. Whoever had looked at a file before may note that afterwards.
     #[test]
     fn a_look_from_before_all_was_counted_again_does_not_count() {

@@ -1,7 +1,8 @@
 //! `orcheck show`: what one checkpoint holds.
 //!
 //! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
-//! and the exit code is 3. Of text and JSON only what is asked for is made: a large job has millions of regions. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
+//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
+//! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
 use orcheck_engine::reader::Reader;
 use orcheck_format::{ErrorKind, RegionRecord, manifest::RegionKind};
@@ -104,8 +105,8 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                 plain(place.clone().unwrap_or_else(|| "-".into())),
             ]);
         }
-        let document = || {
-            json!({
+        let mut document = match as_json {
+            true => json!({
                 "file": container.file,
                 "place": place,
                 "copies": here.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
@@ -118,10 +119,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                 "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
                 "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
                 "error": error,
-            })
-        };
-        let mut document = match as_json {
-            true => document(),
+            }),
             false => Value::Null,
         };
         match opened {
@@ -169,48 +167,52 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
         .iter()
         .map(|container| container.len_bytes)
         .sum();
-    let text = || {
-        format!(
-            "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+    let (text, document) = match as_json {
+        true => {
+            let document = json!({
+                "job": record.job.as_str(),
+                "step": record.step,
+                "epoch": record.epoch.to_string(),
+                "run": record.epoch.run.to_string(),
+                "level": record.level.to_string(),
+                "world_size": record.world_size,
+                "nodes": record.nodes,
+                "servers": record.servers,
+                "placement_generation": record.placement_generation,
+                "created_unix_ms": record.created_unix_ms,
+                "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
+                "containers": containers,
+                "ranks": ranks,
+                "notes": warnings,
+            });
+            (String::new(), document)
+        }
+        false => {
+            let text = format!(
+                "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
          taken {}\n\
          commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
-            record.job.as_str(),
-            record.step,
-            record.epoch,
-            record.level,
-            count(u64::from(record.world_size), "rank"),
-            count(record.nodes.len() as u64, "node"),
-            size(total),
-            count(record.containers.len() as u64, "container"),
-            moment(record.created_unix_ms, SystemClock::new().unix_ms()),
-            if commit.copies.len() == 1 {
-                "1 copy".into()
-            } else {
-                format!("{} copies", commit.copies.len())
-            },
-            record.placement_generation,
-            record.servers.join(", "),
-            table_text(&container_table),
-            table_text(&region_table)
-        )
-    };
-    let document = || {
-        json!({
-            "job": record.job.as_str(),
-            "step": record.step,
-            "epoch": record.epoch.to_string(),
-            "run": record.epoch.run.to_string(),
-            "level": record.level.to_string(),
-            "world_size": record.world_size,
-            "nodes": record.nodes,
-            "servers": record.servers,
-            "placement_generation": record.placement_generation,
-            "created_unix_ms": record.created_unix_ms,
-            "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
-            "containers": containers,
-            "ranks": ranks,
-            "notes": warnings,
-        })
+                record.job.as_str(),
+                record.step,
+                record.epoch,
+                record.level,
+                count(u64::from(record.world_size), "rank"),
+                count(record.nodes.len() as u64, "node"),
+                size(total),
+                count(record.containers.len() as u64, "container"),
+                moment(record.created_unix_ms, SystemClock::new().unix_ms()),
+                if commit.copies.len() == 1 {
+                    "1 copy".into()
+                } else {
+                    format!("{} copies", commit.copies.len())
+                },
+                record.placement_generation,
+                record.servers.join(", "),
+                table_text(&container_table),
+                table_text(&region_table)
+            );
+            (text, Value::Null)
+        }
     };
     let code = match failed {
         0 => exit::OK,
@@ -219,14 +221,8 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     };
     Ok(Outcome {
         code,
-        text: match as_json {
-            true => String::new(),
-            false => text(),
-        },
-        document: match as_json {
-            true => document(),
-            false => Value::Null,
-        },
+        text,
+        document,
         warnings,
     })
 }
