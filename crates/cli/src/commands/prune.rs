@@ -71,9 +71,10 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             Err(error) => refused.push((step, epoch, error)),
         }
     }
-    let orphans = Orphans::plan(&job.catalog, &job.place_kinds)?;
+    let orphans = Orphans::plan(&job.catalog, &job.place_kinds);
+    let orphans = orphans.map_err(|error| job.unread_file(error))?;
     if !args.dry_run {
-        orphans.remove()?;
+        orphans.remove().map_err(|error| job.unread_file(error))?;
     }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
     orphans.tell(args.dry_run, &mut outcome);

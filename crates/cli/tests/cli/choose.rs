@@ -334,3 +334,43 @@ fn prune_leaves_containers_alone_whose_record_may_lie_elsewhere() {
     assert_eq!(ask(&roots[..1]), 0);
     assert_eq!(ask(&roots), 2);
 }
+
+// Breaks if: only a container's own record counts; checkpoints that are whole, or meant to stay, would lose what they need.
+#[test]
+fn prune_leaves_containers_alone_that_another_checkpoint_or_a_mark_needs() {
+    let without_record = |job: &Job, step: u64| {
+        std::fs::remove_file(job.dir().join(Spec::new(step, 1).commit_name())).unwrap();
+        claim(&job.dir(), epoch(1), None);
+        job.files()
+    };
+    let prune = |job: &Job| job.ask(&["prune", "--keep", "3"]);
+    // Step 20 refers to step 10.
+    let job = Job::new(&[10]);
+    let mut newer = write(&[job.dir()], &Spec::new(20, 1)).record;
+    for container in &mut newer.containers {
+        container.refers_to = vec![10];
+    }
+    let record = job.dir().join(Spec::new(20, 1).commit_name());
+    std::fs::write(&record, newer.encode()).unwrap();
+    let before = without_record(&job, 10);
+    assert_eq!(prune(&job).code, 0);
+    assert_eq!(job.files(), before);
+    // Perhaps it does: its record is damaged.
+    crate::fixture::flip(&record, 70, 1);
+    prune(&job);
+    assert_eq!(job.files(), before);
+    std::fs::remove_file(&record).unwrap();
+    assert_eq!(write(&[job.dir()], &Spec::new(30, 1)).record.step, 30);
+    assert_eq!(prune(&job).code, 0);
+    assert!(
+        job.files()
+            .iter()
+            .all(|name| !name.contains("s000000000010"))
+    );
+
+    let job = Job::new(&[10, 20]);
+    assert_eq!(job.ask(&["keep", "10"]).code, 0);
+    let before = without_record(&job, 10);
+    assert_eq!(prune(&job).code, 0);
+    assert_eq!(job.files(), before);
+}

@@ -5,6 +5,9 @@
 //!    itself. Neither does one whose run may be alive: the lock of its claim is held, or not known to be free.
 //! 2. None goes while its record may lie in a directory that was not given. Those of level `global` need all directories
 //!    that the records here name, of which there must be one; those of a node all directories of the nodes of its run.
+//! 3. None goes that another checkpoint refers to, or may refer to because its record cannot be read; none of a checkpoint that is
+//!    marked to be kept.
+//! 4. Before the first one goes it is durable that there is no record.
 //!
 //! Not here: what the next run removes by itself (engine, `prune/leftovers.rs`).
 
@@ -15,6 +18,8 @@ use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::epoch::{is_free, is_locked};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::Trust;
+use orcheck_format::choice::Decision;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, FileName, Level, Result};
 use orcheck_io::Dir;
 use serde_json::{Value, json};
@@ -49,6 +54,8 @@ impl Orphans {
                 _ => None,
             })
             .collect();
+        let needed = needed(catalog);
+        let unread = catalog.unread();
         let mut over = BTreeMap::new();
         for (place, entry, name) in catalog.files() {
             let Some(name @ (FileName::Container { .. } | FileName::Stripe { .. })) = name else {
@@ -59,8 +66,14 @@ impl Orphans {
             };
             let epoch = checkpoint.1;
             let is_over = *over.entry(epoch).or_insert_with(|| is_over(catalog, epoch));
+            // Breaks if: only its own record counts; newer checkpoints that are whole would lose what they refer to.
+            let is_needed = needed.contains(&(checkpoint.0, epoch))
+                || (unread.iter()).any(|one| one.step > checkpoint.0 && one.counter >= epoch);
             let orphaned = !recorded.contains(&checkpoint) && epoch <= newest && is_over;
-            if orphaned && all_given(catalog, kinds, *place, epoch) {
+            if orphaned
+                && (!is_needed || off(Switch::NeededOrphans))
+                && all_given(catalog, kinds, *place, epoch)
+            {
                 let dir = Arc::clone(&catalog.places()[*place]);
                 this.files.push((dir, entry.name.clone(), entry.len_bytes));
             }
@@ -76,6 +89,11 @@ impl Orphans {
                 "nothing was removed, because a run of the job has begun meanwhile",
             )
             .next("wait until it has ended"));
+        }
+        if !self.files.is_empty() {
+            // Breaks if: a command that removed the record, and was killed before that was durable, is not made good; after a power
+            // loss the record would be back without its containers.
+            self.places.iter().try_for_each(|dir| dir.sync())?;
         }
         for (dir, name, _) in &self.files {
             match dir.remove(name) {
@@ -115,6 +133,26 @@ impl Orphans {
         let at = outcome.text.find("Next: ").unwrap_or(outcome.text.len());
         outcome.text.insert_str(at, &text);
     }
+}
+
+/// The checkpoints, as steps and epoch counters, that records refer to or that somebody wants to stay.
+fn needed(catalog: &Catalog) -> BTreeSet<(u64, u64)> {
+    let records = catalog.commits().iter().chain(catalog.rejected());
+    let referred = records.chain(catalog.fenced()).flat_map(|commit| {
+        let record = &commit.record;
+        let steps = record.refers_to().into_iter();
+        steps.map(|step| (step, record.epoch.counter))
+    });
+    let marked = (catalog.files().iter()).filter_map(|(_, _, name)| match name {
+        Some(FileName::Choice {
+            step,
+            epoch,
+            decision: Decision::Kept,
+            ..
+        }) => Some((*step, *epoch)),
+        _ => None,
+    });
+    referred.chain(marked).collect()
 }
 
 /// The newest epoch that was claimed, if its run is not alive.
