@@ -47,7 +47,8 @@ pub struct Note {
     pub node_dir: Option<PathBuf>,
     /// Why a job could not be opened.
     pub refused: Option<String>,
-    /// Whether the same command would fail to open or restart again: its options or arguments are wrong, or it has no permission, or not the key.
+    /// Whether the same command would fail to open or restart again: its options or arguments are wrong, or a permission
+    /// or key is missing.
     pub for_good: bool,
     /// A warning of a job that is open.
     pub warning: Option<String>,

@@ -48,7 +48,7 @@ use crate::search::{cannot_open, own_directory_of};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::process::AGENT_NAME;
-use told::{HaltAt, Seen, Told};
+use told::{HaltAt, Heard, Seen, Told};
 
 /// Environment variable that tells the command which run it is, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
@@ -165,10 +165,13 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         };
         let newest = now.as_ref().and_then(Seen::newest_step);
         let nothing = now.as_ref().is_some_and(Seen::is_empty);
-        if let (Some(job), Some(why)) = (&heard.job, &heard.failed) {
+        for (job, (why, _)) in &heard.failed {
             let text = format!("run {attempt} of job {job} could not restart: {why}");
             supervisor.say("job", attempt, &text);
-        } else if let (Some(job), true, false) = (&heard.job, nothing, said_none) {
+        }
+        if let (true, Some(job), true, false) =
+            (heard.failed.is_empty(), &heard.job, nothing, said_none)
+        {
             said_none = true;
             // Breaks if: a trigger is advised all the same; who has a full disk has set one.
             let why = match heard.lost.is_empty() {
@@ -235,8 +238,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             Some((*text).to_string())
         } else if let (true, Some(why)) = (heard.refused_for_good, &heard.refused) {
             Some(format!("the job could not be opened: {why}"))
-        } else if heard.failed_for_good && progress == Some(false) {
-            Some("the next run would lack the same".to_string())
+        } else if progress == Some(false) && lacks(&heard) {
+            Some("the key or permission that was missing would be missing again".to_string())
         } else if args.no_progress > 0 && idle_runs >= args.no_progress {
             let runs = match args.no_progress {
                 1 => "the run".to_string(),
@@ -365,6 +368,12 @@ fn not_below_a_job(root: &Path, wanted: Option<&str>) -> Result<()> {
 /// Whether a run of a job that began after these epochs was asked to halt.
 fn is_halted(seen: Option<&Seen>, begun_after: &BTreeMap<String, u64>) -> bool {
     seen.is_some_and(|seen| seen.halted_after(begun_after)) && !off(Switch::HaltedStays)
+}
+
+/// Whether the job that was opened last could not be restarted for want of what the next run will not have either.
+fn lacks(heard: &Heard) -> bool {
+    let failed = heard.job.as_ref().and_then(|job| heard.failed.get(job));
+    failed.is_some_and(|(_, for_good)| *for_good)
 }
 
 struct Supervisor<'a> {

@@ -241,7 +241,7 @@ fn what_cannot_work_is_not_tried_again() {
     for key in ["", &with_other] {
         let without = options(&site.a) + key;
         let done = supervised(&[], "fails", "cavity", &without);
-        let words = "not restarting: the next run would lack the same";
+        let words = "not restarting: the key or permission that was missing would be missing again";
         assert!(done.stderr.contains(words), "{key}: {}", done.stderr);
         assert!(!done.stderr.contains("starting run 2"), "{}", done.stderr);
     }
@@ -362,4 +362,32 @@ fn the_directory_of_the_job_itself_is_refused_before_the_command_starts() {
     }
     let started = answer(&["run", "--dir", &above, "--", "echo", "started"]);
     assert_eq!(started.stdout, "started\n", "{}", started.stderr);
+}
+
+// Breaks if: one job's failure counts for another that was opened after it; a run that got on would not be started again.
+#[test]
+fn a_missing_key_of_one_job_ends_no_restarts_of_another() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let failed = "[[note]]\njob = 'locked'\nrefused = ''\nfailed = 'no key'\nfor_good = true\n";
+    let opened = |job: &str| format!("[[note]]\njob = '{job}'\nepoch = 1\nglobal = ['{root}']\n");
+    let run = |notes: &str| {
+        let script = format!("cat >> $ORCHECK_RUN_REPORT <<'END'\n{notes}END\nexit 1");
+        answer(&["run", "--pause", "0.01", "--", "sh", "-c", &script]).stderr
+    };
+    let said = run(&(opened("locked") + failed));
+    assert!(
+        said.contains("not restarting: the key or permission"),
+        "{said}"
+    );
+    let others = [
+        opened("locked") + failed + &opened("main"),
+        // Opened again, with the key.
+        opened("locked") + failed + &opened("locked"),
+    ];
+    for notes in &others {
+        let said = run(notes);
+        assert!(said.contains("starting run 2"), "{said}");
+        assert!(!said.contains("job main could not restart"), "{said}");
+    }
 }

@@ -60,10 +60,9 @@ pub struct Heard {
     pub warnings: Vec<String>,
     /// Why checkpoints were lost, in their order.
     pub lost: Vec<String>,
-    /// Why the job could not be restarted.
-    pub failed: Option<String>,
-    /// Whether it lacks what the next run will not have either.
-    pub failed_for_good: bool,
+    /// Each job that could not be restarted, and was not opened again: why, and whether it lacks what the next run will not have
+    /// either.
+    pub failed: BTreeMap<String, (String, bool)>,
     /// Whether a job was closed because its program was told to stop, and not opened again.
     pub stopped: bool,
 }
@@ -188,9 +187,8 @@ impl Told {
                 heard.lost.push(text);
                 continue;
             }
-            if note.failed.is_some() {
-                heard.failed = note.failed;
-                heard.failed_for_good = note.for_good;
+            if let Some(why) = note.failed {
+                heard.failed.insert(note.job, (why, note.for_good));
                 continue;
             }
             if note.stopped {
@@ -210,6 +208,7 @@ impl Told {
             }
             heard.without = None;
             stopped.remove(&note.job);
+            heard.failed.remove(&note.job);
             let first = heard.first_epochs.entry(note.job.clone());
             let first = first.or_insert(note.epoch);
             *first = note.epoch.min(*first);
