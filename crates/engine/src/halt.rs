@@ -187,6 +187,7 @@ impl Watch {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 match carry_over(dir.as_ref(), self.epoch, self.began_unix_ms) {
                     Carried::Pending(when) => when,
+                    Carried::Unknown => wish.later,
                     Carried::Settled(when) => {
                         wish.carried = true;
                         when
@@ -219,8 +220,10 @@ impl Watch {
 enum Carried {
     /// Nothing more is to be done: this asks, under the name of the run's own epoch.
     Settled(Option<When>),
-    /// This asks, but could not be written, or read, under that name yet.
+    /// This asks, but could not be written under that name yet.
     Pending(Option<When>),
+    /// The directory does not say now.
+    Unknown,
 }
 
 /// Writes a time to halt at that an earlier run was asked for again under this epoch, where it is later than `began`, and removes what
@@ -228,7 +231,7 @@ enum Carried {
 fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
     // Breaks if: this is left to a supervisor; a program restarted by other means would ignore the time.
     let Ok(entries) = dir.list() else {
-        return Carried::Pending(None);
+        return Carried::Unknown;
     };
     let requests = entries
         .iter()
@@ -242,7 +245,7 @@ fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
     let text = match read_small(dir, &name, TEXT_LIMIT_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Carried::Settled(None),
-        Err(_) => return Carried::Pending(None),
+        Err(_) => return Carried::Unknown,
     };
     let when = When::parse(&String::from_utf8_lossy(&text));
     // A time that is over was heard or missed; a count was for that run.

@@ -206,3 +206,20 @@ fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn(
     assert_eq!(withdraw(&dirs).unwrap(), [2]);
     assert_eq!(looks(&mut next, 5, 6000), [Asked::Nothing]);
 }
+
+// Breaks if: a directory that does not answer for a while takes the request back.
+#[test]
+fn a_time_to_halt_at_applies_while_its_directory_cannot_be_listed() {
+    let scratch = Scratch::new();
+    let (plan, steps) = FaultPlan::new().steps();
+    let dirs = vec![open_dir(&scratch.dir("a"), steps).unwrap()];
+    claim(&scratch.dir("a"), epoch(2), None);
+    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    run.ask_later(When::At(5000), "").unwrap();
+    std::fs::create_dir(scratch.dir("a").join("epoch-000003.halt-at.tmp")).unwrap();
+    let mut next = Watch::new(dirs, 3, START, 4000);
+    assert_eq!(looks(&mut next, 1, 4000), []);
+    plan.fail_from_now("dir.list", "", Verdict::Fail(5));
+    assert_eq!(looks(&mut next, 3, 4000), []);
+    assert_eq!(looks(&mut next, 5, 5000), [Asked::Now]);
+}
