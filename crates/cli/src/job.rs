@@ -204,12 +204,12 @@ impl Job {
         let problems = self.catalog.problems();
         let said = problems
             .first()
-            .map(|problem| format!(" ({})", problem.error))
+            .map(|problem| format!(" ({})", problem))
             .unwrap_or_default();
         let error = Error::not_found(format!("job {job} has no committed checkpoint{said}"));
         if problems
             .iter()
-            .any(|problem| problem.error.kind() == ErrorKind::Unsupported)
+            .any(|problem| problem.kind() == ErrorKind::Unsupported)
         {
             return Failure::with(
                 exit::INCOMPATIBLE,
@@ -218,7 +218,7 @@ impl Job {
         }
         if problems
             .iter()
-            .any(|problem| problem.error.kind() == ErrorKind::Corrupt)
+            .any(|problem| problem.kind() == ErrorKind::Corrupt)
         {
             return Failure::with(
                 exit::CORRUPT,

@@ -52,15 +52,12 @@ impl Job {
     /// The newest of these steps whose commit record is here and cannot be read, and the failure.
     pub fn unread_record(&self, wanted: impl Fn(u64) -> bool) -> Option<(u64, Failure)> {
         let catalog = &self.catalog;
-        let unread = catalog.unread().iter().filter_map(|one| {
-            let error = catalog.problem_of(&one.file)?;
-            let is_unread =
-                !one.elsewhere && error.kind() == ErrorKind::Unavailable && wanted(one.step);
-            is_unread.then_some((one, error))
+        let unread = catalog.unread().iter().filter(|one| {
+            !one.elsewhere && one.why.kind() == ErrorKind::Unavailable && wanted(one.step)
         });
-        let (one, error) = unread.max_by_key(|(one, _)| one.step)?;
+        let one = unread.max_by_key(|one| one.step)?;
         let path = Path::new(&self.place_path(one.place)).join(&one.file);
-        Some((one.step, cannot_open(&path, error.clone())))
+        Some((one.step, cannot_open(&path, one.why.clone())))
     }
 }
 

@@ -30,7 +30,7 @@ mod unread;
 use orcheck_format::error::{Detail, printable};
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::commit::name_of;
 use crate::trust::{Proof, Trust};
@@ -83,16 +83,6 @@ pub struct Commit {
     pub proof: Proof,
 }
 
-/// Something a scan had to skip.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The name of the file that was skipped; `None` where it is no single file.
-    pub file: Option<String>,
-    /// Corrupt for a damaged record, Unsupported for one of a newer version, otherwise what the disk said; its text is that
-    /// of the note.
-    pub error: Error,
-}
-
 /// What the directories of one job hold at the time of the scan.
 pub struct Catalog {
     places: Vec<Arc<dyn Dir>>,
@@ -102,11 +92,11 @@ pub struct Catalog {
     choices: BTreeMap<ChoiceKey, Option<Choice>>,
     claims: Vec<(Claim, Option<Resumed>)>,
     notes: Vec<String>,
-    problems: Vec<Problem>,
+    problems: Vec<Error>,
     refused: Option<Error>,
     other_key: Option<u64>,
     files: Vec<(usize, Entry, Option<FileName>)>,
-    unread: OnceLock<Vec<Unread>>,
+    unread: Vec<Unread>,
 }
 
 /// Commits are ordered and merged by this key.
@@ -145,10 +135,7 @@ impl Catalog {
                 }
                 Err(error) => {
                     let place = format!("place {} cannot be listed", dir.path().display());
-                    scan.skip(Problem {
-                        file: None,
-                        error: error.clone().at(place),
-                    });
+                    scan.skip(error.clone().at(place));
                     first_error.get_or_insert(error);
                 }
             }
@@ -227,17 +214,15 @@ impl Catalog {
         &self.notes
     }
 
-    /// The notes that report a fault (damage, a newer version, an unreadable place), with their kind.
-    pub fn problems(&self) -> &[Problem] {
+    /// The notes that report a fault: Corrupt for a damaged record, Unsupported for one of a newer version, otherwise what the
+    /// disk said.
+    pub fn problems(&self) -> &[Error] {
         &self.problems
     }
 
-    /// What is wrong with the file of this name, if something is.
-    #[must_use]
-    pub fn problem_of(&self, file: &str) -> Option<&Error> {
-        let mut problems = self.problems.iter();
-        let found = problems.find(|problem| problem.file.as_deref() == Some(file));
-        found.map(|problem| &problem.error)
+    /// See the module `unread`.
+    pub fn unread(&self) -> &[Unread] {
+        &self.unread
     }
 
     /// Every entry of every place: index of the place, the entry, and its name if it is one of ours.
@@ -342,27 +327,30 @@ const TOLD_MOST: usize = 8;
 /// Files of one sort and place that cannot be read.
 #[derive(Default)]
 struct Unreadable {
-    /// The last ones, and whether each is a fault of the disk.
-    last: VecDeque<(bool, Problem)>,
+    /// The last ones: whether it is a fault of the disk, and the path where the file is skipped.
+    last: VecDeque<(bool, Option<String>, Error)>,
     /// How many more there are of each kind, and the first.
-    more: Vec<(bool, u64, Problem)>,
+    more: Vec<(bool, u64, Error)>,
 }
 
 impl Unreadable {
-    fn add(&mut self, is_fault: bool, file: &str, error: Error) {
-        let file = Some(file.to_owned());
-        self.last.push_back((is_fault, Problem { file, error }));
+    fn add(&mut self, is_fault: bool, skipped: Option<&str>, error: Error) {
+        (self.last).push_back((is_fault, skipped.map(str::to_owned), error));
         // Breaks if: all are kept; a directory full of damaged files would fill the memory and the user's screen.
         if self.last.len() <= TOLD_MOST || off(Switch::NotesBound) {
             return;
         }
-        if let Some((is_fault, problem)) = self.last.pop_front() {
-            let same = |(other, _, first): &&mut (bool, u64, Problem)| {
-                *other == is_fault && first.error.kind() == problem.error.kind()
+        if let Some((is_fault, path, error)) = self.last.pop_front() {
+            let error = match path {
+                Some(path) => error.at(path),
+                None => error,
+            };
+            let same = |(other, _, first): &&mut (bool, u64, Error)| {
+                *other == is_fault && first.kind() == error.kind()
             };
             match self.more.iter_mut().find(same) {
                 Some((_, count, _)) => *count += 1,
-                None => self.more.push((is_fault, 1, problem)),
+                None => self.more.push((is_fault, 1, error)),
             }
         }
     }
@@ -382,7 +370,9 @@ struct Scan<'a> {
     files: Vec<(usize, Entry, Option<FileName>)>,
     foreign: Vec<Vec<String>>,
     notes: Vec<String>,
-    problems: Vec<Problem>,
+    problems: Vec<Error>,
+    /// Why commit records do not count, by place and name.
+    unread: BTreeMap<(usize, String), Error>,
 }
 
 impl<'a> Scan<'a> {
@@ -401,6 +391,7 @@ impl<'a> Scan<'a> {
             foreign: vec![Vec::new(); places.len()],
             notes: Vec::new(),
             problems: Vec::new(),
+            unread: BTreeMap::new(),
         }
     }
 
@@ -411,20 +402,24 @@ impl<'a> Scan<'a> {
                 "skipped {count} more such files ({sorts}) in {}, the first of them",
                 dir.path().display()
             );
-            let error = first.error.at(place);
-            (is_fault, Problem { error, ..first })
+            (is_fault, first.at(place))
         });
-        for (is_fault, problem) in summed.chain(unread.last) {
+        let last = unread.last.into_iter();
+        let last = last.map(|(is_fault, path, error)| match path {
+            Some(path) => (is_fault, error.at(format!("skipped {path}"))),
+            None => (is_fault, error),
+        });
+        for (is_fault, error) in summed.chain(last) {
             match is_fault {
-                true => self.skip(problem),
-                false => self.notes.push(problem.error.to_string()),
+                true => self.skip(error),
+                false => self.notes.push(error.to_string()),
             }
         }
     }
 
-    fn skip(&mut self, problem: Problem) {
-        self.notes.push(problem.error.to_string());
-        self.problems.push(problem);
+    fn skip(&mut self, error: Error) {
+        self.notes.push(error.to_string());
+        self.problems.push(error);
     }
 
     fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
@@ -449,7 +444,7 @@ impl<'a> Scan<'a> {
                                     self.take_claim(*epoch, &bytes, &path)
                                 }
                                 Some(FileName::Resumed { epoch }) => {
-                                    self.take_resumed(*epoch, &entry.name, &bytes, unread)
+                                    self.take_resumed(*epoch, &bytes, unread)
                                 }
                                 Some(name @ FileName::Choice { .. }) => {
                                     self.take_choice(name, &bytes)
@@ -462,16 +457,16 @@ impl<'a> Scan<'a> {
                                 // so it is no fault of the disk.
                                 Err(error) => {
                                     let torn = matches!(name, Some(FileName::Claim { .. }));
-                                    let error = error.at(format!("skipped {path}"));
-                                    unread.add(!torn, &entry.name, error);
+                                    self.keep_why(place, &entry.name, &name, &error);
+                                    unread.add(!torn, Some(&path), error);
                                 }
                             }
                         }
                         // Pruned by another process between the listing and now.
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => {
-                            let error = error.at(format!("skipped {path}"));
-                            unread.add(true, &entry.name, error);
+                            self.keep_why(place, &entry.name, &name, &error);
+                            unread.add(true, Some(&path), error);
                         }
                     }
                 }
@@ -481,6 +476,13 @@ impl<'a> Scan<'a> {
         }
         for (sort, unread) in unread {
             self.tell(dir, sort, unread);
+        }
+    }
+
+    /// Remembers why a commit record does not count: of each, not only of those that are told.
+    fn keep_why(&mut self, place: usize, file: &str, name: &Option<FileName>, error: &Error) {
+        if matches!(name, Some(FileName::Commit { .. })) {
+            (self.unread).insert((place, file.to_owned()), error.clone());
         }
     }
 
@@ -552,18 +554,12 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn take_resumed(
-        &mut self,
-        counter: u64,
-        name: &str,
-        bytes: &[u8],
-        unread: &mut Unreadable,
-    ) -> Result<()> {
+    fn take_resumed(&mut self, counter: u64, bytes: &[u8], unread: &mut Unreadable) -> Result<()> {
         let resumed = Resumed::decode(bytes)?;
         // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
         if let Err(error) = self.trust.check(bytes) {
             let what = format!("the note of resumption of epoch {counter} does not count");
-            unread.add(false, name, error.at(what));
+            unread.add(false, None, error.at(what));
             return Ok(());
         }
         self.check_job(&resumed.job)?;
@@ -687,10 +683,7 @@ impl<'a> Scan<'a> {
                     key.2,
                     places.join(", ")
                 ));
-                self.skip(Problem {
-                    file: None,
-                    error: differ,
-                });
+                self.skip(differ);
             }
             let commit = variants.swap_remove(0);
             match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
@@ -712,10 +705,7 @@ impl<'a> Scan<'a> {
                     let claimed = claims.get(&key.1.counter);
                     if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
                         // Files of two runs under one counter: somebody mixed directories.
-                        self.skip(Problem {
-                            file: None,
-                            error: Error::fenced(note),
-                        });
+                        self.skip(Error::fenced(note));
                     } else {
                         self.notes.push(printable(note));
                     }
@@ -737,7 +727,7 @@ impl<'a> Scan<'a> {
         }
 
         let mut resumed = self.resumed;
-        Ok(Catalog {
+        let catalog = Catalog {
             places: self.places.to_vec(),
             commits,
             fenced,
@@ -752,7 +742,11 @@ impl<'a> Scan<'a> {
             refused: self.refused,
             other_key: self.other_key,
             files: self.files,
-            unread: OnceLock::new(),
+            unread: Vec::new(),
+        };
+        Ok(Catalog {
+            unread: unread::find(&catalog, self.unread),
+            ..catalog
         })
     }
 }

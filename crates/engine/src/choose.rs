@@ -106,16 +106,14 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
         return Ok(&commit.record);
     }
     // Breaks if: it is said not to be there; a user would look for it elsewhere instead of giving the key.
-    if let Some(unread) = catalog.unread().iter().find(|one| one.step == step) {
-        let (kind, why) = match catalog.problem_of(&unread.file) {
-            Some(problem) => (problem.kind(), problem.what()),
-            None => (ErrorKind::NotFound, unread.path(catalog)),
-        };
-        let kind = match kind {
-            ErrorKind::Unavailable => kind,
+    // Breaks if: a damaged copy is asked first; one that somebody else may read is whole.
+    let of_step = catalog.unread().iter().filter(|one| one.step == step);
+    if let Some(unread) = of_step.max_by_key(|one| one.why.kind() == ErrorKind::Unavailable) {
+        let kind = match unread.why.kind() {
+            ErrorKind::Unavailable => ErrorKind::Unavailable,
             _ => ErrorKind::NotFound,
         };
-        let why = why.strip_prefix("skipped ").unwrap_or(&why);
+        let why = format!("{}: {}", unread.path(catalog), unread.why.what());
         let there = listed(all_commits(catalog).map(|commit| commit.record.step));
         let said = format!("step {step} does not count: {why}; there are: {there}");
         let said = Error::new(kind, said);
@@ -349,7 +347,9 @@ fn named(steps: &BTreeSet<u64>) -> String {
 }
 
 impl Unread {
-    fn path(&self, catalog: &Catalog) -> String {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self, catalog: &Catalog) -> String {
         let dir = catalog.places()[self.place].path();
         dir.join(&self.file).display().to_string()
     }
@@ -369,7 +369,7 @@ impl Unread {
     /// The error, with what to do about this record.
     fn advise(&self, catalog: &Catalog, error: Error) -> Error {
         let step = self.step;
-        let said = catalog.problem_of(&self.file).and_then(Error::next_step);
+        let said = self.why.next_step();
         match self.read(catalog) {
             Err(why) if why.kind() == ErrorKind::Corrupt => error.next(format!(
                 "give a directory of the job that holds a good copy of this record; if there is none, step {step} cannot \

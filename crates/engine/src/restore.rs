@@ -12,7 +12,7 @@
 //! Survives: damaged, missing or foreign files in any copy (another copy, or an error that names
 //! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
 
-use crate::catalog::{Catalog, Commit, Problem, RECORD_LIMIT_BYTES};
+use crate::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
 use crate::epoch::read_claim;
 use crate::places::Places;
 use crate::reader::{Reader, holder_of, listed};
@@ -76,7 +76,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
             return Err(refused.clone().at(place));
         }
         return Err(Error::new(
-            problem.error.kind(),
+            problem.kind(),
             format!(
                 "job '{}' may have checkpoints, but none can be read: {}",
                 job.as_str(),
@@ -182,13 +182,15 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
     }
     let files = containers
         .iter()
-        .filter(|(s, e, r, _)| (*s, *e, *r) == (step, epoch, run));
+        .filter(|(s, e, r, _)| (*s, *e, *r) == (step, epoch, run))
+        .count() as u64;
+    let which = if files == 1 { "" } else { "the last of them " };
     Some(format!(
         "step {step} of epoch {epoch} has {}, {}, and no commit record: its run ended before it was committed, or the record was removed",
-        count(files.count() as u64, "container"),
+        count(files, "container"),
         match catalog.places()[place].path() {
-            path if path.starts_with(OTHER_NODES) => "the last of them on another node".to_owned(),
-            path => format!("the last of them in {}", path.display()),
+            path if path.starts_with(OTHER_NODES) => format!("{which}on another node"),
+            path => format!("{which}in {}", path.display()),
         }
     ))
 }
@@ -208,22 +210,18 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
     let newest = catalog.commits().first().map(|commit| commit.record.step);
     let unread = catalog.unread().iter();
     let newer = unread.filter(|one| !one.elsewhere && Some(one.step) > newest);
-    let (step, name) = newer.map(|one| (one.step, &one.file)).max()?;
-    let why = catalog
-        .problems()
-        .iter()
-        .filter(|problem| problem.file.as_deref() == Some(name));
-    let why: Vec<&Problem> = why.collect();
+    let newer: Vec<&Unread> = newer.collect();
+    let newest = newer.iter().map(|one| (one.step, &one.file)).max()?;
+    let copies = || newer.iter().filter(|one| (one.step, &one.file) == newest);
     // Written by a newer version: damage is no reason to supersede it.
-    let newer = why
-        .iter()
-        .any(|problem| problem.error.kind() == ErrorKind::Unsupported);
-    let kind = if newer {
-        ErrorKind::Unsupported
-    } else {
-        ErrorKind::Corrupt
+    let kind = match copies().any(|one| one.why.kind() == ErrorKind::Unsupported) {
+        true => ErrorKind::Unsupported,
+        false => ErrorKind::Corrupt,
     };
-    let why: Vec<String> = why.iter().map(|problem| problem.error.what()).collect();
+    let step = newest.0;
+    let why: Vec<String> = copies()
+        .map(|one| format!("{}: {}", one.path(catalog), one.why.what()))
+        .collect();
     Some(
         Error::new(
             kind,

@@ -317,9 +317,9 @@ impl Scrub {
             Err(error) => return self.unlisted(dir.path().to_path_buf(), &error, pass, about),
         };
         for problem in catalog.problems() {
-            let kind = problem.error.kind();
+            let kind = problem.kind();
             if matches!(kind, ErrorKind::Corrupt | ErrorKind::Unavailable) {
-                self.tell(kind, problem.error.message(), pass, about);
+                self.tell(kind, problem.message(), pass, about);
             }
         }
         let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();

@@ -282,23 +282,23 @@ fn stripe_files(job: &Job, containers: BTreeSet<&str>) -> u64 {
 }
 
 /// The state of a checkpoint whose commit record does not count, and why.
-fn state_of_unread(job: &Job, unread: &Unread) -> (&'static str, String) {
-    match job.catalog.problem_of(&unread.file) {
-        Some(problem) if problem.is(Detail::OtherKey) => (
+fn state_of_unread(unread: &Unread) -> (&'static str, String) {
+    let why = &unread.why;
+    match why.kind() {
+        _ if why.is(Detail::OtherKey) => (
             "unreadable",
             "sealed with another key than those given: give the key of the run that wrote it"
                 .to_owned(),
         ),
         // Breaks if: it is called unreadable, as what is damaged is; whoever may read it finds it whole.
-        Some(problem) if problem.kind() == ErrorKind::Unavailable => (
+        ErrorKind::Unavailable => (
             "unreachable",
-            format!("its commit record cannot be read: {}", problem.what()),
+            format!("the commit record cannot be read: {}", why.what()),
         ),
-        Some(problem) => (
+        _ => (
             "unreadable",
-            format!("its commit record cannot be used: {}", problem.what()),
+            format!("the commit record cannot be used: {}", why.what()),
         ),
-        None => ("unreadable", "its commit record cannot be read".to_owned()),
     }
 }
 
@@ -316,8 +316,10 @@ fn uncommitted(job: &Job) -> Vec<Row> {
                 .map(|container| container.file.as_str())
         })
         .collect();
-    let unread = job.catalog.unread().iter();
-    let unread: BTreeMap<_, _> = unread.map(|one| (one.checkpoint(), one)).collect();
+    // Of several copies one counts that is perhaps whole.
+    let mut unread: Vec<&Unread> = job.catalog.unread().iter().collect();
+    unread.sort_by_key(|one| one.why.kind() == ErrorKind::Unavailable);
+    let unread: BTreeMap<_, _> = unread.iter().map(|one| (one.checkpoint(), one)).collect();
     let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
     for (_, entry, name) in job.catalog.files() {
         let (step, epoch, run, container, is_stripe) = match name {
@@ -355,7 +357,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
         }
         let (state, why) = match unread.get(&(step, epoch, run)) {
             // Breaks if: it counts as none; a forgotten key would look like a run that died.
-            Some(one) => state_of_unread(job, one),
+            Some(one) => state_of_unread(one),
             None => (
                 "incomplete",
                 "no commit record: still being written, or its writer died".to_owned(),

@@ -42,8 +42,13 @@ pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {
     all_in_sight(&job)?;
     let (mut removals, mut gone) = (Vec::new(), BTreeSet::new());
     for &step in steps.iter().rev() {
-        let removal = Removal::plan_after(&job.catalog, step, None, &gone)
-            .map_err(|error| not_read(error.at(format!("job {}", job.name.as_str()))))?;
+        let removal = Removal::plan_after(&job.catalog, step, None, &gone).map_err(|error| {
+            let error = error.at(format!("job {}", job.name.as_str()));
+            match error.next_step() {
+                Some(_) => not_read(error),
+                None => job.unread_file(error),
+            }
+        })?;
         gone.insert((removal.step, removal.epoch));
         removals.push(removal);
     }

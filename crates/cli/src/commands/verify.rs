@@ -140,7 +140,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .catalog
         .problems()
         .iter()
-        .any(|problem| problem.error.kind() == ErrorKind::Corrupt);
+        .any(|problem| problem.kind() == ErrorKind::Corrupt);
     // Breaks if: it is passed over; an older step would be called the newest.
     let newer = match args.which.step() {
         None => job.unread_record(|step| step > checked[0].commit.record.step),

@@ -477,7 +477,7 @@ fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     );
     let with = ["--dir", &site.a, "--encrypt-key", &key];
     let listed = answer(&[&["ls"], &with[..]].concat());
-    let words = "job lulesh: step 7: its commit record cannot be used: ";
+    let words = "job lulesh: step 7: the commit record cannot be used: ";
     assert!(listed.stdout.contains(words), "{}", listed.stdout);
     assert!(!listed.stdout.contains("no key given"), "{}", listed.stdout);
     let jobs = answer(&[&["ls", "--json"], &with[..]].concat()).json();

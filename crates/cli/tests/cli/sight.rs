@@ -241,3 +241,83 @@ fn status_of_a_job_whose_claim_is_another_users_shows_its_newest_step() {
     assert!(status.stderr.contains(words), "{}", status.stderr);
     allow(&file, 0o600);
 }
+
+// Breaks if: of many files only those have a reason that are told one by one; the oldest and the newest would be called absent.
+#[test]
+fn each_of_many_records_of_another_user_is_unreachable() {
+    let scratch = Scratch::new();
+    let (_, dir) = open_to_all(&scratch);
+    let steps: Vec<u64> = (1..=12).map(|step| step * 10).collect();
+    for &step in &steps {
+        write(&[scratch.dir("pfs/cavity")], &Spec::new(step, 1));
+        let record = Path::new(&dir).join(Spec::new(step, 1).commit_name());
+        allow(&record, 0o000);
+    }
+    let listed = as_somebody_else(&scratch, &["ls", "--json", &dir, "--job", "cavity"]);
+    let listed = listed.json();
+    let rows = listed["checkpoints"].as_array().unwrap();
+    assert_eq!(rows.len(), steps.len());
+    for row in rows {
+        assert_eq!(row["state"], "unreachable", "{row}");
+    }
+    for command in ["show", "verify", "rm", "keep"] {
+        for step in ["10", "20", "120"] {
+            let asked = as_somebody_else(&scratch, &[command, step, &dir, "--job", "cavity"]);
+            assert_eq!(asked.code, 15, "{command} {step}: {}", asked.stderr);
+            assert!(asked.stderr.contains("(EACCES)"), "{}", asked.stderr);
+            assert!(!asked.stderr.contains("skipped"), "{}", asked.stderr);
+        }
+    }
+}
+
+// Breaks if: the reason of one copy is that of all; what is whole, and another user's, would be called damaged.
+#[test]
+fn copies_of_a_record_have_each_their_own_reason() {
+    let scratch = Scratch::new();
+    let dirs = ["a/cavity", "b/cavity"].map(|name| scratch.dir(name));
+    for step in [20, 30] {
+        write(&dirs, &Spec::new(step, 1));
+    }
+    allow(scratch.path(), 0o755);
+    let [damaged, closed] = dirs.map(|dir| dir.join(Spec::new(30, 1).commit_name()));
+    flip(&damaged, 70, 1);
+    allow(&closed, 0o000);
+    let roots = ["a", "b"].map(|root| scratch.dir(root).display().to_string());
+    for [first, second] in [[0, 1], [1, 0]] {
+        let place = ["--dir", &roots[first], "--dir", &roots[second]];
+        for arguments in [&["show", "30"][..], &["verify"], &["rm", "30"]] {
+            let asked = as_somebody_else(&scratch, &[arguments, &place].concat());
+            let said = asked.stdout + &asked.stderr;
+            assert_eq!(asked.code, 15, "{arguments:?} {place:?}: {said}");
+            let path = closed.display().to_string();
+            assert!(said.contains(&path), "{arguments:?} {place:?}: {said}");
+        }
+    }
+}
+
+// Breaks if: it is a failure of no sort; a script would not know that nothing is lost.
+#[test]
+fn prune_of_a_job_whose_claim_is_another_users_says_what_to_do() {
+    let scratch = Scratch::new();
+    let (_, dir) = open_to_all(&scratch);
+    claim(Path::new(&dir), epoch(1), None);
+    let name = FileName::Claim { epoch: 1 }.to_string();
+    allow(&Path::new(&dir).join(name), 0o444);
+    let record = Path::new(&dir).join(Spec::new(10, 1).commit_name());
+    allow(&record, 0o444);
+    for command in [&["prune", "--keep", "1"][..], &["rm", "10"]] {
+        let asked = as_somebody_else(&scratch, &[command, &["--dry-run", &dir]].concat());
+        assert_eq!(
+            asked.code, 15,
+            "{command:?}: {}{}",
+            asked.stdout, asked.stderr
+        );
+        for words in ["(EACCES)", "Next: run it as the user"] {
+            assert!(
+                asked.stderr.contains(words),
+                "{command:?}: {}",
+                asked.stderr
+            );
+        }
+    }
+}

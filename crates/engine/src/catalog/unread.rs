@@ -3,12 +3,13 @@
 //! Invariants:
 //! 1. A copy beside another one that counts is none of them.
 //! 2. There is one for each file, in the order of the catalog's files.
+//! 3. Each has its own reason, however many there are and whatever their copies in other places are like.
 //!
-//! Not here: what is wrong with each ([`Catalog::problem_of`]; of many only the newest are told).
+//! Not here: which of the reasons are told (`catalog.rs`).
 
 use super::Catalog;
-use orcheck_format::{FileName, Level};
-use std::collections::BTreeSet;
+use orcheck_format::{Error, FileName, Level};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The file of a commit record that does not count, as its name has it.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Unread {
     pub place: usize,
     /// Its name.
     pub file: String,
+    /// Why it does not count, without its path.
+    pub why: Error,
 }
 
 impl Unread {
@@ -35,14 +38,11 @@ impl Unread {
     }
 }
 
-impl Catalog {
-    /// See the module.
-    pub fn unread(&self) -> &[Unread] {
-        self.unread.get_or_init(|| find(self))
-    }
-}
-
-fn find(catalog: &Catalog) -> Vec<Unread> {
+/// Those of a catalog, for these reasons.
+pub(super) fn find(
+    catalog: &Catalog,
+    mut reasons: BTreeMap<(usize, String), Error>,
+) -> Vec<Unread> {
     let all = catalog.commits().iter().chain(catalog.rejected());
     let records = all.chain(catalog.fenced()).map(|commit| &commit.record);
     let mut whole: BTreeSet<(u64, u64, [u8; 4])> = BTreeSet::new();
@@ -63,14 +63,18 @@ fn find(catalog: &Catalog) -> Vec<Unread> {
             epoch,
             run,
             level,
-        }) if !known.contains(&(step, epoch, run, level)) => Some(Unread {
-            step,
-            counter: epoch,
-            run,
-            elsewhere: whole.contains(&(step, epoch, run)),
-            place: *place,
-            file: entry.name.clone(),
-        }),
+        }) if !known.contains(&(step, epoch, run, level)) => {
+            let why = reasons.remove(&(*place, entry.name.clone()));
+            Some(Unread {
+                step,
+                counter: epoch,
+                run,
+                elsewhere: whole.contains(&(step, epoch, run)),
+                place: *place,
+                file: entry.name.clone(),
+                why: why.unwrap_or_else(|| Error::corrupt("the record does not count")),
+            })
+        }
         _ => None,
     });
     unread.collect()

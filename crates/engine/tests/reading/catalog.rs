@@ -223,7 +223,7 @@ fn torn_claims_restrict_nothing_and_torn_resumed_records_are_told() {
     assert!(catalog.claims().is_empty());
     assert_eq!(catalog.notes().len(), 2);
     assert_eq!(catalog.problems().len(), 1);
-    assert_eq!(catalog.problems()[0].error.kind(), ErrorKind::Corrupt);
+    assert_eq!(catalog.problems()[0].kind(), ErrorKind::Corrupt);
     // A run that died while it claimed leaves an empty file.
     std::fs::write(&claimed, b"").unwrap();
     assert_eq!(scan(&scratch, &["a"]).unwrap().problems().len(), 1);

@@ -78,7 +78,7 @@ fn a_rejected_checkpoint_is_not_offered() {
     std::fs::write(&name, b"damaged").unwrap();
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
     assert_eq!(steps(&catalog), [20, 10]);
-    assert_eq!(catalog.problems()[0].error.kind(), ErrorKind::Corrupt);
+    assert_eq!(catalog.problems()[0].kind(), ErrorKind::Corrupt);
 
     // One of another job that got in here says nothing.
     let other = Choice {
