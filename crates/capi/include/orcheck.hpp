@@ -321,7 +321,7 @@ public:
     check(orc_protect_array(session_, name.c_str(), address, &array, flags));
     codecs_.erase(name);
   }
-  /** Several regions of flat memory, all or none: {name, address, dtype, count, flags} each; see orc_protect_all(). */
+  /** Several regions of flat memory, all or none (unless one is lent): {name, address, dtype, count, flags} each; see orc_protect_all(). */
   void protect_all(std::initializer_list<orc_region> regions) {
     check(orc_protect_all(session_, regions.begin(), regions.size()));
     for (const orc_region &region : regions) codecs_.erase(region.name);

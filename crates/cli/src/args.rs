@@ -368,8 +368,8 @@ pub struct KeepArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
-is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Steps without a commit record are \
-left alone. The exit code is 3 if a step that should go has to stay, for instance because its run is \
+is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Containers without a commit \
+record, which a killed run left, are removed once no run of the job is alive. The exit code is 3 if a step that should go has to stay, for instance because its run is \
 alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
     /// Directories to look into: that of a job, of a node, or one above them
@@ -630,7 +630,7 @@ pub struct NodeArgs {
 The run hears of it within seconds, takes a checkpoint at the next step that its ranks agree on, and orc_should_stop() \
 is true on all of them. With every_steps as the only trigger that is the next checkpoint. The request is for the run \
 that is there: `orcheck run` does not start the job again (it ends with 13), and a job that is started again continues \
-from the checkpoint. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
+from the checkpoint. A time (--at) that is still to come holds for later runs too. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
 pub struct HaltArgs {
     #[command(flatten)]
     pub place: Where,

@@ -56,7 +56,8 @@ Exit codes:
     9  no space left, or quota used up
    10  not found: job, directory, step, rank, region or command
    12  timeout: a deadline passed
-   13  halted: asked by `orcheck halt` or a signal; start it again to continue
+   13  halted: told to stop by `orcheck halt`, a signal or orc_should_stop();
+       start it again to continue
    14  differs: `orcheck prove` found regions that a restart does not bring back
    15  unreachable: a directory that may hold it cannot be read (permission,
        server, disk); nothing is known to be lost
@@ -64,7 +65,7 @@ Exit codes:
   143  stopped by SIGTERM
 
 `orcheck run` ends with the exit code of the command's last run (128 + n when signal n killed it), but with 13 when a job that was \
-asked to halt ended well.";
+told to stop ended well.";
 
 /// The code for an error that a command does not treat specially.
 pub fn of(kind: ErrorKind) -> u8 {

@@ -41,7 +41,7 @@ use again::{Again, write_again};
 use orcheck_format::choice::Decision;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::encoding::{Compression, Encoding};
-use orcheck_format::error::{Error, ErrorKind, Result, count};
+use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
@@ -385,12 +385,15 @@ impl Order<'_> {
                 wanted.join(", and that of ")
             ),
         };
+        let which = match (missing.len(), record.containers.len()) {
+            (1, 1) => "its only container is".to_owned(),
+            (1, all) => format!("1 of its {all} containers is"),
+            (some, all) => format!("{some} of its {all} containers are"),
+        };
         Error::not_found(format!(
-            "step {} at level {} is not here whole: of {} of its {} something is missing: {}",
+            "step {} at level {} is not here whole: {which} incomplete or missing: {}",
             record.step,
             record.level,
-            missing.len(),
-            count(record.containers.len() as u64, "container"),
             listed.join("; ")
         ))
         .next(next)

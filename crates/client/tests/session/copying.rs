@@ -306,7 +306,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
     disk::remove_file(&sources[1].join(older.unwrap()));
     let error = copy(root, &sources, &["other"], &nobody()).unwrap_err();
     assert!(error.message().contains("node 1 'n1'"), "{error}");
-    assert!(error.message().contains("something is missing"), "{error}");
+    assert!(error.message().contains("incomplete or missing"), "{error}");
 }
 
 const OLD: [u8; 32] = [3; 32];

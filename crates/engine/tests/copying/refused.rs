@@ -145,7 +145,7 @@ fn missing_directories_of_nodes_are_named() {
     let site = Site::new();
     std::fs::remove_file(&site.written.paths[1]).unwrap();
     let words = [
-        "of 1 of its 2 containers something is missing: node 1 'node1'",
+        "1 of its 2 containers is incomplete or missing: node 1 'node1'",
         "Next: give also the directory of node node1",
     ];
     refused(&site, ErrorKind::NotFound, &words);
