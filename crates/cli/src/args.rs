@@ -369,7 +369,7 @@ pub struct KeepArgs {
 #[command(after_help = "\
 Steps that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
 is marked to be kept stays too. Steps that were rejected or superseded do not count, and go. Containers without a commit \
-record, which a killed run left, are removed once no run of the job is alive. The exit code is 3 if a step that should go has to stay, for instance because its run is \
+record are left alone and listed; the next run of the job removes what killed runs left. The exit code is 3 if a step that should go has to stay, for instance because its run is \
 alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
     /// Directories to look into: that of a job, of a node, or one above them

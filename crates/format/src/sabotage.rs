@@ -189,7 +189,7 @@ switches! {
     CopyUnreferred = "copy-unreferred", "that a copy replaces no files to which a newer checkpoint refers", "orcheck-engine copying refers_to";
     CopyTemporary = "copy-temporary", "that containers of a copy appear under their names only when they are whole", "orcheck-engine copying killed";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
-    NeededOrphans = "needed-orphans", "that no container without a record is pruned by hand that others need", "orcheck-cli cli a_mark_needs";
+    NeededOrphans = "needed-orphans", "that no container is called left over that others need", "orcheck-cli cli a_mark_needs";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
     RemovedUnreferred = "removed-unreferred", "that a checkpoint which others need is not removed by hand", "orcheck-engine reading others_refer_to";
     ClaimsStay = "claims-stay", "that prune leaves the claims of runs whose checkpoints stay", "orcheck-engine prune claims_stay";

@@ -10,7 +10,7 @@
 //! 4. With the key only what it proves counts; without it nothing of an encrypted job goes, nor while a checkpoint was sealed
 //!    with a key that was not given.
 //! 5. A step that would go and has to stay is named, with the reason, and the exit code is 3.
-//! 6. Containers without a commit record go when no run of the job is alive: see `orphans.rs`.
+//! 6. Containers without a commit record stay, and are told: see `orphans.rs`.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -24,7 +24,6 @@ use orcheck_format::{Epoch, Error, Level};
 
 mod orphans;
 
-use self::orphans::Orphans;
 use super::rm::{all_in_sight, carry_out};
 use crate::args::PruneArgs;
 use crate::job::{Job, trust};
@@ -71,13 +70,8 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             Err(error) => refused.push((step, epoch, error)),
         }
     }
-    let orphans = Orphans::plan(&job.catalog, &job.place_kinds);
-    let orphans = orphans.map_err(|error| job.unread_file(error))?;
-    if !args.dry_run {
-        orphans.remove().map_err(|error| job.unread_file(error))?;
-    }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
-    orphans.tell(args.dry_run, &mut outcome);
+    orphans::tell(&job.catalog, &mut outcome);
     Ok(outcome)
 }
 
