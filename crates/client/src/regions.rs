@@ -366,7 +366,7 @@ impl Region {
                     }
                     file => file.map_err(|error| {
                         error.at(format!("region '{name}'")).next(
-                            "write the routed file before the checkpoint, or route it as OPTIONAL",
+                            "write the routed file before the checkpoint, or route it with ORC_OPTIONAL",
                         )
                     })?,
                 };

@@ -54,7 +54,7 @@ fn a_routed_file_is_part_of_the_checkpoint_and_gone_after_close() {
                 &[
                     "region 'mesh.h5'",
                     "No such file",
-                    "write the routed file before the checkpoint, or route it as OPTIONAL",
+                    "write the routed file before the checkpoint, or route it with ORC_OPTIONAL",
                 ],
             );
             for step in [1, 2] {
@@ -274,6 +274,13 @@ fn routed_files_have_a_budget() {
         let name = format!("orcheck-route-u{uid}-00000000000000aa-r0-{other}");
         make_dir(&dir.join(&name));
         disk::write(&dir.join(name).join("big"), &[1; 1 << 20]);
+    }
+    // Nor another user's, under a name of this job.
+    if uid == 0 {
+        let strange = dir.join(format!("orcheck-route-u{uid}-00000000000000bb-r0-job"));
+        make_dir(&strange);
+        disk::write(&strange.join("big"), &[1; 1 << 20]);
+        std::os::unix::fs::chown(&strange, Some(12_346), None).unwrap();
     }
     job.run(|session, rank| {
         let mut session = session.unwrap();
