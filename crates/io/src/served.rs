@@ -52,6 +52,8 @@ const RECONNECTS_MAX: u32 = 2;
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for a sign of life.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for one answer of a server that gives signs of life.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 /// Most connections that are kept without a file.
 const IDLE_MAX: usize = 4;
 /// For how long.
@@ -134,6 +136,7 @@ impl Line {
 
     /// The next answer, or the number of bytes that come instead.
     fn answer(&mut self) -> Result<std::result::Result<Reply, usize>> {
+        let end = Deadline::after(BUSY_TIMEOUT);
         loop {
             match self.conn.receive_any(ANSWER_TIMEOUT)? {
                 Received::Bytes(len) => return Ok(Err(len)),
@@ -144,7 +147,7 @@ impl Line {
                     self.greeted(reply)?;
                 }
                 Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
-                    Reply::Busy => {}
+                    Reply::Busy => self.bear(end)?,
                     Reply::Want(pieces) => {
                         self.wanted = self.wanted.saturating_add(pieces);
                         if pieces == 0 {
@@ -156,6 +159,18 @@ impl Line {
                 },
                 Received::Message(other) => return Err(self.strange(&other)),
             }
+        }
+    }
+
+    /// Waits on for a server that is busy, until then.
+    fn bear(&mut self, end: Deadline) -> Result<()> {
+        // Breaks if: signs of life are enough; a server whose disk hangs gives them for ever.
+        match end.passed() {
+            false => Ok(()),
+            true => Err(self.conn.give_up(Error::unavailable(format!(
+                "the server has been busy with one request for {} s",
+                BUSY_TIMEOUT.as_secs()
+            )))),
         }
     }
 
@@ -180,10 +195,11 @@ impl Line {
 
     /// Waits until the server wants something.
     fn wait_wanted(&mut self) -> Result<()> {
+        let end = Deadline::after(BUSY_TIMEOUT);
         while self.wanted == 0 {
             match self.conn.receive_any(ANSWER_TIMEOUT)? {
                 Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
-                    Reply::Busy => {}
+                    Reply::Busy => self.bear(end)?,
                     Reply::Want(0) => return Ok(()),
                     Reply::Want(pieces) => self.wanted = pieces,
                     other => return Err(self.strange(&other)),
