@@ -29,6 +29,9 @@ const MOST_WARNINGS: u32 = 64;
 /// Bytes of the longest of them; the rest of a text is left out.
 const LONGEST_BYTES: usize = 2048;
 
+/// How each but the first begins.
+const BEGIN: &str = "\n[[note]]\n";
+
 static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 
 /// One note.
@@ -66,10 +69,20 @@ struct Notes {
     note: Vec<Note>,
 }
 
-/// The notes in a text, in order; none where it is no such text.
+/// The notes in a text, in order, less those that are not whole.
 #[must_use]
 pub fn read(text: &str) -> Vec<Note> {
-    toml::from_str(text).map_or_else(|_| Vec::new(), |notes: Notes| notes.note)
+    let mut notes = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let next = rest[1..].find(BEGIN).map_or(rest.len(), |at| at + 2);
+        let (one, after) = rest.split_at(next);
+        // Breaks if: all are read as one; a note cut off on a full disk would take those of all other processes with it.
+        let whole = toml::from_str(one).map_or_else(|_| Vec::new(), |notes: Notes| notes.note);
+        notes.extend(whole);
+        rest = after;
+    }
+    notes
 }
 
 /// Tells that a job was opened.
@@ -212,7 +225,11 @@ mod tests {
             };
             text.push_str(&toml::to_string(&notes).unwrap());
         }
-        assert_eq!(read(&text), [first, second]);
+        assert_eq!(read(&text), [first.clone(), second.clone()]);
+        let cut = format!("{text}[[note]]\njob = \"half");
+        assert_eq!(read(&cut), [first.clone(), second.clone()]);
+        let between = format!("[[note]]\njob = \"half\n{text}");
+        assert_eq!(read(&between), [first, second]);
         assert_eq!(read("what is this"), []);
         assert_eq!(read(""), []);
     }

@@ -21,7 +21,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of notes that are read at once.
-const LIMIT_BYTES: u64 = 1 << 20;
+const LIMIT_BYTES: u64 = 64 << 20;
 
 /// The end that reads.
 pub struct Mailbox {
@@ -55,7 +55,7 @@ impl Mailbox {
     /// What was added since the last look.
     ///
     /// # Errors
-    /// What the file system says; Invalid for what is no text.
+    /// What the file system says.
     pub fn take(&mut self) -> Result<String> {
         let mut bytes = Vec::new();
         let read = (&mut self.file).take(LIMIT_BYTES).read_to_end(&mut bytes);
@@ -63,8 +63,8 @@ impl Mailbox {
             let errno = error.raw_os_error().unwrap_or(0);
             os_error(errno, format_args!("read {}", self.path.display()))
         })?;
-        String::from_utf8(bytes)
-            .map_err(|_| Error::invalid(format!("{}: expected UTF-8 text", self.path.display())))
+        // A character cut off belongs to a note that is not whole.
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
