@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::halt::EVERY;
+use orcheck_format::error::printable;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::{Clock, SystemClock, install_signal};
@@ -191,7 +192,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
             supervisor.say("no-checkpoint", attempt, &text);
         }
         // Breaks if: one that was asked of an older run counts: a job that was halted once could never be supervised again.
-        let halted = is_halted(now.as_ref(), &begun_after);
+        let halted = is_halted(now.as_ref(), &begun_after)
+            || heard.stopped && now.as_ref().is_some_and(Seen::halts_after);
         let later = now.as_ref().and_then(Seen::halts_later);
         known = now.or(known);
         runs.push(json!({
@@ -388,6 +390,12 @@ struct Supervisor<'a> {
 
 impl Supervisor<'_> {
     fn say(&self, event: &str, attempt: u32, text: &str) {
+        // What programs tell is theirs; as any other text of theirs it does not act on the terminal.
+        let text = &text
+            .split('\n')
+            .map(|line| printable(line.to_owned()))
+            .collect::<Vec<_>>()
+            .join("\n");
         if self.json {
             let mut line = json!({ "event": event, "attempt": attempt, "message": text });
             line["schema"] = json!(crate::output::SCHEMA);

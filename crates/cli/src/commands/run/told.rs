@@ -352,7 +352,8 @@ impl Seen {
             // Breaks if: it does not count; the job would be started again, and its time would not end.
             match when {
                 Some(When::At(at)) if at > now => {}
-                Some(When::After(count)) if (self.steps_of(name, epoch) as u64) < count => {}
+                // How many checkpoints it has taken since only the program knows, which tells that it was told to stop.
+                Some(When::After(_)) => {}
                 None => continue,
                 Some(_) => {
                     self.halts.insert((name.to_owned(), epoch));
@@ -394,11 +395,10 @@ impl Seen {
         })
     }
 
-    /// How many steps a run has committed.
-    fn steps_of(&self, job: &str, epoch: u64) -> usize {
-        let commits = self.commits.iter();
-        let own = commits.filter(|(name, _, of, _)| name == job && of.counter == epoch);
-        own.map(|(_, step, ..)| step).collect::<BTreeSet<_>>().len()
+    /// Whether the newest run of a job was asked to halt after some checkpoints.
+    pub fn halts_after(&self) -> bool {
+        let mut later = self.later.values();
+        later.any(|(_, when)| matches!(when, When::After(_)))
     }
 
     /// Whether some job has a newer step than it had: before, or before its first epoch of this run where nobody looked at it then.
