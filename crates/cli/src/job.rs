@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use orcheck_client::Options;
 use orcheck_engine::catalog::{Catalog, Commit};
+use orcheck_engine::choose::checkpoint_of;
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
 use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind, JobName, Level, Result};
@@ -170,6 +171,14 @@ impl Job {
             ))
             .next("use a step that `orcheck ls` calls restartable")
             .into());
+        }
+        // Breaks if: a step is said not to be there whose record is.
+        let mut unread = self.catalog.unread().iter();
+        if let Some(one) = unread.find(|one| Some(one.step) == which.step())
+            && let Err(error) = checkpoint_of(&self.catalog, one.step)
+        {
+            let error = Error::new(one.why.kind(), error.message());
+            return Err(error.at(format!("job {job}")).into());
         }
         if self.catalog.commits().is_empty() {
             if let Some(refused) = self.catalog.refused() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use orcheck_engine::agent::{Told, list, status};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Claim, Error, ErrorKind, Level};
+use orcheck_format::{Claim, Error, ErrorKind, JobName, Level};
 use orcheck_io::{Address, Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -223,7 +223,16 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     let mut notes: Vec<String> = hidden.map(Hidden::note).collect();
     let mut jobs = Vec::new();
     let mut code = exit::OK;
-    if search.names().is_empty() && given {
+    let only = |name: &JobName| place.job.as_deref().is_none_or(|job| job == name.as_str());
+    let names: Vec<JobName> = search.names().into_iter().filter(only).collect();
+    if let (Some(job), true, true) = (&place.job, names.is_empty(), given)
+        && !search.hidden().iter().any(Hidden::may_hold)
+    {
+        // Breaks if: it is that nothing is there; a mistyped name would look like a job that has gone.
+        let job = search.job(Some(job), &trust)?;
+        return Ok((vec![Running::of(&job, &trust)?], notes, code));
+    }
+    if names.is_empty() && given {
         let is_hidden = search.hidden().iter().any(Hidden::may_hold);
         // Breaks if: it says that there is none; another user's job is one.
         if is_hidden {
@@ -234,7 +243,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
             false => "no job is in the directories given".to_owned(),
         });
     }
-    for name in search.names() {
+    for name in names {
         let found = search.take(&name, &trust);
         match found.and_then(|job| Running::of(&job, &trust)) {
             Ok(running) => jobs.push(running),

@@ -297,7 +297,7 @@ fn copies_of_a_record_have_each_their_own_reason() {
 
 // Breaks if: it is a failure of no sort; a script would not know that nothing is lost.
 #[test]
-fn prune_of_a_job_whose_claim_is_another_users_says_what_to_do() {
+fn rm_of_a_job_whose_claim_is_another_users_says_what_to_do() {
     let scratch = Scratch::new();
     let (_, dir) = open_to_all(&scratch);
     claim(Path::new(&dir), epoch(1), None);
@@ -305,19 +305,58 @@ fn prune_of_a_job_whose_claim_is_another_users_says_what_to_do() {
     allow(&Path::new(&dir).join(name), 0o444);
     let record = Path::new(&dir).join(Spec::new(10, 1).commit_name());
     allow(&record, 0o444);
-    for command in [&["prune", "--keep", "1"][..], &["rm", "10"]] {
-        let asked = as_somebody_else(&scratch, &[command, &["--dry-run", &dir]].concat());
-        assert_eq!(
-            asked.code, 15,
-            "{command:?}: {}{}",
-            asked.stdout, asked.stderr
-        );
-        for words in ["(EACCES)", "Next: run it as the user"] {
-            assert!(
-                asked.stderr.contains(words),
-                "{command:?}: {}",
-                asked.stderr
-            );
+    let asked = as_somebody_else(&scratch, &["rm", "10", "--dry-run", &dir]);
+    assert_eq!(asked.code, 15, "{}{}", asked.stdout, asked.stderr);
+    for words in ["(EACCES)", "Next: run it as the user"] {
+        assert!(asked.stderr.contains(words), "{}", asked.stderr);
+    }
+}
+
+// Breaks if: only records of other users are looked for; a step would be said not to be there whose record is.
+#[test]
+fn a_step_with_a_damaged_record_is_called_damaged_by_its_number() {
+    let site = Site::new();
+    for step in [10, 20] {
+        site.write(step, 1);
+    }
+    for dir in site.dirs() {
+        flip(&dir.join(Spec::new(20, 1).commit_name()), 70, 1);
+    }
+    for command in ["show", "verify", "restore"] {
+        let out = site.scratch.dir("out").join(command).display().to_string();
+        let more: &[&str] = match command {
+            "restore" => &["--all", "--out", &out],
+            _ => &[],
+        };
+        let asked = site.ask(&[&[command, "20"], more].concat());
+        assert_ne!(asked.code, 0, "{command}");
+        for words in ["step 20 does not count", "the CRC", "Next: "] {
+            assert!(asked.stderr.contains(words), "{command}: {}", asked.stderr);
         }
     }
+}
+
+// Breaks if: the name is not asked; a watcher would be told of another job, or that there is none.
+#[test]
+fn status_of_one_job_is_of_that_job() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    for job in ["one", "two"] {
+        write(&[scratch.dir(&format!("pfs/{job}"))], &Spec::new(10, 1));
+    }
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let told = answer(&[&["status", "--json"], arguments].concat()).json();
+        let jobs = told["jobs"].as_array().unwrap().iter();
+        jobs.map(|job| job["job"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&["--dir", &root]), ["one", "two"]);
+    assert_eq!(names(&["--dir", &root, "--job", "two"]), ["two"]);
+    let mistyped = answer(&["status", "--dir", &root, "--job", "tow"]);
+    assert_eq!(mistyped.code, 10, "{}{}", mistyped.stdout, mistyped.stderr);
+    assert!(
+        mistyped.stderr.contains("job tow has no directory"),
+        "{}",
+        mistyped.stderr
+    );
 }
