@@ -276,7 +276,8 @@ impl Control {
         self.context.shared.note(match asked {
             Asked::Now => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
             Asked::After(count) => {
-                format!("the run is asked to halt after {count} more checkpoints")
+                let count = orcheck_format::error::count(count, "more checkpoint");
+                format!("the run is asked to halt after {count}")
             }
             Asked::Nothing => "the request to halt was withdrawn".to_owned(),
         });

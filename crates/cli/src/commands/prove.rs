@@ -156,10 +156,14 @@ impl Prover<'_> {
         let code = match &found.differences[..] {
             [] => {
                 // Breaks if: bytes that differ are called the same; whoever compares files afterwards believes neither.
+                let (has, is) = match found.regions {
+                    1 => ("has", "is"),
+                    _ => ("have", "are"),
+                };
                 let how = match found.near {
-                    0 => "have the same bytes".to_owned(),
+                    0 => format!("{has} the same bytes"),
                     near => format!(
-                        "are the same within the tolerance of {} ({})",
+                        "{is} the same within the tolerance of {} ({})",
                         self.args.tolerance,
                         differs_in_its_bytes(near)
                     ),
