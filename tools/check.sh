@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.." || exit 1
 . tools/open-files.sh
 . tools/mpi-env.sh
 
+# Where nobody has built anything yet, what makes a second build faster only makes the first one slower.
+[[ -d target/debug/incremental ]] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+
 cargo=${CARGO:-cargo}
 prefix=${PREFIX:-$PWD/build/prefix}
 logs=build/check
