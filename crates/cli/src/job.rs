@@ -16,7 +16,9 @@ use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::choose::checkpoint_of;
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
-use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind, JobName, Level, Result};
+use orcheck_format::{
+    CommitRecord, ContainerRef, Error, ErrorKind, FileName, JobName, Level, Result,
+};
 use orcheck_io::dir::group_id;
 use orcheck_io::served::shown;
 use orcheck_io::{Dir, SecretSource, Steps, open_dir};
@@ -303,8 +305,8 @@ impl Job {
         others.next().map(|commit| &commit.record)
     }
 
-    /// Where a container of a commit was written that is in none of the places, as far as that directory is none of them:
-    /// nobody has looked there.
+    /// Where a container of a commit was written that is in none of the places, as far as that directory is none of them, or holds
+    /// nothing from then: nobody has looked there.
     pub fn elsewhere(&self, record: &CommitRecord, container: &ContainerRef) -> Option<String> {
         let kinds = self.place_kinds.iter().enumerate();
         if record.level != Level::Global {
@@ -314,8 +316,10 @@ impl Job {
             let away = homes.filter_map(name).find(|home| !given(home))?;
             return Some(format!("the directory of node {away}"));
         }
+        // Breaks if: one that holds nothing from then counts as the one in which the container was; where a disk is not mounted the
+        // checkpoint would be called lost as soon as another run had claimed the mount point.
         let placed: Vec<String> = kinds
-            .filter(|(_, kind)| *kind == PLACED)
+            .filter(|(place, kind)| *kind == PLACED && self.remembers(*place, record))
             .map(|(place, _)| self.place_path(place))
             .collect();
         let server = record.servers.get(container.server as usize)?;
@@ -326,6 +330,18 @@ impl Job {
         let all = placed.len() >= record.servers.len();
         let here = (placed.iter().map(Path::new)).any(|place| place == inside || place == root);
         (!all && !here).then(|| shown(server).to_owned())
+    }
+
+    /// Whether a place holds anything of the job that is as old as this checkpoint, or older.
+    fn remembers(&self, place: usize, record: &CommitRecord) -> bool {
+        self.catalog.files().iter().any(|(at, _, name)| {
+            let epoch = match name {
+                Some(FileName::Claim { epoch } | FileName::Resumed { epoch }) => Some(*epoch),
+                Some(name) => name.checkpoint().map(|(_, epoch, _)| epoch),
+                None => None,
+            };
+            *at == place && epoch.is_some_and(|epoch| epoch <= record.epoch.counter)
+        })
     }
 
     /// Whether what is missing of a commit may be in a directory that cannot be read, or was not given.
@@ -357,7 +373,7 @@ impl Job {
                     ),
                     None => match self.elsewhere(&commit.record, container) {
                         Some(home) => format!(
-                            "container {} is not here ({homes}): it was written to {home}, which was not given or is not there",
+                            "container {} is not here ({homes}): it was written to {home}, which was not given, is not there, or holds nothing from then (is it mounted?)",
                             container.file
                         ),
                         None => format!("container {} is not here ({homes})", container.file),

@@ -76,6 +76,8 @@ struct Running {
     newest: Option<(u64, Level, u64)>,
     /// What is newer, or may be, and cannot be read.
     out_of_reach: Option<OutOfReach>,
+    /// The newest step, newer than that, whose commit record is damaged or of a newer version.
+    unreadable: Option<u64>,
 }
 
 /// A checkpoint that may be whole where nobody can look.
@@ -115,7 +117,14 @@ impl Running {
             (None, Some(hidden)) if newest.is_none() => Some(OutOfReach::Any(hidden.path.clone())),
             (None, _) => None,
         };
+        // Breaks if: it is left out; a job whose only record is damaged would look like one without checkpoints.
+        let unreadable = (job.catalog.unread().iter())
+            .filter(|one| !one.elsewhere && is_newer(one.step))
+            .filter(|one| one.why.kind() != ErrorKind::Unavailable)
+            .map(|one| one.step)
+            .filter(|&step| Some(step) > newer.max(sealed));
         Ok(Running {
+            unreadable: unreadable.max(),
             job: job.name.as_str().to_owned(),
             run: run.map(|run| (run.claim, run.lives)),
             unread,
@@ -167,7 +176,12 @@ impl Running {
                 text
             }
         };
-        format!("job {}: {run}\n  newest safe step: {newest}\n", self.job)
+        let mut text = format!("job {}: {run}\n  newest safe step: {newest}\n", self.job);
+        if let Some(step) = self.unreadable {
+            text +=
+                &format!("  the commit record of step {step} cannot be used; see `orcheck ls`\n");
+        }
+        text
     }
 
     /// Whether nothing that it tells depends on what cannot be read.
@@ -192,6 +206,7 @@ impl Running {
             "level": self.newest.map(|(_, level, _)| level.to_string()),
             "created_unix_ms": self.newest.map(|(.., at)| at),
             "is_known": self.is_known(),
+            "unreadable_step": self.unreadable,
             "unreachable_step": match self.out_of_reach {
                 Some(OutOfReach::Step(step) | OutOfReach::Sealed(step)) => Some(step),
                 _ => None,

@@ -322,6 +322,11 @@ fn a_step_with_a_damaged_record_is_called_damaged_by_its_number() {
     for dir in site.dirs() {
         flip(&dir.join(Spec::new(20, 1).commit_name()), 70, 1);
     }
+    let status = site.ask(&["status"]).stdout;
+    let words = "newest safe step: 10";
+    assert!(status.contains(words), "{status}");
+    let words = "the commit record of step 20 cannot be used; see `orcheck ls`";
+    assert!(status.contains(words), "{status}");
     for command in ["show", "verify", "restore"] {
         let out = site.scratch.dir("out").join(command).display().to_string();
         let more: &[&str] = match command {
@@ -359,4 +364,35 @@ fn status_of_one_job_is_of_that_job() {
         "{}",
         mistyped.stderr
     );
+}
+
+// Breaks if: a directory is the one it was because it bears its name; where a disk is not mounted good checkpoints would be called lost
+// as soon as a run, refused or not, had claimed the mount point.
+#[test]
+fn what_was_on_a_disk_that_is_not_mounted_is_not_called_lost() {
+    let scratch = Scratch::new();
+    let roots = ["a", "b"].map(|root| scratch.dir(root));
+    let dirs = ["a/cavity", "b/cavity"].map(|name| scratch.dir(name));
+    let mut record = write(&dirs, &Spec::new(10, 1)).record;
+    record.servers = roots
+        .iter()
+        .map(|root| root.display().to_string())
+        .collect();
+    for dir in &dirs {
+        std::fs::write(dir.join(Spec::new(10, 1).commit_name()), record.encode()).unwrap();
+        claim(dir, epoch(1), None);
+    }
+    let [a, b] = roots.map(|root| root.display().to_string());
+    let ask = |what: &str| answer(&[what, "--dir", &a, "--dir", &b]);
+    assert_eq!(ask("verify").code, 0);
+    std::fs::remove_dir_all(&dirs[0]).unwrap();
+    std::fs::create_dir(&dirs[0]).unwrap();
+    claim(&dirs[0], epoch(2), None);
+    for what in ["ls", "verify", "status"] {
+        let asked = ask(what);
+        let said = asked.stdout + &asked.stderr;
+        assert_eq!(asked.code, 15, "{what}: {said}");
+        assert!(!said.contains("data lost"), "{what}: {said}");
+    }
+    assert!(ask("ls").stdout.contains("is it mounted?"));
 }
