@@ -75,7 +75,7 @@ pub fn read(text: &str) -> Vec<Note> {
     let mut notes = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let next = rest[1..].find(BEGIN).map_or(rest.len(), |at| at + 2);
+        let next = rest.find(BEGIN).map_or(rest.len(), |at| at + 1);
         let (one, after) = rest.split_at(next);
         // Breaks if: all are read as one; a note cut off on a full disk would take those of all other processes with it.
         let whole = toml::from_str(one).map_or_else(|_| Vec::new(), |notes: Notes| notes.note);
@@ -229,7 +229,9 @@ mod tests {
         let cut = format!("{text}[[note]]\njob = \"half");
         assert_eq!(read(&cut), [first.clone(), second.clone()]);
         let between = format!("[[note]]\njob = \"half\n{text}");
-        assert_eq!(read(&between), [first, second]);
+        assert_eq!(read(&between), [first.clone(), second.clone()]);
+        let strange = format!("\u{fffd}\n{text}");
+        assert_eq!(read(&strange), [first, second]);
         assert_eq!(read("what is this"), []);
         assert_eq!(read(""), []);
     }
