@@ -21,7 +21,7 @@ use orcheck_format::members::Members;
 use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, CommitRecord, Resumed};
 use orcheck_format::wire::{FrameHeader, Message};
-use orcheck_io::secret::Secret;
+use orcheck_io::user::Secret;
 use std::sync::OnceLock;
 
 /// A parser's name and its entry.

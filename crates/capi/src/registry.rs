@@ -24,10 +24,10 @@
 //! Not here: what a session does.
 
 use crate::types::orc_collective;
-use orcheck_client::{Membership, Request};
-use orcheck_format::error::joined;
-use orcheck_format::{Error, Result};
-use orcheck_io::fork::{Owner, OwnerCell};
+use orcheck_client::Membership;
+use orcheck_client::trigger::Request;
+use orcheck_format::error::{Error, Result, joined};
+use orcheck_io::machine::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -275,9 +275,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
-    use orcheck_client::Solo;
-    use orcheck_format::{Dtype, Level};
-    use orcheck_io::Span;
+    use orcheck_client::collective::Solo;
+    use orcheck_format::ids::{Dtype, Level};
+    use orcheck_io::memory::Span;
     use std::time::Duration;
 
     // Breaks if: the warnings are put behind each other as they are; `orc_message` would ask for several things.

@@ -12,8 +12,9 @@ use crate::convert::{NAME_LIMIT_BYTES, covers, not_null, text};
 use crate::fault::{boundary, boundary_to};
 use crate::registry::{self, orc_session};
 use crate::types::{orc_array, orc_status};
-use orcheck_client::{Restarted, Stored};
-use orcheck_format::{Error, Result};
+use orcheck_client::Restarted;
+use orcheck_client::regions::Stored;
+use orcheck_format::error::{Error, Result};
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 

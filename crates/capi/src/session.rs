@@ -15,9 +15,11 @@ use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, time
 use crate::fault::boundary;
 use crate::registry::{self, Release, orc_session};
 use crate::types::{ORC_API, orc_collective, orc_status};
-use orcheck_client::{Collective, Environment, Membership, Options, Solo};
-use orcheck_format::Error;
-use orcheck_format::error::joined;
+use orcheck_client::Membership;
+use orcheck_client::collective::{Collective, Solo};
+use orcheck_client::options::Options;
+use orcheck_client::session::Environment;
+use orcheck_format::error::{Error, joined};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 

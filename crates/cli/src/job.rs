@@ -11,17 +11,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_client::Options;
+use orcheck_client::options::Options;
 use orcheck_engine::catalog::{Catalog, Commit};
 use orcheck_engine::choose::checkpoint_of;
 use orcheck_engine::reader::homes;
 use orcheck_engine::trust::{Accept, Trust};
-use orcheck_format::{
-    CommitRecord, ContainerRef, Error, ErrorKind, FileName, JobName, Level, Result,
-};
-use orcheck_io::dir::group_id;
-use orcheck_io::served::shown;
-use orcheck_io::{Dir, SecretSource, Steps, open_dir};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::group_id;
+use orcheck_io::user::SecretSource;
+use orcheck_staging::client::shown;
+use orcheck_staging::open_dir;
 
 use crate::args::{Unlock, Where, Which};
 use crate::exit;
@@ -60,7 +64,7 @@ pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Result<(Vec<PathBuf>, V
 pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
     let given = |given: &[String], variable: &str| {
         if given.is_empty() {
-            list_of(&orcheck_io::env_var(variable).unwrap_or_default())
+            list_of(&orcheck_io::user::env_var(variable).unwrap_or_default())
         } else {
             given.to_vec()
         }
@@ -75,7 +79,7 @@ pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
 
 /// The group that shares what a command makes: that of `--group`, or of ORCHECK_GROUP.
 pub fn group(given: Option<&str>) -> Result<Option<u32>> {
-    let set = orcheck_io::env_var("ORCHECK_GROUP").filter(|_| given.is_none());
+    let set = orcheck_io::user::env_var("ORCHECK_GROUP").filter(|_| given.is_none());
     let name = given.or(set.as_deref()).filter(|name| !name.is_empty());
     let id = name.map(group_id).transpose();
     id.map_err(|error| error.at("--group"))

@@ -96,7 +96,7 @@ fn print(text: &str) -> Result<(), Failure> {
     {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(orcheck_format::Error::unavailable(format!(
+        Err(error) => Err(orcheck_format::error::Error::unavailable(format!(
             "standard output cannot be written: {error}"
         ))
         .into()),

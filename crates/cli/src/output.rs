@@ -13,8 +13,7 @@ use std::io::IsTerminal;
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use orcheck_format::error::count;
-use orcheck_format::error::printable;
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::error::{Error, ErrorKind, printable};
 use orcheck_io::clock::LocalTime;
 pub use orcheck_io::clock::{age, moment};
 use serde_json::{Value, json};
@@ -94,7 +93,7 @@ pub fn document_text(document: &Value) -> String {
 /// Whether standard output may have colours.
 pub fn colours() -> bool {
     std::io::stdout().is_terminal()
-        && orcheck_io::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
+        && orcheck_io::user::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// How a cell stands out on a terminal.

@@ -23,13 +23,15 @@ use std::sync::Arc;
 
 use orcheck_engine::catalog::job_named_by;
 use orcheck_engine::trust::Trust;
-use orcheck_format::error::Detail;
+use orcheck_format::error::{Detail, Error, ErrorKind};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, FileName, JobName, Level};
-use orcheck_io::dir::{linked, open_unlinked};
-use orcheck_io::error::is_denied;
-use orcheck_io::served::is_served;
-use orcheck_io::{Dir, Entry, Steps, open_dir};
+use orcheck_io::disk::{Dir, Entry, linked};
+use orcheck_io::errno::is_denied;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::client::is_served;
+use orcheck_staging::{open_dir, open_unlinked};
 
 use crate::args::Where;
 use crate::exit;
@@ -286,7 +288,7 @@ impl Search {
     fn listed(
         &mut self,
         path: &Path,
-        opened: orcheck_format::Result<Arc<dyn Dir>>,
+        opened: orcheck_format::error::Result<Arc<dyn Dir>>,
     ) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
         match opened.and_then(|dir| Ok((dir.list()?, dir))) {
             Ok((entries, dir)) => {
@@ -513,7 +515,7 @@ impl Search {
 }
 
 /// The directory of a node, opened again by way of that of its job, which may not be a link either.
-fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
+fn beneath_unlinked(found: Found) -> orcheck_format::error::Result<Found> {
     let given = found.dir.path();
     if is_served(given) || off(Switch::LinkedJob) {
         return Ok(found);

@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use orcheck_engine::catalog::Commit;
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::error::{Error, ErrorKind};
 
 use crate::exit;
 use crate::job::Job;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use orcheck_format::{Error, Result};
-use orcheck_io::Clock;
+use orcheck_format::error::{Error, Result};
+use orcheck_io::clock::Clock;
 
 use crate::exit;
 
@@ -34,8 +34,8 @@ static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
 /// From now on SIGINT and SIGTERM only set a flag.
 pub fn install() -> Result<()> {
-    orcheck_io::install_signal(SIGINT, &INTERRUPTED)?;
-    orcheck_io::install_signal(SIGTERM, &TERMINATED)
+    orcheck_io::machine::install_signal(SIGINT, &INTERRUPTED)?;
+    orcheck_io::machine::install_signal(SIGTERM, &TERMINATED)
 }
 
 /// What SIGHUP asks for, done by one thread at a time; what arrives meanwhile is done afterwards.
@@ -47,7 +47,7 @@ pub struct OnHangup {
 impl OnHangup {
     /// From now on SIGHUP only asks for this work.
     pub fn install(work: impl Fn() + Send + Sync + 'static) -> Result<Self> {
-        orcheck_io::install_signal(SIGHUP, &HUNG_UP)?;
+        orcheck_io::machine::install_signal(SIGHUP, &HUNG_UP)?;
         Ok(Self {
             work: Arc::new(work),
             at_work: RefCell::default(),
@@ -65,7 +65,7 @@ impl OnHangup {
             return Ok(());
         }
         let work = Arc::clone(&self.work);
-        let begun = orcheck_io::thread::spawn("orcheck-reread", move || work());
+        let begun = orcheck_io::machine::thread::spawn("orcheck-reread", move || work());
         let begun = begun.inspect_err(|_| HUNG_UP.store(true, Ordering::Relaxed))?;
         *at_work = Some(begun);
         Ok(())
@@ -136,7 +136,7 @@ fn wait_until<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ErrorKind;
+    use orcheck_format::error::ErrorKind;
     use std::cell::Cell;
     use std::sync::{Mutex, mpsc};
 
@@ -162,7 +162,7 @@ mod tests {
     fn what_hangs_is_not_waited_for_longer_than_said() {
         let (end, ended) = mpsc::channel::<()>();
         let hangs = move || ended.recv().is_err();
-        let thread = orcheck_io::thread::spawn("hangs", hangs).unwrap();
+        let thread = orcheck_io::machine::thread::spawn("hangs", hangs).unwrap();
         let clock = Hand::default();
         let (limit, told) = (Duration::from_secs(7), Cell::new(0));
         // The signal comes after 10 s.
@@ -191,7 +191,10 @@ mod tests {
             released.lock().unwrap().recv().unwrap();
         })
         .unwrap();
-        let (limit, clock) = (Duration::from_secs(30), orcheck_io::SystemClock::new());
+        let (limit, clock) = (
+            Duration::from_secs(30),
+            orcheck_io::clock::SystemClock::new(),
+        );
         hangup.look().unwrap();
         assert!(begun.try_recv().is_err());
         for _ in 0..2 {
@@ -220,8 +223,8 @@ mod tests {
 
     #[test]
     fn what_ends_in_time_gives_its_result() {
-        let thread = orcheck_io::thread::spawn("ends", || 5).unwrap();
-        let clock = orcheck_io::SystemClock::new();
+        let thread = orcheck_io::machine::thread::spawn("ends", || 5).unwrap();
+        let clock = orcheck_io::clock::SystemClock::new();
         let result = wait_until(thread, &clock, Duration::MAX, || true, || {}, "late");
         assert_eq!(result.unwrap(), 5);
     }

@@ -35,7 +35,7 @@ use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
-use orcheck_io::track::page_bytes;
+use orcheck_pool::page_bytes;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use orcheck_engine::restore::Candidate;
 use orcheck_format::choice::Decision;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use std::sync::Arc;
 
 impl Session {

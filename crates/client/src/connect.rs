@@ -22,11 +22,10 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::RunId;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
-use orcheck_io::conn::Conn;
-use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::poll::Poller;
-use orcheck_io::pool::Pool;
-use orcheck_io::thread::spawn_scoped;
+use orcheck_net::{Address, Conn, Key, Listener};
+use orcheck_pool::Pool;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -282,7 +281,7 @@ fn reach(
     above: &[Address],
     (rank, node): (u32, u32),
     key: &Key,
-    steps: &orcheck_io::steps::Steps,
+    steps: &orcheck_io::failpoints::Steps,
     (clock, patience): (&dyn Clock, Duration),
 ) -> Result<Conn> {
     let until = clock.now() + patience;

@@ -27,9 +27,9 @@ use crate::trigger::Request;
 use crate::warnings::Warnings;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName, Level};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, Span};
-use orcheck_io::page_bytes;
-use orcheck_io::steps::Steps;
+use orcheck_pool::page_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +37,7 @@ use std::time::Duration;
 /// Requests to a session without checkpoints: heard by nobody.
 static REQUEST: Request = Request::new();
 
-/// One rank's session without checkpoints. Its calls are those of [`crate::Session`], with the same errors.
+/// One rank's session without checkpoints. Its calls are those of [`crate::session::Session`], with the same errors.
 pub struct Disabled {
     job: JobName,
     why: Without,

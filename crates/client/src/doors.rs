@@ -11,7 +11,8 @@ use crate::collective::Collective;
 use crate::options::NetKind;
 use orcheck_engine::layout::Layout;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::net::{Address, Listener, local_addresses};
+use orcheck_io::machine::local_addresses;
+use orcheck_net::{Address, Listener};
 use std::net::SocketAddr;
 use std::ops::Range;
 

@@ -21,7 +21,7 @@ use orcheck_engine::index::Index;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::thread::spawn;
+use orcheck_io::machine::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

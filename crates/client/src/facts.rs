@@ -14,9 +14,8 @@ use orcheck_engine::index::MAX_LANES;
 use orcheck_engine::layout::{Layout, Scheme};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::machine::{cpu_socket, cpuset};
-use orcheck_io::net::host_name;
-use orcheck_io::secret::SecretSource;
+use orcheck_io::machine::{cpu_socket, cpuset, host_name};
+use orcheck_io::user::SecretSource;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest node and host name that travels.

@@ -10,8 +10,8 @@
 //!
 //! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`io::pool`).
 
-use orcheck_io::pool::Pool;
-use orcheck_io::thread::{never_preempt, spawn};
+use orcheck_io::machine::thread::{never_preempt, spawn};
+use orcheck_pool::Pool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -98,8 +98,8 @@ impl Drop for Mapper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_io::pool::PoolShape;
-    use orcheck_io::testing::page_faults;
+    use orcheck_pool::PoolShape;
+    use orcheck_testing::page_faults;
 
     const CHUNK_BYTES: u32 = 1 << 20;
 

@@ -23,11 +23,10 @@ use orcheck_format::error::{Error, Result, count};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};
 use orcheck_format::names::FileName;
-use orcheck_io::dir::Dir;
-use orcheck_io::file::write_private;
-use orcheck_io::net::Key;
-use orcheck_io::steps::Steps;
-use orcheck_io::thread::spawn_scoped;
+use orcheck_io::disk::{Dir, write_private};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::thread::spawn_scoped;
+use orcheck_net::Key;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -277,9 +276,9 @@ fn ask(asked: &[(usize, &(NodeAt, u64))], own: (u32, u32), steps: &Steps) -> Res
 mod tests {
     use super::*;
     use orcheck_format::ids::RunId;
-    use orcheck_io::dir::open_dir;
-    use orcheck_io::file::write_small;
-    use orcheck_io::testing::Scratch;
+    use orcheck_io::disk::write_small;
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
 
     fn list(epoch: u64, name: &str) -> Vec<u8> {
         let member = Member {

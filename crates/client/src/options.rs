@@ -26,10 +26,9 @@ use orcheck_engine::room::ReplicaStore;
 use orcheck_engine::trust::Accept;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::environment::{env_names, env_text, env_var, read_text};
-use orcheck_io::pool::HugePages;
-use orcheck_io::secret::SecretSource;
-use orcheck_io::served::{is_served, with_key};
+use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};
+use orcheck_pool::HugePages;
+use orcheck_staging::client::{is_served, with_key};
 use raw::{
     EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
     nearest,

@@ -26,10 +26,10 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::Member;
 use orcheck_format::record::CommitRecord;
-use orcheck_io::dir::Dir;
-use orcheck_io::environment::read_text;
+use orcheck_io::disk::Dir;
 use orcheck_io::machine::memory;
-use orcheck_io::net::{Key, Listener};
+use orcheck_io::user::read_text;
+use orcheck_net::{Key, Listener};
 use orcheck_redundancy::Domains;
 use std::sync::Arc;
 

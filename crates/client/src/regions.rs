@@ -462,7 +462,7 @@ impl Region {
         &self,
         at: u64,
         bytes: &[u8],
-        file: Option<&dyn orcheck_io::file::File>,
+        file: Option<&dyn orcheck_io::disk::File>,
     ) -> Result<()> {
         match &self.target {
             Target::Codec(codec) => lock(codec).unpack(at, bytes),

@@ -12,9 +12,8 @@
 use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::environment::working_dir;
-use orcheck_io::served::is_served;
-use orcheck_io::{drop_note, env_var};
+use orcheck_io::user::{drop_note, env_var, working_dir};
+use orcheck_staging::client::is_served;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -30,7 +30,7 @@ use orcheck_engine::room::ReplicaStore;
 use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, Level, RunId};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

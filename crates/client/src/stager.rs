@@ -16,7 +16,7 @@
 use orcheck_engine::stage::Staging;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::thread::{never_preempt, spawn};
+use orcheck_io::machine::thread::{never_preempt, spawn};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

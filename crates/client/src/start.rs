@@ -15,9 +15,10 @@ use orcheck_engine::layout::Layout;
 use orcheck_engine::places::Places;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{JobName, RunId};
-use orcheck_io::environment::read_text;
-use orcheck_io::net::{Address, Key, Listener, host_name, process_id};
+use orcheck_io::machine::{host_name, process_id};
 use orcheck_io::rng::random_bytes;
+use orcheck_io::user::read_text;
+use orcheck_net::{Address, Key, Listener};
 use orcheck_plan::Placement;
 
 /// Largest mapping file.

@@ -22,7 +22,7 @@ use orcheck_engine::halt::Asked;
 use orcheck_format::error::Result;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
-use orcheck_io::signal::install_signal;
+use orcheck_io::machine::install_signal;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,7 +4,7 @@
 //! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the session ended.
 //! 2. It keeps the node's pool mapped and no thread, claim or directory of the session.
 //!
-//! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::Session::waiter`]).
+//! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::session::Session::waiter`]).
 
 use crate::told::with_next_step;
 use orcheck_engine::control::ControlShared;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Longest time between two looks.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// Waits for one step; see [`crate::Session::waiter`].
+/// Waits for one step; see [`crate::session::Session::waiter`].
 pub struct Waiter {
     pub(crate) step: u64,
     /// Each of them is enough.

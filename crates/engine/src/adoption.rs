@@ -5,16 +5,14 @@
 //! Not here: the conversation (`agent.rs`).
 
 use crate::encoding::Recipe;
-use crate::host::server_names;
-use crate::host::{HostPlan, Replication};
+use crate::host::{HostPlan, Replication, server_names};
 use crate::layout::{Layout, Mode, Node};
 use crate::remote::NodeAt;
 use crate::room::ReplicaStore;
 use orcheck_format::agent::{Adoption, NodePart, RecipePart, ReplicaPart};
 use orcheck_format::error::Result;
-use orcheck_io::environment::working_dir;
-use orcheck_io::net::Key;
-use orcheck_io::secret::Secret;
+use orcheck_io::user::{Secret, working_dir};
+use orcheck_net::Key;
 use orcheck_plan::Placement;
 use orcheck_redundancy::Domains;
 use std::path::PathBuf;

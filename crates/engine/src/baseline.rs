@@ -33,8 +33,8 @@ use crate::stream::{Piece, Segment};
 use orcheck_format::manifest::Extent;
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::steps::Steps;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -34,11 +34,12 @@ use std::sync::Arc;
 
 use crate::commit::name_of;
 use crate::trust::{Proof, Trust};
-use orcheck_format::{
-    Choice, Claim, CommitRecord, Decision, Epoch, Error, ErrorKind, FileName, JobName, Level,
-    Result, Resumed,
-};
-use orcheck_io::{Dir, Entry, read_small};
+use orcheck_format::choice::{Choice, Decision};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, Resumed};
+use orcheck_io::disk::{Dir, Entry, read_small};
 
 pub use unread::Unread;
 

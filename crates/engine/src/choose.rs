@@ -23,10 +23,9 @@ use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
-use orcheck_io::dir::Dir;
-use orcheck_io::error::is_denied;
-use orcheck_io::file::{read_small, write_small};
-use orcheck_io::net::{effective_uid, host_name};
+use orcheck_io::disk::{Dir, read_small, write_small};
+use orcheck_io::errno::is_denied;
+use orcheck_io::machine::{effective_uid, host_name};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

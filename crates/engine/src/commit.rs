@@ -24,8 +24,7 @@ use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
-use orcheck_io::file::write_small;
+use orcheck_io::disk::{Dir, write_small};
 use std::sync::Arc;
 
 /// Puts the record into every directory, in order. On failure: the index of the directory in

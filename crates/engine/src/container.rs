@@ -37,9 +37,8 @@ use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{ContainerRef, ranks_to_ranges};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Create, Dir};
-use orcheck_io::file::File;
-use orcheck_io::pool::Pool;
+use orcheck_io::disk::{Create, Dir, File};
+use orcheck_pool::Pool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

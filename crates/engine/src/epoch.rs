@@ -25,8 +25,7 @@ use orcheck_format::names::FileName;
 use orcheck_format::record::{Claim, Resumed};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::{Clock, SystemClock, moment};
-use orcheck_io::dir::{Create, Dir};
-use orcheck_io::file::{File, Lock, read_small, write_small};
+use orcheck_io::disk::{Create, Dir, File, Lock, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -540,8 +539,9 @@ pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch, trust: &Trust) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_io::testing::Scratch;
-    use orcheck_io::{Steps, open_dir};
+    use orcheck_io::failpoints::Steps;
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
 
     // Breaks if: any temporary file that has `.claim-` in its name counts as ours.
     #[test]

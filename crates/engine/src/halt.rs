@@ -32,8 +32,7 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::names::FileName;
 use orcheck_format::record::Claim;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
-use orcheck_io::file::{read_small, write_small};
+use orcheck_io::disk::{Dir, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;
 

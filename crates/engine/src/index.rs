@@ -42,7 +42,7 @@ use crate::layout::Node;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::pool::Pool;
+use orcheck_pool::Pool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;

@@ -11,7 +11,7 @@
 //! they are written, and what was sealed goes with the engine; the succession itself (`client/src/succession.rs`).
 
 use crate::descriptor::Descriptor;
-use orcheck_io::pool::{Chunk, Pool};
+use orcheck_pool::{Chunk, Pool};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a rank told its CP-thread of one snapshot.

@@ -129,8 +129,9 @@ fn resolve(stored: &Stored, wanted: &Extent) -> Option<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orcheck_format::error::ErrorKind;
+    use orcheck_format::ids::Dtype;
     use orcheck_format::manifest::{RegionKind, RegionRecord};
-    use orcheck_format::{Dtype, ErrorKind};
 
     fn extent(container: Option<&str>, physical: u64, len_bytes: u64, encoding: u16) -> Extent {
         Extent {

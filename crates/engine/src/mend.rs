@@ -19,7 +19,7 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Create, Dir};
+use orcheck_io::disk::{Create, Dir};
 use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;
 use std::sync::Arc;

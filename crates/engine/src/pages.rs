@@ -24,9 +24,9 @@ use crate::baseline::{Fate, Home};
 use orcheck_format::crc::{CrcShift, crc64_combine};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::steps::Steps;
-use orcheck_io::track::{Tracker, page_bytes};
+use orcheck_pool::{Tracker, page_bytes};
 use std::collections::BTreeSet;
 
 /// A region is captured whole when more than one of so many pages was written.

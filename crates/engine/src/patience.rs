@@ -13,8 +13,7 @@
 use crate::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::gate::Gates;
-use orcheck_io::pool::Pool;
+use orcheck_pool::{Gates, Pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -18,9 +18,10 @@ use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Dir, open_dir, open_shared};
-use orcheck_io::served::shown;
-use orcheck_io::steps::Steps;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::client::shown;
+use orcheck_staging::{open_dir, open_shared};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -30,8 +30,7 @@ use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
-use orcheck_io::file::read_small;
+use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -34,12 +34,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
-use orcheck_format::{
-    CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord, RegionRecord,
-    Result,
-};
-use orcheck_io::memory::zeroed;
-use orcheck_io::{Dir, File, Span};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionRecord};
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::disk::{Dir, File};
+use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Decoder};
 use crate::remote::OTHER_NODES;

@@ -15,11 +15,9 @@
 use orcheck_format::error::{Error, Result};
 use orcheck_format::names::FileName;
 use orcheck_format::wire::Message;
-use orcheck_io::conn::Conn;
-use orcheck_io::dir::{Create, Dir, Entry};
-use orcheck_io::file::File;
-use orcheck_io::net::{Address, Key};
-use orcheck_io::steps::Steps;
+use orcheck_io::disk::{Create, Dir, Entry, File};
+use orcheck_io::failpoints::Steps;
+use orcheck_net::{Address, Conn, Key};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -19,14 +19,12 @@ use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::wire::Message;
-use orcheck_io::Uring;
 use orcheck_io::clock::Clock;
-use orcheck_io::conn::Conn;
-use orcheck_io::dir::{Create, Dir, Entry as Listed};
-use orcheck_io::file::File;
+use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::Poller;
-use orcheck_io::steps::Steps;
+use orcheck_net::Conn;
 use orcheck_redundancy::{Domains, Draw};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -498,7 +496,7 @@ impl File for ReplicatedFile {
         self.transfer.send(buf, at, || self.own.write_at(buf, at))
     }
 
-    fn write_pinned(&self, buf: &[u8], at: u64, way: &Uring) -> Result<()> {
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &dyn PinnedWrite) -> Result<()> {
         self.transfer
             .send(buf, at, || self.own.write_pinned(buf, at, way))
     }

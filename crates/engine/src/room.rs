@@ -14,9 +14,7 @@
 
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Create, Dir, Entry};
-use orcheck_io::file::File;
-use orcheck_io::ram::Ram;
+use orcheck_io::disk::{Create, Dir, Entry, File, Ram};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -17,10 +17,9 @@
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::{Create, Dir};
-use orcheck_io::file::File;
-use orcheck_io::net::effective_uid;
-use orcheck_io::random_bytes;
+use orcheck_io::disk::{Create, Dir, File};
+use orcheck_io::machine::effective_uid;
+use orcheck_io::rng::random_bytes;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -345,9 +344,9 @@ fn is_among_others(name: &str, uid: u32) -> bool {
 mod tests {
     use super::*;
     use orcheck_format::ids::RunId;
-    use orcheck_io::dir::open_dir;
-    use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
-    use orcheck_io::testing::Scratch;
+    use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,7 +3,7 @@
 //! How: a pass goes through the directories of all tenants of a staging server: `TENANT/JOB`, and `TENANT/JOB/NODE` where a
 //! job keeps its files per node. Each container that a commit record there names is proven as `orcheck verify` proves it
 //! (`verify.rs`), from what lies in that directory alone: what it refers to in other containers is proven where that lies.
-//! Each is read at most once in a stated time. The directories are read at a pace (`orcheck_io::paced`).
+//! Each is read at most once in a stated time. The directories are read at a pace (`orcheck_io::disk::paced`).
 //!
 //! Invariants:
 //! 1. A damaged file is told of once, as long as it is there; so is one that the disk does not give, which is asked for again
@@ -21,10 +21,12 @@ use crate::catalog::{Catalog, Commit};
 use crate::commit::name_of;
 use crate::trust::Proof;
 use crate::verify::{ContainerVerdict, verify_here};
-use orcheck_format::error::count;
+use orcheck_format::error::{Error, ErrorKind, count};
+use orcheck_format::ids::JobName;
+use orcheck_format::record::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{ContainerRef, Error, ErrorKind, JobName};
-use orcheck_io::{Clock, Dir, Entry, Pace, paced};
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::{Dir, Entry, Pace, paced};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;

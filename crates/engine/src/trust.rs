@@ -25,7 +25,7 @@ use orcheck_format::container::ContainerHeader;
 use orcheck_format::error::{Detail, Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::seal::{KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
-use orcheck_io::secret::{Secret, Wiped, equal};
+use orcheck_io::user::{Secret, Wiped, equal};
 use ring::{hkdf, hmac};
 use std::sync::Arc;
 use zeroize::Zeroizing;

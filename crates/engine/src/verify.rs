@@ -21,11 +21,11 @@ use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use orcheck_format::{
-    BLOCK_BYTES, CommitRecord, ContainerRef, Error, ErrorKind, Extent, Manifest, RankRecord,
-    Result, TRAILER_BYTES,
-};
-use orcheck_io::{Dir, File};
+use orcheck_format::container::{BLOCK_BYTES, TRAILER_BYTES};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord};
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::disk::{Dir, File};
 
 use crate::reader::{
     PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
@@ -556,7 +556,7 @@ fn finding(error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) 
 /// the record lead to, if a part (or the end of the parts) really is there.
 fn after_damage(
     file: &dyn File,
-    header: &orcheck_format::ContainerHeader,
+    header: &orcheck_format::container::ContainerHeader,
     alignment: u64,
     at: u64,
     end: u64,
@@ -605,5 +605,5 @@ fn framed_len_bytes(record: &RankRecord, stream_at: u64) -> u64 {
             extent.physical = extent.physical.saturating_sub(stream_at);
         }
     }
-    orcheck_format::encode_rank_record(&relative).len() as u64
+    orcheck_format::container::encode_rank_record(&relative).len() as u64
 }

@@ -11,15 +11,13 @@ use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::SystemClock;
-use orcheck_io::conn::Conn;
-use orcheck_io::dir::{Create, Dir};
-use orcheck_io::net::{Address, Key, Listener};
+use orcheck_io::disk::{Create, Dir, Ram, read_small};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::poll::{Poller, Waker};
-use orcheck_io::ram::Ram;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
-use orcheck_io::{open_dir, read_small};
+use orcheck_net::{Address, Conn, Key, Listener};
 use orcheck_redundancy::Domains;
+use orcheck_staging::open_dir;
+use orcheck_testing::Scratch;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -500,7 +498,7 @@ fn half_of_a_replica_has_no_name() {
         .list((0, 0), &Steps::none(), LONG)
         .unwrap();
     assert_eq!(listed, []);
-    let crc = orcheck_format::crc64(&content(4096));
+    let crc = orcheck_format::crc::crc64(&content(4096));
     let finish = Message::Finish {
         slot: 1,
         len_bytes: 4096,

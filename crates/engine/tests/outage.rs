@@ -1,5 +1,5 @@
 //! What a disk may hold when the power fails while a container, a claim or a deletion is under way; every image
-//! that the model of `orcheck_io::testing::outage` allows.
+//! that the model of `orcheck_testing::power::outage` allows.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
@@ -8,15 +8,17 @@ use orcheck_engine::epoch::{Claimant, claim};
 use orcheck_engine::ledger::Ledger;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_engine::trust::Trust;
-use orcheck_format::{
-    Claim, CommitRecord, ContainerHeader, ContainerRef, Epoch, Features, FileName, JobName, Level,
-    RunId,
-};
-use orcheck_io::testing::Scratch;
-use orcheck_io::testing::image::Image;
-use orcheck_io::testing::journal::{Journal, Log};
-use orcheck_io::testing::outage::{Disk, choice, choices};
-use orcheck_io::{Dir, Pool, PoolShape, Steps, SystemClock, open_dir};
+use orcheck_format::container::{ContainerHeader, Features};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, ContainerRef};
+use orcheck_io::clock::SystemClock;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_pool::{Pool, PoolShape};
+use orcheck_staging::open_dir;
+use orcheck_testing::Scratch;
+use orcheck_testing::power::{Disk, Image, Journal, Log, choice, choices};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,12 +117,12 @@ fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
         )
         .unwrap();
     writer.append(pool, 0, 8192).unwrap();
-    let record = orcheck_format::RankRecord {
+    let record = orcheck_format::manifest::RankRecord {
         rank: 0,
         stream_len_bytes: 8192,
         regions: vec![],
     };
-    let framed = orcheck_format::encode_rank_record(&record);
+    let framed = orcheck_format::container::encode_rank_record(&record);
     writer
         .end_rank(framed, &[], &mut Ledger::default())
         .unwrap();

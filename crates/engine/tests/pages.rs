@@ -5,9 +5,9 @@ use orcheck_engine::baseline::Fate;
 use orcheck_engine::pages::{Copied, Pages};
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::crc::crc64;
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, fill_span};
-use orcheck_io::steps::Steps;
-use orcheck_io::track::page_bytes;
+use orcheck_pool::page_bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

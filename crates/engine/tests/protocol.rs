@@ -229,7 +229,8 @@ impl Seen {
 
 #[test]
 fn any_order_any_duplicate_any_loss() {
-    let asked = orcheck_io::env_var("ORCHECK_TRIALS").and_then(|text| text.parse::<u32>().ok());
+    let asked =
+        orcheck_io::user::env_var("ORCHECK_TRIALS").and_then(|text| text.parse::<u32>().ok());
     let cases = asked.unwrap_or(0).max(2000);
     let seen = RefCell::new(Seen {
         distinguish: asked.is_some(),

@@ -7,11 +7,10 @@ use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
-use orcheck_io::open_dir;
-use orcheck_io::steps::{Effect, StepHook, StepInfo, Steps, Verdict};
-use orcheck_io::testing::journal::Journal;
-use orcheck_io::testing::outage::{Disk, choice, choices};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
+use orcheck_staging::open_dir;
+use orcheck_testing::power::{Disk, Journal, choice, choices};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::Arc;
 
 /// Notes what is done, and lets one step fail.

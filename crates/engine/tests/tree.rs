@@ -322,7 +322,8 @@ fn plays() -> impl Strategy<Value = Play> {
 
 #[test]
 fn whole_jobs_with_a_small_fan_out() {
-    let asked = orcheck_io::env_var("ORCHECK_TRIALS").and_then(|text| text.parse::<u32>().ok());
+    let asked =
+        orcheck_io::user::env_var("ORCHECK_TRIALS").and_then(|text| text.parse::<u32>().ok());
     let mut runner = TestRunner::new(ProptestConfig {
         cases: asked.unwrap_or(0).max(3000),
         ..ProptestConfig::default()

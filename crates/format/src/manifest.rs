@@ -143,7 +143,7 @@ pub struct Extent {
     pub stored_len_bytes: u64,
     /// Bytes of the region.
     pub len_bytes: u64,
-    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::Encoding); 0 is
+    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::encoding::Encoding); 0 is
     /// as they are.
     pub encoding: u16,
     /// CRC-64/NVME of the stored bytes.

@@ -626,12 +626,12 @@ mod tests {
             let ask = Ask::Open(StoreDir(text.clone()), "file".to_owned());
             // The empty text is the root itself, two names are two directories.
             if !matches!(wrong, "" | "a/b") {
-                let message = crate::Message::Store(StoreMessage::Ask(ask));
-                assert!(crate::Message::decode(message.kind(), &message.encode()).is_err());
+                let message = crate::wire::Message::Store(StoreMessage::Ask(ask));
+                assert!(crate::wire::Message::decode(message.kind(), &message.encode()).is_err());
             }
             let ask = Ask::Open(StoreDir::default(), text);
-            let message = crate::Message::Store(StoreMessage::Ask(ask));
-            assert!(crate::Message::decode(message.kind(), &message.encode()).is_err());
+            let message = crate::wire::Message::Store(StoreMessage::Ask(ask));
+            assert!(crate::wire::Message::decode(message.kind(), &message.encode()).is_err());
         }
         let mut dir = root;
         for _ in 0..MAX_DEPTH {

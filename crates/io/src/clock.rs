@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. Durations, deadlines and order come from the monotonic clock only; the wall clock is for people to read.
 //!
-//! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine`]).
+//! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine::facts`]).
 
 use crate::sync::now;
 use std::sync::OnceLock;
@@ -153,24 +153,27 @@ pub fn moment(unix_ms: u64, now_unix_ms: u64) -> String {
 
 /// A point in time after which a wait gives up. Durations too long to represent mean a wait of a century.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline(Instant);
+pub struct Deadline(Instant);
 
 impl Deadline {
-    pub(crate) fn after(timeout: Duration) -> Self {
+    /// `timeout` from now.
+    pub fn after(timeout: Duration) -> Self {
         const CENTURY: Duration = Duration::from_secs(3_155_760_000);
         Deadline(now() + timeout.min(CENTURY))
     }
 
     /// Time left; zero when passed.
-    pub(crate) fn left(self) -> Duration {
+    pub fn left(self) -> Duration {
         self.0.saturating_duration_since(now())
     }
 
-    pub(crate) fn passed(self) -> bool {
+    /// Whether it is over.
+    pub fn passed(self) -> bool {
         self.left().is_zero()
     }
 
-    pub(crate) fn earlier(self, other: Self) -> Self {
+    /// The earlier of two.
+    pub fn earlier(self, other: Self) -> Self {
         Deadline(self.0.min(other.0))
     }
 }

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 const FIRST: i32 = 3;
 
 /// The same open file under a number above the standard streams.
-pub(crate) fn above_streams(fd: OwnedFd) -> Result<OwnedFd> {
+pub fn above_streams(fd: OwnedFd) -> Result<OwnedFd> {
     // Breaks if: it stays where it is; what the program prints is written into the pool, or sent to a peer.
     if fd.as_raw_fd() >= FIRST || off(Switch::StandardStreams) {
         return Ok(fd);
@@ -40,7 +40,7 @@ pub(crate) fn above_streams(fd: OwnedFd) -> Result<OwnedFd> {
 }
 
 /// Runs `make` with the numbers of the standard streams taken: for descriptors that cannot be moved once they are made.
-pub(crate) fn away_from_streams<T>(make: impl FnOnce() -> T) -> T {
+pub fn away_from_streams<T>(make: impl FnOnce() -> T) -> T {
     let mut taken = Vec::new();
     while taken.len() < FIRST as usize && !off(Switch::StandardStreams) {
         match fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
@@ -51,31 +51,38 @@ pub(crate) fn away_from_streams<T>(make: impl FnOnce() -> T) -> T {
     make()
 }
 
-pub(crate) fn open(path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+/// Opens a file by its path.
+pub fn open(path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     above_streams(fs::open(path, flags, mode)?)
 }
 
-pub(crate) fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+/// Opens a file beneath a directory.
+pub fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     above_streams(fs::openat(dir, path, flags, mode)?)
 }
 
-pub(crate) fn memory_file(name: &str, flags: MemfdFlags) -> Result<OwnedFd> {
+/// A file in memory.
+pub fn memory_file(name: &str, flags: MemfdFlags) -> Result<OwnedFd> {
     above_streams(fs::memfd_create(name, flags)?)
 }
 
-pub(crate) fn socket(family: AddressFamily, flags: SocketFlags) -> Result<OwnedFd> {
+/// A stream socket.
+pub fn socket(family: AddressFamily, flags: SocketFlags) -> Result<OwnedFd> {
     above_streams(net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-pub(crate) fn accept(listener: impl AsFd, flags: SocketFlags) -> Result<OwnedFd> {
+/// The next caller of a listening socket.
+pub fn accept(listener: impl AsFd, flags: SocketFlags) -> Result<OwnedFd> {
     above_streams(net::accept_with(listener, flags)?)
 }
 
-pub(crate) fn event(flags: EventfdFlags) -> Result<OwnedFd> {
+/// A counter that can be polled.
+pub fn event(flags: EventfdFlags) -> Result<OwnedFd> {
     above_streams(eventfd(0, flags)?)
 }
 
-pub(crate) fn watched() -> Result<OwnedFd> {
+/// A set of descriptors that are polled together.
+pub fn watched() -> Result<OwnedFd> {
     above_streams(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
@@ -86,7 +93,7 @@ static LIVING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A descriptor whose being open tells others that this process lives.
-pub(crate) struct Living {
+pub struct Living {
     // Dropped before the descriptor: its number may be another's as soon as it is closed.
     mark: Mark,
     fd: OwnedFd,
@@ -95,7 +102,8 @@ pub(crate) struct Living {
 struct Mark(usize);
 
 impl Living {
-    pub(crate) fn new(fd: OwnedFd) -> Living {
+    /// Takes the descriptor over.
+    pub fn new(fd: OwnedFd) -> Living {
         // Breaks if: it is waited for, as with a `Once`; a child that is forked meanwhile would wait for ever.
         static CHILDREN: AtomicBool = AtomicBool::new(false);
         if !CHILDREN.swap(true, Ordering::SeqCst) {
@@ -113,7 +121,7 @@ impl Living {
     }
 
     /// The descriptor, for whoever hands it to another process.
-    pub(crate) fn give(self) -> OwnedFd {
+    pub fn give(self) -> OwnedFd {
         let Living { mark, fd } = self;
         drop(mark);
         fd

@@ -11,12 +11,12 @@
 //! Faults survived: none of the program's own making: memory that it frees while a span is in use is its error,
 //! as with any C library.
 //!
-//! Not here: shared memory (see [`crate::pool`]), copies with checksums (see [`crate::copy`]).
+//! Not here: shared memory (see [`orcheck_pool::pool`]), copies with checksums (see [`orcheck_pool::copy`]).
 #![allow(unsafe_code)]
 
-use crate::file::File;
-use crate::uring::Uring;
-use orcheck_format::{Error, Result, crc64};
+use crate::disk::{File, PinnedWrite};
+use orcheck_format::crc::crc64;
+use orcheck_format::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -86,13 +86,14 @@ impl Span {
         self.start as usize
     }
 
-    pub(crate) fn pointer(self) -> *mut u8 {
+    /// Its address, to read and write through.
+    pub fn pointer(self) -> *mut u8 {
         self.start
     }
 
     /// # Safety
     /// As for [`Span::new`], and the result is not kept beyond the present call.
-    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+    pub unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.len == 0 {
             return &[];
         }
@@ -135,7 +136,7 @@ pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
 }
 
 /// Writes the span's bytes to the file at `at`, straight from where they are, which `way` may have pinned.
-pub(crate) fn write_pinned(file: &dyn File, span: Span, at: u64, way: &Uring) -> Result<()> {
+pub fn write_pinned(file: &dyn File, span: Span, at: u64, way: &dyn PinnedWrite) -> Result<()> {
     // SAFETY: the slice lives for this call only.
     file.write_pinned(unsafe { span.bytes() }, at, way)
 }
@@ -314,7 +315,7 @@ mod tests {
         }
         for len in [usize::MAX, isize::MAX as usize - 4096] {
             let error = Buffer::try_zeroed(len, 4096).err().unwrap();
-            assert_eq!(error.kind(), orcheck_format::ErrorKind::NoSpace);
+            assert_eq!(error.kind(), orcheck_format::error::ErrorKind::NoSpace);
         }
     }
 }

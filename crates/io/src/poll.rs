@@ -4,13 +4,13 @@
 //! 1. A wake that comes before the wait is not lost: the waker is an eventfd that stays readable until drained.
 //! 2. Every wait has a deadline.
 //!
-//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a [`crate::Conn`]
+//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a [`orcheck_net::Conn`]
 //! may hold whole messages that no descriptor announces any more, so take from it until it has none.
 
 use crate::clock::Deadline;
 use crate::descriptor;
-use crate::error::rustix_error;
-use orcheck_format::Result;
+use crate::errno::rustix_error;
+use orcheck_format::error::Result;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,10 +78,7 @@ impl Poller {
 }
 
 /// Polls until something is ready or the deadline passed; `false`: nothing.
-pub(crate) fn poll_until(
-    entries: &mut [PollFd<'_>],
-    deadline: Deadline,
-) -> rustix::io::Result<bool> {
+pub fn poll_until(entries: &mut [PollFd<'_>], deadline: Deadline) -> rustix::io::Result<bool> {
     loop {
         let left = deadline.left();
         let limit = Timespec {
@@ -100,7 +97,7 @@ pub(crate) fn poll_until(
 }
 
 /// The same for one descriptor.
-pub(crate) fn poll_one(
+pub fn poll_one(
     fd: BorrowedFd<'_>,
     events: PollFlags,
     deadline: Deadline,

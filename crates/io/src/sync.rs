@@ -8,7 +8,7 @@
 //! 1. The types have the layout of the machine's atomics in both builds: they lie in memory that is shared.
 //!
 //! Not here: the threads that copy one snapshot together (they share nothing with other processes, and a mutex at
-//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts ([`crate::ring`] and
+//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts ([`orcheck_pool::ring`] and
 //! the bitmap of the pool) are checked by `loom` as they are, see `tests/orderings`.
 
 pub use std::sync::atomic::Ordering;
@@ -16,25 +16,27 @@ pub use std::sync::atomic::Ordering;
 #[cfg(not(orcheck_shuttle))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
+#[cfg(not(orcheck_shuttle))]
+mod futex;
 #[cfg(orcheck_shuttle)]
 pub mod model;
 #[cfg(orcheck_shuttle)]
 pub use model::{AtomicU32, AtomicU64};
 
 #[cfg(orcheck_shuttle)]
-pub(crate) use model::{now, point, wait, wake};
+pub use model::{now, point, wait, wake};
 
 #[cfg(not(orcheck_shuttle))]
-pub(crate) use crate::futex::{wait, wake};
+pub use futex::{wait, wake};
 
 /// A place at which another thread may run first: before a system call that others can observe.
 #[cfg(not(orcheck_shuttle))]
 #[inline(always)]
-pub(crate) fn point() {}
+pub fn point() {}
 
 /// The monotonic clock that deadlines are measured by.
 #[cfg(not(orcheck_shuttle))]
 #[inline]
-pub(crate) fn now() -> std::time::Instant {
+pub fn now() -> std::time::Instant {
     std::time::Instant::now()
 }

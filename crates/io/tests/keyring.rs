@@ -4,11 +4,11 @@
 //! at the end of the test, or by itself after a minute.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // keys are written by the test
 
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::error::{Error, ErrorKind};
 use orcheck_io::rng::random_bytes;
-use orcheck_io::secret::SecretSource;
-use orcheck_io::testing::impostor::Impostor;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::user::SecretSource;
+use orcheck_testing::impostor::Impostor;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::ffi::{CString, c_long};
 use std::io::Write as _;
 use std::time::Duration;

@@ -2,11 +2,9 @@
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_io::testing::Scratch;
-use orcheck_io::testing::image::Image;
-use orcheck_io::testing::journal::{Journal, Log};
-use orcheck_io::testing::outage::{Disk, choice, choices};
-use orcheck_io::{Create, Dir, open_dir, write_small};
+use orcheck_io::disk::{Create, Dir, open_local, write_small};
+use orcheck_testing::Scratch;
+use orcheck_testing::power::{Disk, Image, Journal, Log, choice, choices};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +19,7 @@ fn record(work: impl FnOnce(&dyn Dir, &AtomicU64)) -> Log {
     let mark = Arc::clone(&told);
     let mark = Box::new(move || mark.load(Ordering::SeqCst));
     let journal = Journal::begin(scratch.path(), mark).unwrap();
-    let dir = open_dir(&path, journal.steps()).unwrap();
+    let dir = open_local(&path, journal.steps()).unwrap();
     work(dir.as_ref(), &told);
     journal.end().unwrap()
 }

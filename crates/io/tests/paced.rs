@@ -3,8 +3,10 @@
 // Tests make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_format::ErrorKind;
-use orcheck_io::{Clock, Dir, Pace, Steps, open_dir, paced};
+use orcheck_format::error::ErrorKind;
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::{Dir, Pace, open_local, paced};
+use orcheck_io::failpoints::Steps;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -71,7 +73,7 @@ impl Disk {
     }
 
     fn dir(&self, pace: &Arc<Pace>) -> Arc<dyn Dir> {
-        paced(open_dir(&self.0, Steps::none()).unwrap(), pace)
+        paced(open_local(&self.0, Steps::none()).unwrap(), pace)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a directory says when the path that was configured leads elsewhere: moved, replaced, unmounted, mounted over.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::ErrorKind;
-use orcheck_io::testing::Scratch;
-use orcheck_io::testing::mount::{Mount, detach, mount_again, mount_bound, mount_over, own_mounts};
-use orcheck_io::{Create, Dir, Steps, open_dir};
+use orcheck_format::error::ErrorKind;
+use orcheck_io::disk::{Create, Dir, open_local};
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::Scratch;
+use orcheck_testing::mount::{Mount, detach, mount_again, mount_bound, mount_over, own_mounts};
 use std::fs::{create_dir, create_dir_all, remove_dir, rename};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// The directory of a job below a root, as a run opens it.
 fn job_dir(root: &Path) -> Arc<dyn Dir> {
-    let dir = open_dir(root, Steps::none()).unwrap().child("job", true);
+    let dir = open_local(root, Steps::none()).unwrap().child("job", true);
     let dir = dir.unwrap();
     dir.create("claim", Create::Buffered).unwrap();
     dir.check_path().unwrap();
@@ -90,7 +91,7 @@ fn a_relative_path_is_remembered_from_where_it_was_opened() {
     // A way up to the root and down again.
     let up: std::path::PathBuf = here.iter().skip(1).map(|_| "..").collect();
     let relative = up.join(scratch.path().strip_prefix("/").unwrap());
-    let dir = open_dir(&relative.join("a"), Steps::none()).unwrap();
+    let dir = open_local(&relative.join("a"), Steps::none()).unwrap();
     // Another thread's file system context stays as it is.
     std::thread::scope(|scope| {
         let elsewhere = || {

@@ -13,10 +13,10 @@
 //!
 //! Not here: which nodes fail together (`domains.rs`).
 
-use crate::Domains;
-use orcheck_format::error::count as counted;
+use crate::domains::Domains;
+use orcheck_format::error::{Error, Result, count as counted};
+use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, Result};
 
 /// Draws before it is said that there are no holders: with domains that overlap in odd ways the first choice may leave
 /// nothing for the last.

@@ -4,7 +4,7 @@ use crate::program::{
     Program, WORKLOADS, end_if_cancelled, inside_a_checkpoint, judge, uncancelled,
 };
 use crate::trial::{Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, trials};
-use orcheck_io::testing::{Child, Scratch};
+use orcheck_testing::{Child, Scratch};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Read;

@@ -10,7 +10,7 @@ use orcheck::restart::{orc_find, orc_restart};
 use orcheck::session::{orc_abandon, orc_close};
 use orcheck::types::orc_status;
 use orcheck_format::error::Error;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::ffi::{c_int, c_void};
 use std::io::Read;
 use std::os::fd::AsRawFd;

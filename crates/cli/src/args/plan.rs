@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use super::AdviceArgs;
+use crate::args::advice::AdviceArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use orcheck_plan::contention::Mode;

@@ -15,16 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::agent::Agent;
-use orcheck_format::{Error, JobName, Result};
-use orcheck_io::process::{close_inherited, leave_starter, raise_open_files, silence, start_self};
-use orcheck_io::{Clock, Steps, SystemClock};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::JobName;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::{close_inherited, leave_starter, raise_open_files, silence, start_self};
 use serde_json::json;
 
 use crate::args::AgentArgs;
-use crate::exit;
 use crate::job::roots;
 use crate::output::{Failure, Outcome};
-use crate::stop;
+use crate::{exit, stop};
 
 /// What an agent says first when it can be reached.
 const READY: &str = "agent of job";
@@ -42,8 +43,8 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     let node = args
         .node
         .clone()
-        .or_else(|| orcheck_io::env_var("ORCHECK_NODE").filter(|name| !name.is_empty()))
-        .unwrap_or_else(orcheck_io::host_name);
+        .or_else(|| orcheck_io::user::env_var("ORCHECK_NODE").filter(|name| !name.is_empty()))
+        .unwrap_or_else(orcheck_io::machine::host_name);
     let root = root(args)?;
     if args.detach {
         let told = start_self(&again(args, &node, &root), READY, START_LIMIT)?;
@@ -64,7 +65,7 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     if args.detached {
         silence();
     }
-    let thread = orcheck_io::thread::spawn("orcheck-agent", move || agent.run(linger))?;
+    let thread = orcheck_io::machine::thread::spawn("orcheck-agent", move || agent.run(linger))?;
     let late = "the agent did not end";
     stop::wait_for(
         thread,

@@ -17,20 +17,22 @@ use orcheck_engine::catalog::Commit;
 use orcheck_engine::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::trust::Trust;
 use orcheck_format::encoding::Compression;
-use orcheck_format::error::Detail;
-use orcheck_format::{CommitRecord, Error, ErrorKind, Level};
-use orcheck_io::dir::open_shared;
-use orcheck_io::served::shown;
-use orcheck_io::{Steps, SystemClock, env_var};
+use orcheck_format::error::{Detail, Error, ErrorKind};
+use orcheck_format::ids::Level;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::clock::SystemClock;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::user::env_var;
+use orcheck_staging::client::shown;
+use orcheck_staging::open_shared;
 use serde_json::{Value, json};
 
 use crate::args::{CopyArgs, CopyCompress, Target, Which};
 use crate::commands::verify;
-use crate::exit;
 use crate::job::{Job, group, trust};
 use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
 use crate::search::holds_files;
-use crate::stop;
+use crate::{exit, stop};
 
 /// Level of the compressor where one is asked for.
 const COMPRESS_LEVEL: i32 = 1;

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use orcheck_io::{Clock, SystemClock, read_text};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::user::read_text;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
@@ -144,7 +145,7 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
         of(Mark::Ok)
     );
     let document = json!({
-        "host": orcheck_io::host_name(),
+        "host": orcheck_io::machine::host_name(),
         "problems": problems,
         "notes": notes,
         "items": report.items.iter().map(|item| json!({
@@ -170,7 +171,7 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
 
 fn kernel(report: &mut Report) {
     let group = "kernel";
-    let mark = if orcheck_io::kernel_at_least(4, 18) {
+    let mark = if orcheck_io::machine::kernel_at_least(4, 18) {
         Mark::Ok
     } else {
         Mark::Problem
@@ -179,10 +180,10 @@ fn kernel(report: &mut Report) {
         group,
         "version",
         mark,
-        format!("Linux {}", orcheck_io::kernel_version()),
+        format!("Linux {}", orcheck_io::machine::kernel_version()),
         "Linux 4.18 or later is needed",
     );
-    for probe in orcheck_io::probe::kernel_features() {
+    for probe in orcheck_io::machine::kernel_features() {
         let (lack, advice) = match probe.name {
             "sealed memfd" => (
                 Mark::Problem,
@@ -222,10 +223,10 @@ fn kernel(report: &mut Report) {
 
 fn processors(report: &mut Report) {
     let group = "processors";
-    let cpus = orcheck_io::cpuset();
+    let cpus = orcheck_io::machine::cpuset();
     let sockets: std::collections::BTreeSet<u32> = cpus
         .iter()
-        .map(|&cpu| orcheck_io::cpu_socket(cpu))
+        .map(|&cpu| orcheck_io::machine::cpu_socket(cpu))
         .collect();
     report.ok(
         group,
@@ -238,7 +239,7 @@ fn processors(report: &mut Report) {
     );
     let siblings = cpus
         .iter()
-        .filter(|&&cpu| orcheck_io::sibling_of(cpu).is_some())
+        .filter(|&&cpu| orcheck_io::machine::sibling_of(cpu).is_some())
         .count();
     if siblings > 0 {
         report.ok(
@@ -286,7 +287,7 @@ fn processors(report: &mut Report) {
 
 fn memory(report: &mut Report) {
     let group = "memory";
-    match orcheck_io::memory() {
+    match orcheck_io::machine::memory() {
         Err(error) => report.add(
             group,
             "facts",

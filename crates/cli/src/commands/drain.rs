@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use orcheck_engine::agent::{address, drain, is_of, list, status};
-use orcheck_format::{Error, JobName};
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::error::Error;
+use orcheck_format::ids::JobName;
+use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::DrainArgs;

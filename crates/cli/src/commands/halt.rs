@@ -13,10 +13,10 @@
 use std::time::Duration;
 
 use orcheck_engine::halt::{Run, When, later_requests, requests, withdraw};
-use orcheck_format::{Epoch, Error, Level};
-use orcheck_io::clock::{LocalTime, moment};
-use orcheck_io::net::{host_name, process_id};
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::error::Error;
+use orcheck_format::ids::{Epoch, Level};
+use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};
+use orcheck_io::machine::{host_name, process_id};
 use serde_json::{Value, json};
 
 use crate::args::{HaltArgs, time_or_none};

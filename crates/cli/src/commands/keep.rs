@@ -3,8 +3,9 @@
 //! Not here: what the mark does (engine, `prune.rs` and `choose.rs`).
 
 use orcheck_engine::choose::{checkpoint_of, decide, decision, take_back};
-use orcheck_format::{Error, choice::Decision};
-use orcheck_io::SystemClock;
+use orcheck_format::choice::Decision;
+use orcheck_format::error::Error;
+use orcheck_io::clock::SystemClock;
 use serde_json::{Value, json};
 
 use crate::args::{KeepArgs, Target};

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use orcheck_engine::catalog::{Commit, Unread};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::{Proof, Trust};
-use orcheck_format::error::Detail;
-use orcheck_format::{ErrorKind, FileName};
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::error::{Detail, ErrorKind};
+use orcheck_format::names::FileName;
+use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::LsArgs;

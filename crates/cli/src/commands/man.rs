@@ -4,8 +4,8 @@
 
 use clap::CommandFactory;
 use clap_mangen::roff::{Roff, roman};
-use orcheck_format::{Error, ErrorKind};
-use orcheck_io::write_small;
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_io::disk::write_small;
 use serde_json::json;
 
 use crate::args::{Cli, ManArgs};
@@ -15,7 +15,7 @@ use crate::output::{Failure, Outcome};
 
 /// Writes the pages.
 pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
-    let dir = match orcheck_io::open_dir(&args.dir, orcheck_io::Steps::none()) {
+    let dir = match orcheck_staging::open_dir(&args.dir, orcheck_io::failpoints::Steps::none()) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (parent, name) = parent_and_name(&args.dir)?;
             parent.child(&name, true)?

@@ -30,9 +30,12 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_io::dir::open_shared;
-use orcheck_io::{Dir, Steps, file_system_kind, mount_of, read_text, write_small};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_io::disk::{Dir, write_small};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::{file_system_kind, mount_of};
+use orcheck_io::user::read_text;
+use orcheck_staging::open_shared;
 use serde_json::json;
 
 use self::choice::{Choice, choose};
@@ -338,8 +341,8 @@ fn write_option(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_io::open_dir;
-    use orcheck_io::testing::Scratch;
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
 
     fn args(dir: &Path) -> PlaceArgs {
         PlaceArgs {

@@ -23,20 +23,25 @@ use std::time::Duration;
 use orcheck_client::JOB_VARIABLE;
 use orcheck_engine::reader::Reader;
 use orcheck_engine::trust::Trust;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::RegionRecord;
-use orcheck_format::{CommitRecord, Dtype, Error, ErrorKind, FileName, Result};
-use orcheck_io::{
-    Clock, Create, Dir, Entry, Steps, SystemClock, env_var, open_dir, random_bytes, read_text,
-};
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::{Create, Dir, Entry};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::rng::random_bytes;
+use orcheck_io::user::{env_var, read_text};
+use orcheck_staging::open_dir;
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use serde_json::{Value, json};
 
 use super::run::{left_behind, not_started, reap, signal_all};
 use crate::args::{ProveArgs, Unlock, Where};
-use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, size};
-use crate::stop;
+use crate::{exit, stop};
 
 /// How often directories and the command are looked at.
 const POLL: Duration = Duration::from_millis(20);

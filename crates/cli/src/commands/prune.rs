@@ -19,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::choose::Removal;
 use orcheck_engine::trust::{Proof, Trust, other_key};
+use orcheck_format::error::Error;
+use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, Level};
 
 mod orphans;
 

@@ -17,17 +17,18 @@ use std::sync::Arc;
 
 use orcheck_engine::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Crc64, Error, ErrorKind, RegionRecord, Result};
-use orcheck_io::{Create, Dir};
+use orcheck_format::crc::Crc64;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::RegionRecord;
+use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
 
 use crate::args::RestoreArgs;
 use crate::commands::{show, verify};
-use crate::exit;
 use crate::job::{Job, parent_and_name, trust};
 use crate::output::{Failure, Outcome, count, progress_bar, size};
 use crate::sight::is_out_of_sight;
-use crate::stop;
+use crate::{exit, stop};
 
 /// Restores one region or all.
 pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome, Failure> {
@@ -321,7 +322,7 @@ fn region_entry(region: &RegionRecord, file: &str, crc: u64) -> Value {
 
 /// The directory that `--all` fills; it must be new or empty unless `--force` is given.
 fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
-    let dir = match orcheck_io::open_dir(&args.out, orcheck_io::Steps::none()) {
+    let dir = match orcheck_staging::open_dir(&args.out, orcheck_io::failpoints::Steps::none()) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (parent, name) = parent_and_name(&args.out)?;
             parent.child(&name, true)?
@@ -538,7 +539,7 @@ fn plain_name(region: &str) -> String {
         name.truncate(LIMIT_BYTES - 18);
         name.push_str(&format!(
             "%-{:016x}",
-            orcheck_format::crc64(region.as_bytes())
+            orcheck_format::crc::crc64(region.as_bytes())
         ));
     }
     name
@@ -555,7 +556,7 @@ mod tests {
         // Breaks if: the rename replaces.
         let path = std::env::temp_dir().join(format!("orcheck-restore-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        let dir = orcheck_io::open_dir(&path, orcheck_io::Steps::none()).unwrap();
+        let dir = orcheck_staging::open_dir(&path, orcheck_io::failpoints::Steps::none()).unwrap();
         let taken = path.join("x");
         let written = write_file(dir.as_ref(), "x", false, &mut |sink| {
             std::fs::write(&taken, b"mine").unwrap();

@@ -33,10 +33,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::halt::EVERY;
-use orcheck_format::error::printable;
+use orcheck_format::error::{Error, Result, printable};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
-use orcheck_io::{Clock, SystemClock, install_signal};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::machine::install_signal;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, wait,
 };
@@ -48,7 +48,7 @@ use crate::output::{Failure, Outcome, count};
 use crate::search::{cannot_open, own_directory_of};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
-use orcheck_io::process::AGENT_NAME;
+use orcheck_io::machine::AGENT_NAME;
 use told::{HaltAt, Heard, Seen, Told};
 
 /// Environment variable that tells the command which run it is, from 1.
@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         .map_err(|_| Error::invalid(format!("--grace {}: expected seconds from 0", args.grace)))?;
     // A mistyped directory would look like a job that makes no progress.
     for root in args.place.dirs.iter().chain(&args.place.node_dirs) {
-        orcheck_io::open_dir(root, orcheck_io::Steps::none())
+        orcheck_staging::open_dir(root, orcheck_io::failpoints::Steps::none())
             .map_err(|error| cannot_open(root, error))?;
     }
     for root in &args.place.dirs {
@@ -596,7 +596,7 @@ pub(super) fn signal_all(group: Pid, signal: Signal) {
 fn orphans() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero();
     // This program has one thread, so one list holds all children. A kernel without it has no such file.
-    let listed = orcheck_io::read_text(
+    let listed = orcheck_io::user::read_text(
         std::path::Path::new(&format!("/proc/{own}/task/{own}/children")),
         1 << 20,
     );
@@ -611,7 +611,7 @@ fn orphans() -> Vec<Pid> {
 /// Whether it is an agent that a rank of the run started: it finishes what the ranks began, and ends by itself.
 fn is_agent(pid: &str) -> bool {
     let path = format!("/proc/{pid}/comm");
-    let name = orcheck_io::read_text(std::path::Path::new(&path), 64);
+    let name = orcheck_io::user::read_text(std::path::Path::new(&path), 64);
     name.is_ok_and(|name| name.trim().as_bytes() == AGENT_NAME.to_bytes())
 }
 

@@ -13,17 +13,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_io::net::Address;
-use orcheck_io::process::raise_open_files;
-use orcheck_io::{Clock, Steps, SystemClock, open_dir, read_text, write_small};
-use orcheck_server::{Config, Order, Server, expect_identity};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::write_small;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::raise_open_files;
+use orcheck_io::user::read_text;
+use orcheck_net::Address;
+use orcheck_staging::open_dir;
+use orcheck_staging::server::{Config, Order, Server, expect_identity};
 use serde_json::json;
 
 use crate::args::{ServerArgs, ServerOrder};
-use crate::exit;
 use crate::output::{Failure, Outcome};
-use crate::stop;
+use crate::{exit, stop};
 
 /// Memory of one piece, in MiB.
 const PIECE_MIB: u32 = 4;
@@ -69,7 +72,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     };
     let (again, served) = (args.clone(), stopper.clone());
     let hangup = stop::OnHangup::install(move || say(&tenants::reread(&again, &served)))?;
-    let thread = orcheck_io::thread::spawn("orcheck-server", move || server.run())?;
+    let thread = orcheck_io::machine::thread::spawn("orcheck-server", move || server.run())?;
     println!("server of {} at {at}: ready", args.dir.display());
     println!("identity of its disk: {identity:016x}");
     let late = format!(

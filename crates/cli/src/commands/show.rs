@@ -5,8 +5,9 @@
 //! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
 use orcheck_engine::reader::Reader;
-use orcheck_format::{ErrorKind, RegionRecord, manifest::RegionKind};
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::manifest::{RegionKind, RegionRecord};
+use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::args::ShowArgs;

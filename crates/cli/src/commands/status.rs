@@ -12,8 +12,11 @@ use std::time::Duration;
 use orcheck_engine::agent::{Told, list, status};
 use orcheck_engine::halt::Run;
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Claim, Error, ErrorKind, JobName, Level};
-use orcheck_io::{Address, Clock, SystemClock};
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::record::Claim;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_net::Address;
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;

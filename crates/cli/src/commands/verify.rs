@@ -10,8 +10,8 @@
 use orcheck_engine::catalog::Commit;
 use orcheck_engine::trust::{Proof, Trust};
 use orcheck_engine::verify::{Finding, Verdict, verify_commit_with};
-use orcheck_format::error::without_next;
-use orcheck_format::{CommitRecord, ContainerRef, Error, ErrorKind};
+use orcheck_format::error::{Error, ErrorKind, without_next};
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use orcheck_engine::agent::address;
-use orcheck_format::JobName;
-use orcheck_io::Address;
-use orcheck_io::testing::hosts::own_network;
-use orcheck_io::testing::squatter::{Squat, Squatter};
+use orcheck_format::ids::JobName;
+use orcheck_net::Address;
+use orcheck_testing::hosts::own_network;
+use orcheck_testing::squatter::{Squat, Squatter};
 
 use crate::fixture::Scratch;
 use crate::program::Running;
@@ -277,7 +277,7 @@ fn squatted(job: &str, root: &Path, squat: Squat) -> Squatter {
 // Breaks if: whoever takes the agent's name first keeps the job from running, or is not named.
 #[test]
 fn another_user_who_holds_the_name_of_an_agent_stops_no_job() {
-    if orcheck_io::effective_uid() != 0 {
+    if orcheck_io::machine::effective_uid() != 0 {
         println!("SKIPPED another_user_who_holds_the_name_of_an_agent_stops_no_job: needs root");
         return;
     }
@@ -345,7 +345,7 @@ fn another_user_who_holds_the_name_of_an_agent_stops_no_job() {
 // Breaks if: the message of a job that finds no agent hides who holds its name.
 #[test]
 fn a_job_without_its_agent_names_who_holds_the_name() {
-    if orcheck_io::effective_uid() != 0 {
+    if orcheck_io::machine::effective_uid() != 0 {
         println!("SKIPPED a_job_without_its_agent_names_who_holds_the_name: needs root");
         return;
     }

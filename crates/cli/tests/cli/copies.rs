@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use orcheck_format::{CommitRecord, Level};
+use orcheck_format::ids::Level;
+use orcheck_format::record::CommitRecord;
 
 use crate::answer;
 use crate::fixture::{Scratch, Spec, Written, flip, payload, write};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use orcheck_format::Level;
+use orcheck_format::ids::Level;
 
 use crate::encrypted::{KEY, source};
 use crate::fixture::{Scratch, Spec, Written, claim, epoch, write};
@@ -393,7 +393,7 @@ fn damage_ends_the_copy_and_names_a_good_older_step() {
 // Breaks if: whatever a kill leaves counts as a copy, or keeps the next one from being made. `ORCHECK_TRIALS` raises the number.
 #[test]
 fn a_copy_that_is_killed_leaves_all_or_nothing() {
-    let trials = orcheck_io::env_var("ORCHECK_TRIALS").and_then(|text| text.parse().ok());
+    let trials = orcheck_io::user::env_var("ORCHECK_TRIALS").and_then(|text| text.parse().ok());
     let trials: u32 = trials.unwrap_or(5);
     let scratch = Scratch::new();
     let nodes = ["n0", "n1"].map(|node| scratch.dir(&format!("local/cavity/{node}")));
@@ -467,7 +467,7 @@ fn a_claim_that_a_killed_copy_left_goes_with_the_next_copy() {
     let stale = left("07070707", b"of a process that is gone");
     let living = left("08080808", b"of a run that is starting");
     let begun = left("09090909", b"");
-    let opened = orcheck_io::open_dir(&dir, orcheck_io::Steps::none()).unwrap();
+    let opened = orcheck_staging::open_dir(&dir, orcheck_io::failpoints::Steps::none()).unwrap();
     let name = living.file_name().unwrap().to_str().unwrap();
     let locked = opened.open(name).unwrap();
     assert!(locked.try_lock().unwrap());

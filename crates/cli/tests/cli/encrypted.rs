@@ -7,13 +7,16 @@ use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
 use orcheck_engine::ledger::Ledger;
 use orcheck_engine::trust::{Accept, Trust};
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
+use orcheck_format::crc::crc64;
 use orcheck_format::encoding::Compression;
-use orcheck_format::{
-    BLOCK_BYTES, CommitRecord, ContainerHeader, Dtype, Extent, Features, Level, RankRecord,
-    RegionKind, RegionRecord, crc64, encode_rank_record,
-};
-use orcheck_io::secret::Secret;
-use orcheck_io::{Pool, PoolShape, Steps, open_dir};
+use orcheck_format::ids::{Dtype, Level};
+use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::record::CommitRecord;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::user::Secret;
+use orcheck_pool::{Pool, PoolShape};
+use orcheck_staging::open_dir;
 
 use crate::answer;
 use crate::fixture::{Spec, epoch, flip};
@@ -38,7 +41,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
             incompat: Features::ENCODED | Features::ENCRYPTED,
             ..Features::default()
         },
-        job: orcheck_format::JobName::new("cavity").unwrap(),
+        job: orcheck_format::ids::JobName::new("cavity").unwrap(),
         step: 5,
         epoch: epoch(1),
         level: Level::Global,
@@ -133,7 +136,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     pool.give(chunk);
     let path = dir.join(&container.file);
     let record = CommitRecord {
-        job: orcheck_format::JobName::new("cavity").unwrap(),
+        job: orcheck_format::ids::JobName::new("cavity").unwrap(),
         step: 5,
         epoch: epoch(1),
         level: Level::Global,
@@ -388,8 +391,8 @@ fn forged_newer_records_push_no_genuine_step_out() {
 
 /// A claim of another job, as whoever can write to a directory may put it there.
 fn invented_claim(dir: &std::path::Path) {
-    let claim = orcheck_format::Claim {
-        job: orcheck_format::JobName::new("invented").unwrap(),
+    let claim = orcheck_format::record::Claim {
+        job: orcheck_format::ids::JobName::new("invented").unwrap(),
         epoch: epoch(1),
         host: "host-a".into(),
         pid: 1,
@@ -462,7 +465,7 @@ fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     let site = Site::new();
     write(&site);
     let mut plain = Spec::new(7, 1);
-    plain.job = orcheck_format::JobName::new("lulesh").unwrap();
+    plain.job = orcheck_format::ids::JobName::new("lulesh").unwrap();
     let dir = std::path::Path::new(&site.a).join("lulesh");
     std::fs::create_dir_all(&dir).unwrap();
     crate::fixture::write(&[dir], &plain);

@@ -24,7 +24,7 @@ fn of((user, group): (u32, u32), mut command: Command) -> Command {
 /// Whether others than root can run what this test is made of.
 #[allow(clippy::print_stdout)] // what is not tried is said
 fn can_be_tried() -> bool {
-    let root = orcheck_io::effective_uid() == 0;
+    let root = orcheck_io::machine::effective_uid() == 0;
     let runs = root && of(EVE, orcheck(&["--version"])).output().is_ok();
     if !runs {
         println!("SKIPPED: needs root, and a target directory that every user can reach");

@@ -22,7 +22,7 @@ pub fn with_key(arguments: &[&str]) -> Answer {
 fn jobs(scratch: &Scratch) -> String {
     write(&[scratch.dir("pfs/cavity")], &Spec::new(10, 1));
     let mut other = Spec::new(7, 1);
-    other.job = orcheck_format::JobName::new("lulesh").unwrap();
+    other.job = orcheck_format::ids::JobName::new("lulesh").unwrap();
     write(&[scratch.dir("pfs/lulesh")], &other);
     scratch.dir("pfs").display().to_string()
 }
@@ -55,7 +55,7 @@ fn a_job_of_several_that_cannot_be_looked_at_is_named_and_changes_the_exit_code(
     let root = jobs(&scratch);
     claim(&scratch.dir("pfs/cavity"), epoch(1), None);
     let mut twice = epoch(1);
-    twice.run = orcheck_format::RunId([9; 16]);
+    twice.run = orcheck_format::ids::RunId([9; 16]);
     claim(&scratch.dir("other/cavity"), twice, Some(None));
     let other = scratch.dir("other").display().to_string();
     for command in ["ls", "status"] {
@@ -100,7 +100,7 @@ fn a_directory_is_given_without_a_flag_also_one_that_was_moved() {
 fn a_directory_above_those_of_nodes_is_known_by_their_records() {
     let scratch = Scratch::new();
     let mut spec = Spec::new(10, 1);
-    spec.level = orcheck_format::Level::Node;
+    spec.level = orcheck_format::ids::Level::Node;
     write(&[scratch.dir("local/cavity/n0")], &spec);
     for below in ["local", "local/cavity", "local/cavity/n0"] {
         let dir = scratch.dir(below).display().to_string();
@@ -257,7 +257,7 @@ fn copy_program(from: &Path, to: &Path) {
 
 fn somebody_else(scratch: &Scratch, arguments: &[&str]) -> std::process::Command {
     let mut command = orcheck(arguments);
-    if orcheck_io::effective_uid() == 0 {
+    if orcheck_io::machine::effective_uid() == 0 {
         let program = scratch.dir("bin").join("orcheck");
         if !program.exists() {
             copy_program(Path::new(env!("CARGO_BIN_EXE_orcheck")), &program);
@@ -299,7 +299,7 @@ fn run_says_whose_a_directory_is_and_does_not_try_again() {
     );
 
     // Others may look at the list of jobs, but not into the job, and write nothing.
-    let mode = if orcheck_io::effective_uid() == 0 {
+    let mode = if orcheck_io::machine::effective_uid() == 0 {
         0o755
     } else {
         0o555
@@ -405,7 +405,7 @@ fn beside_another_user(scratch: &Scratch) -> String {
     claim(&scratch.dir("shared/cavity"), epoch(1), None);
     let theirs = scratch.dir("shared/theirjob");
     std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
-    if orcheck_io::effective_uid() == 0 {
+    if orcheck_io::machine::effective_uid() == 0 {
         let own = root.join("cavity");
         let files = std::fs::read_dir(&own).unwrap();
         for path in files.map(|entry| entry.unwrap().path()).chain([own]) {
@@ -470,7 +470,7 @@ fn the_directory_of_another_users_job_does_not_count_for_mine() {
 fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
     let scratch = Scratch::new();
     let mut spec = Spec::new(10, 1);
-    spec.level = orcheck_format::Level::Node;
+    spec.level = orcheck_format::ids::Level::Node;
     let nodes = [
         scratch.dir("local/cavity/n0"),
         scratch.dir("local/cavity/n1"),
@@ -563,7 +563,7 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
     let scratch = Scratch::new();
     let root = jobs(&scratch);
     let mut spec = Spec::new(20, 1);
-    spec.level = orcheck_format::Level::Node;
+    spec.level = orcheck_format::ids::Level::Node;
     write(&[scratch.dir("local/cavity/n0")], &spec);
     let link = |from: &str, to: &str| {
         let from = scratch.path().join(from);
@@ -645,12 +645,12 @@ fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
         let path = scratch.path().join(name);
         std::fs::write(&path, byte.repeat(32)).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        if orcheck_io::effective_uid() == 0 {
+        if orcheck_io::machine::effective_uid() == 0 {
             std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
         }
     }
     let disk = scratch.dir("disk");
-    if orcheck_io::effective_uid() == 0 {
+    if orcheck_io::machine::effective_uid() == 0 {
         std::os::unix::fs::chown(&disk, Some(65534), Some(65534)).unwrap();
     }
     let key = |name: &str| format!("file:{}", scratch.path().join(name).display());

@@ -6,9 +6,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use orcheck_client::{Environment, Membership, Options, Session, Solo};
-use orcheck_format::{Dtype, ErrorKind, Level};
-use orcheck_io::Span;
+use orcheck_client::Membership;
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::memory::Span;
 
 const WHAT: &str = "ORCHECK_TEST_PROGRAM";
 const JOB: &str = "ORCHECK_TEST_JOB";

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use orcheck_io::testing::impostor::Impostor;
+use orcheck_testing::impostor::Impostor;
 
 use crate::fixture::Scratch;
 use crate::program::{self, Running};
@@ -517,12 +517,14 @@ fn a_server_rereads_keys_and_quotas_at_sighup_and_keeps_its_connections() {
     let lines = Lines::of(&mut server);
     let open = |name: &str| {
         let place = server.place(name);
-        orcheck_io::open_dir(place.as_ref(), orcheck_io::Steps::none())
+        orcheck_staging::open_dir(place.as_ref(), orcheck_io::failpoints::Steps::none())
     };
     // A program in the middle of a file, and one that waits.
     let (own, others) = (open("key").unwrap(), open("physics-key").unwrap());
     let files = [&own, &others].map(|dir| {
-        let file = dir.create("file", orcheck_io::Create::Buffered).unwrap();
+        let file = dir
+            .create("file", orcheck_io::disk::Create::Buffered)
+            .unwrap();
         file.write_at(&[7; 100_000], 0).unwrap();
         file
     });

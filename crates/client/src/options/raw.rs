@@ -3,7 +3,7 @@
 //! Not here: what they mean together (`options.rs`).
 
 use super::enabled::Enabled;
-use super::{
+use crate::options::kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
 };

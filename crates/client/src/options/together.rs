@@ -3,11 +3,12 @@
 //! Not here: single values (`raw.rs`), and the options as a whole (`options.rs`).
 
 use super::raw::{CompressName, EncryptName, ModeName, Raw, StartName, StoreName};
-use super::{AgentKind, IntervalKind, listed, range, within_limits};
+use super::{listed, range, within_limits};
+use crate::options::kinds::{AgentKind, IntervalKind};
 use orcheck_engine::room::ReplicaStore;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
-use orcheck_io::secret::SecretSource;
+use orcheck_io::user::SecretSource;
 
 /// `fresh = true` says the same as `start = 'fresh'`, and nothing else.
 pub(super) fn start(raw: &Raw) -> Result<()> {

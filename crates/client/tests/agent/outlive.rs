@@ -4,7 +4,7 @@ use crate::disk;
 use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
-use orcheck_client::Session;
+use orcheck_client::session::Session;
 use orcheck_engine::agent::{Agent, KEY, Stop, address, ask};
 use orcheck_format::agent::{Adoption, AgentMessage, NodePart, RecipePart};
 use orcheck_format::encoding::Compression;
@@ -12,10 +12,10 @@ use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::conn::Conn;
-use orcheck_io::pool::{Pool, PoolShape};
-use orcheck_io::steps::{StepHook, Steps, Verdict};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::{StepHook, Steps, Verdict};
+use orcheck_net::Conn;
+use orcheck_pool::{Pool, PoolShape};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -434,7 +434,7 @@ fn replicas_in_memory_outlive_the_ranks_and_a_node() {
 #[test]
 fn replicas_in_memory_without_agents_are_refused() {
     let options = "node_dir = '/tmp'\npeers = 1\nreplica_store = 'memory'\n";
-    let error = orcheck_client::Options::from_text(options).unwrap_err();
+    let error = orcheck_client::options::Options::from_text(options).unwrap_err();
     says(
         &error,
         ErrorKind::Invalid,

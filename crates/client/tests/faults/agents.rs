@@ -11,8 +11,8 @@ use crate::trial::{
 use orcheck_engine::agent::Agent;
 use orcheck_format::ids::JobName;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::{Steps, Verdict as Do};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::{Steps, Verdict as Do};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -4,12 +4,14 @@ use crate::hooks::{Key, Named};
 use crate::life::{PAIR, SOLO, STRIPED, View, Workload, names};
 use crate::payload::{Origin, Payload};
 use crate::support::{Job, Threads};
-use orcheck_client::{Codec, Environment, Options, Session};
+use orcheck_client::options::Options;
+use orcheck_client::regions::Codec;
+use orcheck_client::session::{Environment, Session};
 use orcheck_format::error::{Error, Result};
 
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::{StepInfo, Steps, Verdict};
-use orcheck_io::testing::Scratch;
+use orcheck_io::failpoints::{StepInfo, Steps, Verdict};
+use orcheck_testing::Scratch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

@@ -10,8 +10,8 @@ use crate::life::{Life, PEERS, Workload};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart, apart_with, seed, share, told, trials,
 };
-use orcheck_io::steps::{StepInfo, Verdict as Do};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -11,10 +11,10 @@ use orcheck_engine::verify::verify_commit_with;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
-use orcheck_io::dir::open_dir;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::impostor::Impostor;
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
+use orcheck_testing::impostor::Impostor;
+use orcheck_testing::{Ended, Scratch};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 

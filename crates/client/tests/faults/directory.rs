@@ -8,8 +8,8 @@ use crate::life::{Life, NODES, PAIR, SPREAD, STRIPED, View, Workload, copy_tree}
 use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Table, Verdict, apart, apart_with, heal, share, told};
 use orcheck_format::ids::Level;
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ const STRUCK: &str = "struck";
 fn dead_from(root: &Path, key: Key, gone: &'static str, errno: i32) -> Arc<Named> {
     let dead = AtomicBool::new(false);
     let struck = root.join(STRUCK);
-    let decide = move |found: &Key, _: &orcheck_io::steps::StepInfo| {
+    let decide = move |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
         if *found == key {
             dead.store(true, Ordering::SeqCst);
             // In the process of the run.

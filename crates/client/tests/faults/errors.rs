@@ -11,8 +11,8 @@ use crate::trial::{
 };
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 
 /// Steps 1 and 2 are taken in peace, the fault comes in 3 or 4.

@@ -9,14 +9,14 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, check_records, heal, seed, share, told,
     trials,
 };
-use orcheck_client::Solo;
+use orcheck_client::collective::Solo;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::hardship::{Resource, interrupt_every, keep_spare_heap, limit};
-use orcheck_io::testing::kernel::{Kernel, When};
-use orcheck_io::testing::mount::{Mount, detach, mount_over, own_mounts};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::hardship::{Resource, interrupt_every, keep_spare_heap, limit};
+use orcheck_testing::kernel::{Kernel, When};
+use orcheck_testing::mount::{Mount, detach, mount_over, own_mounts};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;

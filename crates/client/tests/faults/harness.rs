@@ -2,8 +2,8 @@
 //! at a time, and what each prints stands together. The children die with the harness, whoever ends it.
 
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::testing::mount::die_with_parent;
-use orcheck_io::testing::{Child, Ended};
+use orcheck_testing::mount::die_with_parent;
+use orcheck_testing::{Child, Ended};
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::process::ExitCode;

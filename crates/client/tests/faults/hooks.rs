@@ -4,7 +4,7 @@
 //! every run. A [`Key`] is such a name: site, target without what is random in it, and the how-manieth of these.
 
 use crate::ledger::Ledger;
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,9 +10,9 @@ use crate::life::{Life, NODES, PAIR, SOLO, STRIPED, Workload};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Table, Verdict, check_records, heal, seed, share, told, trials,
 };
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::kernel::{Kernel, When};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::kernel::{Kernel, When};
+use orcheck_testing::{Child, Ended, Scratch};
 
 /// The largest advice to madvise that Linux 4.18 knows, plus one.
 const NEWER_ADVICE: u32 = 20;

@@ -7,8 +7,8 @@ use crate::trial::{
     share_among, told, trials,
 };
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::testing::mount::{LoopDevice, Room, mounting_refused, program_exists};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_testing::mount::{LoopDevice, Room, mounting_refused, program_exists};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::Command;

@@ -8,8 +8,8 @@ use crate::life::{
 use crate::trial::{
     Outcome, Random, Table, Verdict, apart_with, check_records, heal, seed, share, told, trials,
 };
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 use crate::payload::Origin;
 use orcheck_client::Event;
 use orcheck_format::ids::Level;
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;

@@ -16,8 +16,8 @@ use crate::trial::{
 use orcheck_engine::agent::address;
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

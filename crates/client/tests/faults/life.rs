@@ -7,7 +7,9 @@ use crate::ledger::{Ledger, Story, published};
 use crate::payload::{Origin, Payload};
 use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
-use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_client::collective::Collective;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_engine::places::Places;
 use orcheck_engine::restore::{Candidate, RankView, candidates};
 use orcheck_engine::trust::{Accept, Trust};
@@ -17,9 +19,9 @@ use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::store::identity_of;
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::secret::Secret;
-use orcheck_io::steps::Steps;
+use orcheck_io::user::Secret;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -174,7 +176,12 @@ impl Workload {
     }
 
     /// The directories as one node sees them, or why it cannot.
-    pub fn places(&self, root: &Path, node: u32, view: View) -> orcheck_format::Result<Places> {
+    pub fn places(
+        &self,
+        root: &Path,
+        node: u32,
+        view: View,
+    ) -> orcheck_format::error::Result<Places> {
         self.places_with(root, node, view, &Steps::none())
     }
 
@@ -185,7 +192,7 @@ impl Workload {
         node: u32,
         view: View,
         steps: &Steps,
-    ) -> orcheck_format::Result<Places> {
+    ) -> orcheck_format::error::Result<Places> {
         let wanted = |level| view == View::All || view == View::Only(level);
         let node_root = (self.node_level && wanted(self.node_level())).then(|| root.join("local"));
         let servers: Vec<PathBuf> = if wanted(Level::Global) {
@@ -255,7 +262,7 @@ impl Workload {
                 let place = &places[self.node_of(rank) as usize];
                 RankView::open(place, candidate, rank, self.ranks)
             })
-            .collect::<orcheck_format::Result<_>>()
+            .collect::<orcheck_format::error::Result<_>>()
             .map_err(Trouble::Refused)?;
         for (rank, mut view) in (0..).zip(views) {
             let mut state = Payload::blank(rank, self.scale);
@@ -584,7 +591,7 @@ impl Life {
 
     fn live_rank(
         &self,
-        session: orcheck_format::Result<Session>,
+        session: orcheck_format::error::Result<Session>,
         rank: u32,
         node: &str,
         between: &(dyn Fn(u64) + Sync),

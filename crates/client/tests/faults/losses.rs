@@ -13,8 +13,8 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, told, trials,
 };
 use orcheck_format::ids::Level;
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 

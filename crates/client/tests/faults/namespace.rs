@@ -12,9 +12,9 @@ use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart, apart_with, seed, share, told, trials,
 };
 use orcheck_format::ids::Level;
-use orcheck_io::steps::{StepInfo, Verdict as Do};
-use orcheck_io::testing::mount::{Mount, detach, mount_over, own_mounts};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_testing::mount::{Mount, detach, mount_over, own_mounts};
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,9 +13,9 @@ use crate::life::{Life, copy_tree};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, check_records, heal, seed, share, told, trials,
 };
-use orcheck_client::Solo;
-use orcheck_io::testing::kernel::{Answer, Asked, Kernel, When};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_client::collective::Solo;
+use orcheck_testing::kernel::{Answer, Asked, Kernel, When};
+use orcheck_testing::{Ended, Scratch};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;

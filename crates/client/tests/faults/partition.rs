@@ -13,9 +13,9 @@ use crate::life::{Life, Workload};
 use crate::processes::Hub;
 use crate::trial::{Failure, Outcome, PATIENCE, Table, Verdict, heal, share_among, told, trials};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::hosts::{hosts_refused, own_host, own_network};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::hosts::{hosts_refused, own_host, own_network};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -103,7 +103,7 @@ fn comes(limit: Duration, so: impl Fn() -> bool) -> bool {
 fn cut_off(again: bool) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("partition");
     let root = scratch.path();
-    let _ = HOSTS.job(root, orcheck_io::steps::Steps::none());
+    let _ = HOSTS.job(root, orcheck_io::failpoints::Steps::none());
     own_network().unwrap();
     ip("link set lo up");
     ip("link add br0 type bridge");
@@ -112,7 +112,7 @@ fn cut_off(again: bool) -> Result<Verdict, Failure> {
     cut.set_read_timeout(Some(PATIENCE)).unwrap();
     let hook = {
         let (there, root, count) = (there, root.to_owned(), AtomicU32::new(0));
-        let decide = move |key: &crate::hooks::Key, _: &orcheck_io::steps::StepInfo| {
+        let decide = move |key: &crate::hooks::Key, _: &orcheck_io::failpoints::StepInfo| {
             let wanted = key.site == "replicas.send" && root.join(WANTED).exists();
             // The first one asks for room.
             if wanted && count.fetch_add(1, Ordering::SeqCst) == 1 {

@@ -6,11 +6,11 @@ use crate::life::{Life, Workload};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_client::Collective;
+use orcheck_client::collective::Collective;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -13,9 +13,9 @@ use orcheck_engine::catalog::Catalog;
 use orcheck_engine::verify::verify_commit;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::JobName;
-use orcheck_io::dir::open_dir;
-use orcheck_io::steps::{Steps, Verdict as Do};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::{Steps, Verdict as Do};
+use orcheck_staging::open_dir;
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 
 /// The newest step of the run before.

@@ -19,8 +19,8 @@ use crate::trial::{
     share_among, told, trials,
 };
 use crate::zombie::{RELEASES, stopped_at};
-use orcheck_io::steps::{StepInfo, Verdict as Do};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

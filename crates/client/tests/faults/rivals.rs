@@ -8,7 +8,7 @@ use crate::trial::{
     share_among, told, trials,
 };
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ mod table;
 use crate::support::make_dir;
 use crate::trial::PATIENCE;
 use orcheck_format::error::ErrorKind;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_testing::{Child, Ended, Scratch};
 use scene::{Levels, Scene, comes_back};
 use table::SCENARIOS;
 

@@ -10,12 +10,12 @@ use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart_with, heal, seed, share_among, told, trials,
 };
 use orcheck_format::ids::Level;
-use orcheck_io::SystemClock;
-use orcheck_io::net::{Address, Key as Secret};
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict as Do};
-use orcheck_io::testing::ports::bound;
-use orcheck_io::testing::{Child, Ended, Scratch};
-use orcheck_server::{Config, Server, Tenant};
+use orcheck_io::clock::SystemClock;
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict as Do};
+use orcheck_net::{Address, Key as Secret};
+use orcheck_staging::server::{Config, Server, Tenant};
+use orcheck_testing::ports::bound;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -89,7 +89,7 @@ impl Serving {
             tenants: (0..workload.dirs).map(tenant).collect(),
             pieces: 2,
             at_once: 1,
-            order: orcheck_server::Order::Pulled,
+            order: orcheck_staging::server::Order::Pulled,
             ordinary_share: 0.0,
         };
         let (mut line, mut there) = UnixStream::pair().unwrap();

@@ -8,8 +8,8 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
 use orcheck_format::error::ErrorKind;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -11,8 +11,8 @@ use crate::trial::{
 };
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
-use orcheck_io::testing::{Child, Ended, Scratch};
 use orcheck_plan::survival::{Redundancy, Setup};
+use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

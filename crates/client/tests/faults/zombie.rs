@@ -6,8 +6,8 @@ use crate::ledger::Story;
 use crate::life::{Life, PAIR, RESTARTED, SOLO, STRIPED, Workload};
 use crate::trial::{Failure, Outcome, PATIENCE, Table, Verdict, heal, share, told};
 use orcheck_format::ids::Level;
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{Child, Ended, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{Child, Ended, Scratch};
 use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -90,7 +90,7 @@ pub type At = Box<dyn Fn(&Key) -> bool + Send + Sync>;
 fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     let door = std::sync::Arc::new(Door::default());
     let at_door = std::sync::Arc::clone(&door);
-    let decide = move |found: &Key, _: &orcheck_io::steps::StepInfo| {
+    let decide = move |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
         if at(found) {
             at_door.stop();
         }
@@ -99,7 +99,7 @@ fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     let hook = Named::new(root, Box::new(decide));
     let old = Life::new(workload, root, 1, CHECKPOINTS).steps(hook.steps());
     let own = u64::from(release != Release::Restarted);
-    let no_container = |found: &Key, _: &orcheck_io::steps::StepInfo| {
+    let no_container = |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
         let container = found.site == "dir.create" && found.target.ends_with(".orc");
         if container { Do::Fail(EIO) } else { Do::Go }
     };

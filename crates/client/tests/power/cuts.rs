@@ -1,7 +1,7 @@
 //! The power goes out before each step, and the disks hold whatever they may hold then.
 //!
 //! How: each workload is lived once over a journal of its effects. For every moment between two effects the images
-//! that a power cut may leave are made (`orcheck_io::testing::outage` says which), and a restart looks at each. What
+//! that a power cut may leave are made (`orcheck_testing::power::outage` says which), and a restart looks at each. What
 //! must be found is what had been acknowledged at that moment. Some images are written to a real file system, where
 //! the next run has to come up, go on and leave nothing behind.
 //!
@@ -15,11 +15,9 @@ use crate::records::{Kinds, records};
 use crate::trial::{Failure, Outcome, Random, Verdict, apart, heal, seed, share, told, trials};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::{Effect, StepHook, StepInfo, Steps, Verdict as Do};
-use orcheck_io::testing::image::Image;
-use orcheck_io::testing::journal::{Journal, Log};
-use orcheck_io::testing::outage::{Disk, Part, choice, choices};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict as Do};
+use orcheck_testing::power::{Disk, Image, Journal, Log, Part, choice, choices};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Random, Table, Verdict, apart, seed, share, trials};
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::names::FileName;
-use orcheck_io::testing::image::{Content, Image};
-use orcheck_io::testing::{Ended, Scratch};
+use orcheck_testing::power::{Content, Image};
+use orcheck_testing::{Ended, Scratch};
 use std::ops::Range;
 
 /// The newest step; the one before is there too.

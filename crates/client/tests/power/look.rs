@@ -11,7 +11,7 @@ use orcheck_engine::places::Places;
 use orcheck_engine::restore::{NodeView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{JobName, Level};
-use orcheck_io::testing::image::Image;
+use orcheck_testing::power::Image;
 use std::path::PathBuf;
 
 /// What a restart found.
@@ -67,7 +67,7 @@ pub fn restart(workload: &Workload, image: &Image, view: View) -> Result<Found, 
     let nodes: Vec<NodeView> = places
         .iter()
         .map(|places| node_view(&job, places))
-        .collect::<orcheck_format::Result<_>>()
+        .collect::<orcheck_format::error::Result<_>>()
         .map_err(|error| stuck(&error))?;
     let mut found = Found {
         notes: offer.notes,

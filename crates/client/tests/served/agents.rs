@@ -2,12 +2,12 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
-use orcheck_client::Options;
+use orcheck_client::options::Options;
 use orcheck_engine::agent::Agent;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::Scratch;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,15 +2,15 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, old_disk};
-use orcheck_client::Session;
+use orcheck_client::session::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::SystemClock;
-use orcheck_io::net::{Address, Key};
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
-use orcheck_io::testing::ports::bound;
-use orcheck_server::{Config, Order, Server, Stopper, Tenant};
+use orcheck_io::failpoints::Steps;
+use orcheck_net::{Address, Key};
+use orcheck_staging::server::{Config, Order, Server, Stopper, Tenant};
+use orcheck_testing::Scratch;
+use orcheck_testing::ports::bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -4,10 +4,11 @@ use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::resume::save;
 use crate::support::{Job, State, needs_own_disks, shown};
-use orcheck_client::{Session, Which};
+use orcheck_client::Which;
+use orcheck_client::session::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 use std::path::Path;
 
 fn told(session: &mut Session) -> String {

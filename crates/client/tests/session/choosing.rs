@@ -2,11 +2,12 @@
 
 use crate::resume::{LONG, damage_newest, save};
 use crate::support::{Job, State, needs_own_disks};
-use orcheck_client::{Restarted, Session, Which};
+use orcheck_client::session::Session;
+use orcheck_client::{Restarted, Which};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::steps::Verdict;
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::Verdict;
+use orcheck_testing::{FaultPlan, Scratch};
 
 fn told(session: &mut Session) -> String {
     let told = crate::support::warnings(session);

@@ -14,10 +14,12 @@ use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::Result;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_io::clock::SystemClock;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::secret::Secret;
-use orcheck_io::testing::Scratch;
-use orcheck_io::{Dir, Steps, open_dir};
+use orcheck_io::user::Secret;
+use orcheck_staging::open_dir;
+use orcheck_testing::Scratch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,7 +267,12 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
         session.find().unwrap_err();
         let mut u = bytes(rank, 0);
         session
-            .protect("u", Span::from_mut(&mut u), orcheck_format::Dtype::U8, 0)
+            .protect(
+                "u",
+                Span::from_mut(&mut u),
+                orcheck_format::ids::Dtype::U8,
+                0,
+            )
             .unwrap();
         for step in 1..=4 {
             u.copy_from_slice(&bytes(rank, step));
@@ -291,7 +298,12 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
         assert_eq!(session.find().unwrap(), 4);
         let mut u = vec![0u8; LEN];
         session
-            .protect("u", Span::from_mut(&mut u), orcheck_format::Dtype::U8, 0)
+            .protect(
+                "u",
+                Span::from_mut(&mut u),
+                orcheck_format::ids::Dtype::U8,
+                0,
+            )
             .unwrap();
         assert_eq!(session.restart().unwrap(), 4);
         assert!(u == bytes(rank, 4));
@@ -406,7 +418,7 @@ fn routed_files_several_writers_and_stripes_are_copied() {
                 .protect(
                     "alike",
                     Span::from_mut(&mut alike),
-                    orcheck_format::Dtype::U8,
+                    orcheck_format::ids::Dtype::U8,
                     same,
                 )
                 .unwrap();
@@ -432,7 +444,7 @@ fn routed_files_several_writers_and_stripes_are_copied() {
                     .protect(
                         "alike",
                         Span::from_mut(&mut alike),
-                        orcheck_format::Dtype::U8,
+                        orcheck_format::ids::Dtype::U8,
                         same,
                     )
                     .unwrap();
@@ -470,7 +482,11 @@ fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
     });
     // That run began afresh after the one that took it: what the nodes hold is over.
     let error = copy(root, &sources, &["pfs"], &nobody()).unwrap_err();
-    assert_eq!(error.kind(), orcheck_format::ErrorKind::Fenced, "{error}");
+    assert_eq!(
+        error.kind(),
+        orcheck_format::error::ErrorKind::Fenced,
+        "{error}"
+    );
 }
 
 // Breaks if: a node does not find its part below its own name, or the seeded level is not the job's.

@@ -4,11 +4,13 @@ use crate::disk::{self, Mounted, containers, names, skip};
 use crate::hooks::Meeting;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, shown, warnings};
-use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::steps::Verdict;
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::Verdict;
+use orcheck_testing::{FaultPlan, Scratch};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -643,7 +645,9 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
     ] {
         let scratch = Scratch::new("lost");
         let plan = Arc::new(FaultPlan::new());
-        let steps = orcheck_io::Steps::with(Arc::clone(&plan) as Arc<dyn orcheck_io::StepHook>);
+        let steps = orcheck_io::failpoints::Steps::with(
+            Arc::clone(&plan) as Arc<dyn orcheck_io::failpoints::StepHook>
+        );
         // Striped: the rank's container is in ost0, one of its stripes in ost1. Otherwise node 1
         // writes to ost1.
         let nodes = if mode == "traditional" { 1 } else { 2 };
@@ -681,7 +685,7 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
         assert!(told.iter().any(left_out), "{mode}: {told:?}");
         restores(
             &Job {
-                steps: orcheck_io::Steps::none(),
+                steps: orcheck_io::failpoints::Steps::none(),
                 ..job
             },
             3,

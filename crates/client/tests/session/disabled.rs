@@ -2,16 +2,17 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, Threads, make_dir};
-use orcheck_client::options::Without;
-use orcheck_client::regions::{OPTIONAL, SAME};
-use orcheck_client::{
-    ArrayLayout, Codec, Collective, Environment, Membership, Options, Solo, Which,
-};
+use orcheck_client::array::ArrayLayout;
+use orcheck_client::collective::{Collective, Solo};
+use orcheck_client::options::{Options, Without};
+use orcheck_client::regions::{Codec, OPTIONAL, SAME};
+use orcheck_client::session::Environment;
+use orcheck_client::{Membership, Which};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::failpoints::{StepHook, Steps, Verdict};
 use orcheck_io::memory::{Span, copy_out, fill_span};
-use orcheck_io::steps::{StepHook, Steps, Verdict};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -218,7 +219,7 @@ fn a_run_that_has_to_resume_is_refused_without_checkpoints() {
 fn an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints() {
     const CHILD: &str = "ORCHECK_TEST_EMPTY_VARIABLE";
     let auto = || Options::load(Some("enabled = 'auto'\nglobal = []"));
-    if let Some(variable) = orcheck_io::environment::env_var(CHILD) {
+    if let Some(variable) = orcheck_io::user::env_var(CHILD) {
         let parts = [variable.as_str(), "empty", "enabled = \"auto\"", "Next: "];
         says(&refused(auto()), ErrorKind::Invalid, &parts);
         // Otherwise it is as if it was not set.

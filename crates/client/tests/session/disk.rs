@@ -11,7 +11,7 @@ pub fn skip(test: &str, why: &str) {
 }
 
 pub fn is_superuser() -> bool {
-    orcheck_io::net::effective_uid() == 0
+    orcheck_io::machine::effective_uid() == 0
 }
 
 /// A file system in memory, unmounted when dropped.

@@ -1,7 +1,10 @@
 //! Compressed and encrypted checkpoints: the same bytes come back by every way, or a clear error.
 
 use crate::support::{Job, SERVED, Threads, make_dir};
-use orcheck_client::{Codec, Collective, Environment, Options, Session};
+use orcheck_client::collective::Collective;
+use orcheck_client::options::Options;
+use orcheck_client::regions::Codec;
+use orcheck_client::session::{Environment, Session};
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::places::Places;
 use orcheck_engine::reader::Reader;
@@ -10,10 +13,10 @@ use orcheck_engine::verify::{verify_commit, verify_commit_with};
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Dtype, JobName, Level};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::secret::SecretSource;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_io::user::SecretSource;
+use orcheck_testing::Scratch;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -188,7 +191,7 @@ fn encodings_of(root: &Path, job: &Job, trust: &Arc<Trust>) -> Vec<Encoding> {
 }
 
 /// The directories of each level.
-fn places(root: &Path, job: &Job) -> Vec<Vec<Arc<dyn orcheck_io::Dir>>> {
+fn places(root: &Path, job: &Job) -> Vec<Vec<Arc<dyn orcheck_io::disk::Dir>>> {
     let options = Options::from_text(&job.options).unwrap();
     let name = JobName::new("job").unwrap();
     let node_dir = options.node_dir.clone();
@@ -316,7 +319,7 @@ fn borrowed_memory_is_encoded_too() {
             .alloc(bytes.len() as u64)
             .unwrap()
             .sub(0, bytes.len());
-        orcheck_io::fill_span(span, &bytes);
+        orcheck_io::memory::fill_span(span, &bytes);
         session.protect("b", span, Dtype::F64, 0).unwrap();
         session.lend("b").unwrap();
         session.checkpoint(1).unwrap();

@@ -2,15 +2,16 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
-use orcheck_client::Session;
+use orcheck_client::session::Session;
 use orcheck_engine::halt::{Run, When, requests, withdraw};
 use orcheck_engine::trust::Trust;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::dir::{Dir, open_dir};
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
+use orcheck_testing::Scratch;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;

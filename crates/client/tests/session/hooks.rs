@@ -1,6 +1,6 @@
 //! Hooks into the numbered steps: hold a step until released, count who is where at once.
 
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

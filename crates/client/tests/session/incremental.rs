@@ -2,14 +2,17 @@
 //! commit record gives the bytes that the program had when it was taken.
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
-use orcheck_client::Session;
+use orcheck_client::session::Session;
+use orcheck_engine::baseline::Full;
+use orcheck_engine::catalog::Catalog;
 use orcheck_engine::places::Places;
 use orcheck_engine::restore::{Candidate, RankView};
 use orcheck_engine::verify::verify_commit;
-use orcheck_engine::{baseline::Full, catalog::Catalog};
 use orcheck_format::ids::{Dtype, JobName, Level};
-use orcheck_io::testing::{FaultPlan, Pinned, Scratch};
-use orcheck_io::{Span, Steps, Verdict, env_var};
+use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::memory::Span;
+use orcheck_io::user::env_var;
+use orcheck_testing::{FaultPlan, Pinned, Scratch};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
@@ -431,7 +434,7 @@ fn tracked_regions_store_the_pages_that_changed() {
     if !tracks_pages() {
         return;
     }
-    let page = orcheck_io::track::page_bytes() as u64;
+    let page = orcheck_pool::page_bytes() as u64;
     let all = captured("", CPU_WRITES_ONLY, |step, bytes| {
         bytes[1_000_000] = step as u8;
         // Written, but with what was there.

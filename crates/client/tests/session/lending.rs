@@ -3,16 +3,16 @@
 use crate::hooks::{Hold, Holds};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, needs_own_disks};
-use orcheck_client::regions::SAME;
-use orcheck_client::{Codec, Session};
+use orcheck_client::regions::{Codec, SAME};
+use orcheck_client::session::Session;
 use orcheck_engine::index::{Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::clock::SystemClock;
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Span, copy_out, fill_span};
-use orcheck_io::pool::{Pool, PoolShape};
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_pool::{Pool, PoolShape};
+use orcheck_testing::Scratch;
 use std::sync::Arc;
 use std::time::Duration;
 

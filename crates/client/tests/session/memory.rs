@@ -3,11 +3,13 @@
 use crate::disk::{self, skip};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_format::error::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::environment::env_var;
-use orcheck_io::testing::{Scratch, page_faults};
+use orcheck_io::user::env_var;
+use orcheck_testing::{Scratch, page_faults};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,10 +10,10 @@ use crate::support::{Job, State, serve_with};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
-use orcheck_io::env_var;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
-use orcheck_io::testing::misread::{Instead, Misreader};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::user::env_var;
+use orcheck_testing::Scratch;
+use orcheck_testing::misread::{Instead, Misreader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 

@@ -2,13 +2,15 @@
 //! on every rank, and changes nothing.
 
 use crate::support::{Job, State, Threads, needs_own_disks};
+use orcheck_client::array::ArrayLayout;
+use orcheck_client::options::Options;
 use orcheck_client::regions::OPTIONAL;
-use orcheck_client::{ArrayLayout, Environment, Options, Session};
+use orcheck_client::session::{Environment, Session};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::failpoints::Verdict;
 use orcheck_io::memory::Span;
-use orcheck_io::steps::Verdict;
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::time::Duration;
 
 pub const LONG: Duration = Duration::from_secs(30);

@@ -4,12 +4,12 @@
 use crate::hooks::{Crowd, Hold, Meeting, Snapshots};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::Session;
+use orcheck_client::session::Session;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::Verdict as Do;
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::Verdict as Do;
+use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -9,8 +9,8 @@ use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
-use orcheck_io::testing::Scratch;
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_testing::Scratch;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -436,7 +436,7 @@ fn too_few_nodes_are_an_error() {
 #[test]
 fn files_of_a_shared_job_are_the_groups_on_every_node_except_keys() {
     const GROUP: u32 = 65_500;
-    if orcheck_io::effective_uid() != 0 {
+    if orcheck_io::machine::effective_uid() != 0 {
         eprintln!("SKIPPED: needs root for groups");
         return;
     }

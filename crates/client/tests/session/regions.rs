@@ -4,13 +4,14 @@
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::regions::{OPTIONAL, SAME};
-use orcheck_client::{ArrayLayout, Codec, Session};
+use orcheck_client::array::ArrayLayout;
+use orcheck_client::regions::{Codec, OPTIONAL, SAME};
+use orcheck_client::session::Session;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::Span;
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 use std::sync::{Arc, Mutex};
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

@@ -4,11 +4,13 @@ use crate::disk::names;
 use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks};
-use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 
 /// Another run of the job, of one rank, with these options.
 fn second(job: &Job, more: &str) -> Result<Session> {
@@ -32,7 +34,7 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
                 &format!(
                     "process {} of user {}",
                     std::process::id(),
-                    orcheck_io::net::effective_uid()
+                    orcheck_io::machine::effective_uid()
                 ),
                 "on host",
                 "wait for it or end it; set take_over = true",

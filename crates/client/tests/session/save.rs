@@ -5,7 +5,7 @@ use crate::support::{Job, State};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::Span;
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);

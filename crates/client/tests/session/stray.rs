@@ -5,13 +5,13 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, SERVED, State, make_dir, tracks_pages};
-use orcheck_client::Session;
 use orcheck_client::regions::CPU_WRITES_ONLY;
+use orcheck_client::session::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::memory::Span;
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

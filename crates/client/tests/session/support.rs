@@ -1,14 +1,16 @@
 //! Whole jobs inside one process: ranks are threads, nodes are names, payloads say who they are.
 
-use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_client::collective::Collective;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_engine::agent::{Agent, Stop};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
-use orcheck_io::net::{Address, Key};
-use orcheck_io::steps::Steps;
-use orcheck_server::{Config, Server, Tenant};
+use orcheck_net::{Address, Key};
+use orcheck_staging::server::{Config, Server, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -67,7 +69,7 @@ fn global_dir(root: &Path, number: u32) -> String {
             tenants: (0..SERVED_DIRS).map(tenant).collect(),
             pieces: 4,
             at_once: 2,
-            order: orcheck_server::Order::Pulled,
+            order: orcheck_staging::server::Order::Pulled,
             ordinary_share: 0.0,
         };
         let chosen = SERVER_STEPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -468,7 +470,7 @@ impl State {
 pub fn tracks_pages() -> bool {
     let mut bytes = vec![0u8; 1 << 20];
     let span = Span::from_mut(&mut bytes);
-    match orcheck_io::track::Tracker::arm(span, &Steps::none()) {
+    match orcheck_pool::Tracker::arm(span, &Steps::none()) {
         Ok(_) => true,
         Err(error) => {
             eprintln!("SKIPPED: this system cannot track pages: {error}");

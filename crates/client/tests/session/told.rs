@@ -4,12 +4,15 @@ use crate::disk::{Mounted, skip};
 use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks, warnings};
-use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
+use orcheck_client::{Event, EventKind};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps::{StepHook, StepInfo, Steps, Verdict};
-use orcheck_io::testing::{FaultPlan, Scratch};
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 

@@ -4,10 +4,10 @@ use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::regions::CPU_WRITES_ONLY;
 use orcheck_engine::baseline::{Captured, Full};
 use orcheck_format::ids::{Dtype, Level};
+use orcheck_io::failpoints::Verdict;
 use orcheck_io::memory::{Span, fill_span};
-use orcheck_io::steps::Verdict;
-use orcheck_io::testing::{FaultPlan, Scratch};
-use orcheck_io::track::page_bytes;
+use orcheck_pool::page_bytes;
+use orcheck_testing::{FaultPlan, Scratch};
 use std::path::Path;
 use std::time::Duration;
 

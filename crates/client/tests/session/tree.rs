@@ -3,7 +3,7 @@
 use crate::support::{Job, State};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
-use orcheck_io::testing::Scratch;
+use orcheck_testing::Scratch;
 use std::path::Path;
 use std::time::Duration;
 

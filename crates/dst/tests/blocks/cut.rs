@@ -9,11 +9,9 @@ use crate::trial::{
     share_among, trials,
 };
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::steps;
-use orcheck_io::testing::mount::{
-    LoopDevice, Room, die_with_parent, mounting_refused, program_exists,
-};
-use orcheck_io::testing::{Child, Ended, FaultPlan};
+use orcheck_io::failpoints as steps;
+use orcheck_testing::mount::{LoopDevice, Room, die_with_parent, mounting_refused, program_exists};
+use orcheck_testing::{Child, Ended, FaultPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -16,8 +16,8 @@ use fuser::{
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
     Request, Session, WriteFlags,
 };
-use orcheck_io::testing::Child;
-use orcheck_io::testing::mount::{LoopDevice, detach, die_with_parent};
+use orcheck_testing::Child;
+use orcheck_testing::mount::{LoopDevice, detach, die_with_parent};
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};

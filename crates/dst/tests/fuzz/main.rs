@@ -9,8 +9,10 @@ mod mutate;
 mod parsers;
 
 use mutate::Mutator;
-use orcheck_io::testing::Counting;
-use orcheck_io::{env_var, random_bytes, thread_cpu_time};
+use orcheck_io::machine::thread_cpu_time;
+use orcheck_io::rng::random_bytes;
+use orcheck_io::user::env_var;
+use orcheck_testing::Counting;
 use parsers::{TARGETS, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

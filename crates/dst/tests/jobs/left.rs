@@ -9,7 +9,7 @@ use orcheck_engine::trust::Trust;
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::left::Left;
 use crate::material::Material;
 use crate::world::World;
-use orcheck_io::env_var;
+use orcheck_io::user::env_var;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A small generator, the same everywhere.

@@ -23,8 +23,8 @@ use orcheck_format::error::Error;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::record::ContainerRef;
 use orcheck_format::wire::Message;
-use orcheck_io::testing::image::Content;
 use orcheck_redundancy::{Domains, Draw};
+use orcheck_testing::power::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

@@ -1,13 +1,15 @@
 //! What goes through the program's collective: counted in real sessions of several sizes, and carried on.
 
 use crate::support::{Job, State, Threads};
-use orcheck_client::{Collective, Environment, Options, Session};
+use orcheck_client::collective::Collective;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
 use orcheck_engine::relay::Tree;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::SystemClock;
-use orcheck_io::steps::Steps;
-use orcheck_io::testing::Scratch;
+use orcheck_io::failpoints::Steps;
+use orcheck_testing::Scratch;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

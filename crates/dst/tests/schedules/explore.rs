@@ -1,7 +1,7 @@
 //! Runs a test under many schedules of its threads: half of them random, half by PCT (probabilistic concurrency
 //! testing: few, well-placed changes of priority find the bugs that need a rare order).
 
-use orcheck_io::env_var;
+use orcheck_io::user::env_var;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
@@ -13,8 +13,8 @@ const DEPTH: usize = 4;
 pub fn explore(name: &str, quick: usize, test: fn()) {
     let number = |name: &str| env_var(name).and_then(|text| text.parse::<u64>().ok());
     let asked = number("ORCHECK_TRIALS").map_or(quick, |asked| quick.max(asked as usize));
-    let seed =
-        number("ORCHECK_SEED").unwrap_or_else(|| u64::from_le_bytes(orcheck_io::random_bytes()));
+    let seed = number("ORCHECK_SEED")
+        .unwrap_or_else(|| u64::from_le_bytes(orcheck_io::rng::random_bytes()));
     println!(
         "{name}: {asked} schedules; again: ORCHECK_SEED={seed} ORCHECK_TRIALS={asked} tools/schedules.sh {name}"
     );

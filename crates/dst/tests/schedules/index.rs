@@ -6,7 +6,7 @@ use orcheck_engine::patience::Patience;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::Level;
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
-use orcheck_io::{Gates, Pool, PoolShape};
+use orcheck_pool::{Gates, Pool, PoolShape};
 use shuttle::rand::Rng;
 use shuttle::thread;
 use std::sync::Arc;

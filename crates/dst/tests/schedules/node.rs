@@ -6,7 +6,7 @@
 use crate::explore::explore;
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
 use orcheck_io::sync::{AtomicU64, Ordering};
-use orcheck_io::{Chunk, Gates, Pool, PoolShape};
+use orcheck_pool::{Chunk, Gates, Pool, PoolShape};
 use shuttle::rand::Rng;
 use shuttle::thread;
 use std::sync::Arc;

@@ -17,9 +17,10 @@
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
-use orcheck_io::net::{Address, Holder, Listener, effective_uid, holder, taken_names};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::effective_uid;
 use orcheck_io::rng::random_bytes;
-use orcheck_io::steps::Steps;
+use orcheck_net::{Address, Holder, Listener, holder, taken_names};
 use std::time::Duration;
 
 /// What names of agents of all users begin with.
@@ -192,8 +193,8 @@ pub(super) fn bind(
 mod tests {
     use super::*;
     use orcheck_io::clock::SystemClock;
-    use orcheck_io::testing::hosts::own_network;
-    use orcheck_io::testing::squatter::{Squat, Squatter};
+    use orcheck_testing::hosts::own_network;
+    use orcheck_testing::squatter::{Squat, Squatter};
 
     #[test]
     fn names_with_something_behind_the_first_one_are_of_the_same_agent() {

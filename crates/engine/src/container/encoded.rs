@@ -19,7 +19,7 @@ use orcheck_format::error::{Error, Result};
 use orcheck_format::manifest::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
-use orcheck_io::pool::Pool;
+use orcheck_pool::Pool;
 use std::collections::BTreeMap;
 
 /// A stored piece from this length on is written straight from the pool.

@@ -24,9 +24,9 @@ use orcheck_format::ids::Level;
 use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
 use orcheck_format::record::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use orcheck_io::memory::crc_span;
-use orcheck_io::pool::{Chunk, Pool, PoolShape};
+use orcheck_pool::{Chunk, Pool, PoolShape};
 use std::sync::Arc;
 
 /// Bytes of the only chunk, and longest extent: what an encoded one may hold.

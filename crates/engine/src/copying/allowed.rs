@@ -17,7 +17,7 @@ use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 
 use super::*;
 use orcheck_format::container::{Features, MAX_ALIGNMENT_BYTES};
-use orcheck_format::{Epoch, ErrorKind, JobName, Level, RunId};
-use orcheck_io::pool::PoolShape;
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_pool::PoolShape;
 use proptest::prelude::*;
 
 const SECRET: [u8; 32] = *b"a key that only this test knows.";

@@ -15,7 +15,7 @@ use orcheck_format::encoding::MAX_ENCODED_BYTES;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::crc_span;
-use orcheck_io::pool::Pool;
+use orcheck_pool::Pool;
 use std::sync::Arc;
 
 impl Flusher {

@@ -3,7 +3,7 @@
 use super::reasons::MOST_HELD;
 use super::*;
 use orcheck_format::error::Detail;
-use orcheck_io::pool::PoolShape;
+use orcheck_pool::PoolShape;
 
 fn pool(shape: IndexShape) -> Pool {
     Pool::create(PoolShape {

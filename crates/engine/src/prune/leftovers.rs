@@ -25,7 +25,7 @@ use orcheck_format::error::Result;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::dir::Dir;
+use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

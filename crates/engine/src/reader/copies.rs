@@ -10,12 +10,14 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::error::{Detail, without_next};
+use orcheck_format::error::{Detail, Error, Result, without_next};
 use orcheck_format::ids::Level;
+use orcheck_format::manifest::RegionRecord;
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{CommitRecord, ContainerRef, Error, RegionRecord, Result};
-use orcheck_io::served::shown;
-use orcheck_io::{Dir, File, Span};
+use orcheck_io::disk::{Dir, File};
+use orcheck_io::memory::Span;
+use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, Reader, listed};

@@ -8,9 +8,10 @@
 use std::sync::{Arc, PoisonError};
 
 use orcheck_format::container::ContainerHeader;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::RegionRecord;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, RegionRecord, Result};
-use orcheck_io::File;
+use orcheck_io::disk::File;
 
 use super::{Reader, holder_of, listed, read_header, tells_more};
 use crate::encoding::ContainerKey;

@@ -15,9 +15,11 @@ use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader,
     STREAM_LEN_UNKNOWN, decode_rank_record,
 };
+use orcheck_format::error::{Error, Result};
+use orcheck_format::manifest::{Manifest, RankRecord};
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{CommitRecord, ContainerRef, Error, Manifest, RankRecord, Result};
-use orcheck_io::File;
+use orcheck_io::disk::File;
 use orcheck_io::memory::zeroed;
 
 use super::{as_usize, check_manifest, read_block};

@@ -7,9 +7,12 @@
 
 use std::sync::Arc;
 
+use orcheck_format::crc::{crc64, crc64_combine};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Extent, RegionRecord, Result, crc64, crc64_combine};
-use orcheck_io::{File, Span, crc_span, fill_span, read_span};
+use orcheck_io::disk::File;
+use orcheck_io::memory::{Span, crc_span, fill_span, read_span};
 
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};

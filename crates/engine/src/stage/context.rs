@@ -6,8 +6,8 @@ use crate::index::{Descriptor, Index, IndexShape};
 use crate::kept::Kept;
 use crate::patience::Patience;
 use orcheck_format::error::Result;
-use orcheck_io::pool::{Chunk, Pool};
-use orcheck_io::steps::Steps;
+use orcheck_io::failpoints::Steps;
+use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 //! Invariant: pieces are told in the order in which they lie in their segment, before it, and together they hold all
 //! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`flush/pieces.rs`).
 
-use super::StageContext;
 use crate::encoding::EncodePiece;
 use crate::index::Descriptor;
 use crate::pages::{Copied, Pages};
+use crate::stage::context::StageContext;
 use crate::stream::{Piece, Segment};
 use orcheck_format::crc::crc64_combine;
 use orcheck_format::error::Result;

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use orcheck_engine::catalog::Catalog;
 use orcheck_format::container::{TRAILER_BYTES, Trailer};
-use orcheck_format::{Error, ErrorKind, FileName, Level};
-use orcheck_io::testing::image::Image;
-use orcheck_io::testing::journal::Journal;
-use orcheck_io::testing::outage::{Disk, choice, choices};
-use orcheck_io::testing::{FaultPlan, Scratch as Memory};
-use orcheck_io::{Dir, StepHook, StepInfo, Steps, SystemClock, Verdict, open_dir};
+use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_io::clock::SystemClock;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_staging::open_dir;
+use orcheck_testing::power::{Disk, Image, Journal, choice, choices};
+use orcheck_testing::{FaultPlan, Scratch as Memory};
 
 use crate::fixture::{Spec, claim, epoch, job, open_places, write};
 use crate::{Destination, STEP, Site, check, copy, others, with_order};

@@ -21,9 +21,15 @@ use orcheck_engine::trust::Trust;
 use orcheck_engine::verify::verify_commit;
 use orcheck_format::choice::Decision;
 use orcheck_format::encoding::Compression;
-use orcheck_format::{CommitRecord, FileName, Level, Result};
-use orcheck_io::testing::Scratch as Memory;
-use orcheck_io::{Dir, Steps, SystemClock, open_dir};
+use orcheck_format::error::Result;
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_io::clock::SystemClock;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
+use orcheck_testing::Scratch as Memory;
 
 /// A checkpoint of level `node` on two nodes, taken by the first run of the job.
 struct Site {

@@ -9,8 +9,12 @@ use orcheck_engine::catalog::Catalog;
 use orcheck_engine::copying::Destination;
 use orcheck_engine::epoch::{Claimant, Held, claim as take_claim};
 use orcheck_engine::trust::Trust;
-use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
-use orcheck_io::{Clock, Create, Dir, Entry, File, Steps, SystemClock, Taken, open_dir};
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::{JobName, Level, RunId};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::{Create, Dir, Entry, File, Taken};
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
 
 use crate::fixture::{Spec, claim, epoch, flip, job, open_places, write};
 use crate::{STEP, Site, copy, with_order};

@@ -10,8 +10,11 @@ use super::world::{
 };
 use super::{containers, files};
 use orcheck_engine::commit::name_of;
+use orcheck_format::ids::{Epoch, Level};
+use orcheck_format::manifest::Manifest;
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
 use orcheck_format::seal::{seal, seal_of};
-use orcheck_format::{CommitRecord, Epoch, FileName, Level, Manifest};
 use std::sync::Arc;
 
 /// Small random numbers, the same for the same seed.
@@ -188,7 +191,7 @@ pub fn evil(dice: &mut Dice) -> Vec<u8> {
     vec![0xe0 | dice.roll(16) as u8; REGION_BYTES]
 }
 
-pub fn begin_of(record: &mut orcheck_format::RankRecord) -> u64 {
+pub fn begin_of(record: &mut orcheck_format::manifest::RankRecord) -> u64 {
     let extents = own_extents(record).map(|extent| extent.physical);
     extents.min().unwrap()
 }

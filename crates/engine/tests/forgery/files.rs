@@ -9,7 +9,10 @@ use super::world::{
 };
 use orcheck_engine::commit::name_of;
 use orcheck_format::container::ContainerHeader;
-use orcheck_format::{Claim, FileName, Level, crc64};
+use orcheck_format::crc::crc64;
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::Claim;
 
 /// One container of the checkpoint is that of another one, under its name.
 pub fn mixed_containers(world: &mut World, dice: &mut Dice) {

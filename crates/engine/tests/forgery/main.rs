@@ -18,10 +18,12 @@ use orcheck_engine::places::Places;
 use orcheck_engine::restore::{RankView, candidates};
 use orcheck_engine::trust::{Accept, Proof, Trust};
 use orcheck_engine::verify::verify_commit_with;
-use orcheck_format::{Claim, CommitRecord, ErrorKind, FileName, Result};
-use orcheck_io::Dir;
-use orcheck_io::env_var;
-use orcheck_io::testing::image::Image;
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord};
+use orcheck_io::disk::Dir;
+use orcheck_io::user::env_var;
+use orcheck_testing::power::Image;
 use std::sync::Arc;
 use world::{
     Form, LEVELS, NEWEST, NODES, PLACES, Place, RANKS, SECRET, SERVERS, World, epoch, job, key,
@@ -283,7 +285,7 @@ fn accepting_one_form_does_not_accept_another() {
             assert_eq!(outcome, expected, "{form:?} with {accept:?}");
         }
         // Without encryption configured everything stays readable, with its key.
-        let secrets = [Arc::new(orcheck_io::Secret::new(SECRET))];
+        let secrets = [Arc::new(orcheck_io::user::Secret::new(SECRET))];
         let reading = Trust::new(&secrets, false, none).unwrap();
         assert_eq!(restart(&world, &reading), Outcome::Restored(NEWEST, None));
     }
@@ -459,7 +461,7 @@ fn another_key_damage_and_forgery_are_three_things() {
 #[test]
 fn every_key_reads_and_the_first_one_writes() {
     let world = World::new(Form::Sealed);
-    let secret = |bytes| Arc::new(orcheck_io::Secret::new(bytes));
+    let secret = |bytes| Arc::new(orcheck_io::user::Secret::new(bytes));
     let rotated = [secret([8; 32]), secret(SECRET)];
     let trust = Trust::new(&rotated, true, Accept::default()).unwrap();
     assert_eq!(restart(&world, &trust), Outcome::Restored(NEWEST, None));

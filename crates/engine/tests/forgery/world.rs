@@ -20,15 +20,15 @@ use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN,
     TRAILER_BYTES, Trailer, encode_rank_record, header_crc,
 };
+use orcheck_format::crc::crc64;
 use orcheck_format::encoding::{Compression, Encoding, SEAL_BYTES};
-use orcheck_format::manifest::RegionKind;
+use orcheck_format::ids::{Dtype, Epoch, JobName, Level, RunId};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
 use orcheck_format::members::{Member, Members};
-use orcheck_format::{
-    Claim, CommitRecord, ContainerRef, Dtype, Epoch, Extent, FileName, JobName, Level, Manifest,
-    RankRecord, RegionRecord, Resumed, RunId, crc64,
-};
-use orcheck_io::Secret;
-use orcheck_io::testing::image::{Content, Image};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, ContainerRef, Resumed};
+use orcheck_io::user::Secret;
+use orcheck_testing::power::{Content, Image};
 use ring::hkdf;
 
 pub const SECRET: [u8; 32] = [7; 32];

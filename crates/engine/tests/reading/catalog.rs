@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use orcheck_engine::catalog::Catalog;
 use orcheck_engine::trust::{Accept, Trust};
-use orcheck_format::{Epoch, ErrorKind, FileName, JobName, Level, Resumed, RunId};
-use orcheck_io::Secret;
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::record::Resumed;
+use orcheck_io::user::Secret;
 
 use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
 
@@ -17,7 +20,7 @@ fn steps(catalog: &Catalog) -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::Result<Catalog> {
+fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::error::Result<Catalog> {
     Catalog::scan(
         &job(),
         &open_places(&dirs.iter().map(|dir| scratch.dir(dir)).collect::<Vec<_>>()),
@@ -273,7 +276,8 @@ fn an_unreadable_place_is_a_note_unless_it_is_the_only_one() {
     write(&dirs, &Spec::new(10, 1));
     let mut places = open_places(&dirs);
     let failing = std::sync::Arc::new(FailList);
-    let steps_failing = orcheck_io::open_dir(&dirs[1], orcheck_io::Steps::with(failing)).unwrap();
+    let steps_failing =
+        orcheck_staging::open_dir(&dirs[1], orcheck_io::failpoints::Steps::with(failing)).unwrap();
     places[1] = steps_failing;
     let catalog = Catalog::scan(&job(), &places).unwrap();
     assert_eq!(catalog.commits()[0].copies, [0]);
@@ -291,13 +295,13 @@ fn an_unreadable_place_is_a_note_unless_it_is_the_only_one() {
 /// A disk that does not list its directories.
 struct FailList;
 
-impl orcheck_io::StepHook for FailList {
-    fn at(&self, step: &orcheck_io::StepInfo<'_>) -> orcheck_io::Verdict {
+impl orcheck_io::failpoints::StepHook for FailList {
+    fn at(&self, step: &orcheck_io::failpoints::StepInfo<'_>) -> orcheck_io::failpoints::Verdict {
         const EIO: i32 = 5;
         if step.site == "dir.list" {
-            orcheck_io::Verdict::Fail(EIO)
+            orcheck_io::failpoints::Verdict::Fail(EIO)
         } else {
-            orcheck_io::Verdict::Go
+            orcheck_io::failpoints::Verdict::Go
         }
     }
 }

@@ -7,10 +7,16 @@ use orcheck_engine::commit;
 use orcheck_engine::places::Places;
 use orcheck_engine::prune::{KeepRule, Referred, prune};
 use orcheck_engine::restore::candidates;
-use orcheck_format::{Choice, CommitRecord, ContainerRef, Decision, ErrorKind, FileName, Level};
+use orcheck_format::choice::{Choice, Decision};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::testing::FaultPlan;
-use orcheck_io::{Dir, Steps, Verdict, open_dir};
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_staging::open_dir;
+use orcheck_testing::FaultPlan;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -82,7 +88,7 @@ fn a_rejected_checkpoint_is_not_offered() {
 
     // One of another job that got in here says nothing.
     let other = Choice {
-        job: orcheck_format::JobName::new("other").unwrap(),
+        job: orcheck_format::ids::JobName::new("other").unwrap(),
         ..choice(20, 1, Decision::Rejected, "")
     };
     decide(&dirs[..1], &other).unwrap();

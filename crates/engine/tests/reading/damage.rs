@@ -2,9 +2,11 @@
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_engine::verify::{Verdict, verify_commit};
-use orcheck_format::container::{Trailer, header_crc};
-use orcheck_format::{ContainerHeader, ErrorKind, FileName, Manifest};
-use orcheck_io::Span;
+use orcheck_format::container::{ContainerHeader, Trailer, header_crc};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::manifest::Manifest;
+use orcheck_format::names::FileName;
+use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
 
@@ -35,7 +37,7 @@ impl Case {
         .unwrap()
     }
 
-    fn open(&self) -> orcheck_format::Result<Reader> {
+    fn open(&self) -> orcheck_format::error::Result<Reader> {
         Reader::open(
             &open_places(&[self.scratch.dir("a")]),
             &self.written.record,

@@ -15,12 +15,14 @@ use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
     TRAILER_BYTES, Trailer, encode_rank_record, header_crc,
 };
-use orcheck_format::manifest::RegionKind;
-use orcheck_format::{
-    Claim, CommitRecord, ContainerRef, Dtype, Epoch, Extent, FileName, JobName, Level, Manifest,
-    RankRecord, RegionRecord, Resumed, RunId, crc64, ranks_to_ranges,
-};
-use orcheck_io::{Dir, Steps, open_dir};
+use orcheck_format::crc::crc64;
+use orcheck_format::ids::{Dtype, Epoch, JobName, Level, RunId};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, ContainerRef, Resumed, ranks_to_ranges};
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
 
 /// A directory that is removed at the end of the test.
 pub struct Scratch(PathBuf);

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use orcheck_engine::halt::{Asked, EVERY, Run, Watch, When, later_requests, requests, withdraw};
 use orcheck_engine::trust::Trust;
-use orcheck_format::ErrorKind;
-use orcheck_io::testing::FaultPlan;
-use orcheck_io::{Dir, Verdict, open_dir};
+use orcheck_format::error::ErrorKind;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Verdict;
+use orcheck_staging::open_dir;
+use orcheck_testing::FaultPlan;
 
 use crate::fixture::{Scratch, claim, epoch, open_places};
 

@@ -5,9 +5,13 @@ use orcheck_engine::choose::{decide, decision};
 use orcheck_engine::prune::KeepRule;
 use orcheck_engine::prune::leftovers::Leftovers;
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Claim, CommitRecord, Decision, FileName, Level};
+use orcheck_format::choice::Decision;
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::{Steps, open_dir};
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

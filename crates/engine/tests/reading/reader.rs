@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use orcheck_engine::reader::{Reader, holder_of};
 use orcheck_engine::verify::verify_commit;
-use orcheck_format::{ErrorKind, Features, Level};
-use orcheck_io::Span;
+use orcheck_format::container::Features;
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
+use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
 

@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::scrub::{Damage, Scrub};
+use orcheck_format::error::ErrorKind;
+use orcheck_format::ids::Level;
 use orcheck_format::seal::seal;
-use orcheck_format::{ErrorKind, Level};
-use orcheck_io::testing::FaultPlan;
-use orcheck_io::{Clock, Pace, Steps, Verdict, open_dir};
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Pace;
+use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_staging::open_dir;
+use orcheck_testing::FaultPlan;
 
 use crate::fixture::{Scratch, Spec, Written, write};
 

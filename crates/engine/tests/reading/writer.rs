@@ -6,13 +6,19 @@ use orcheck_engine::container::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::ledger::Ledger;
 use orcheck_engine::trust::Trust;
-use orcheck_format::container::{ContainerHeader, decode_rank_record, encode_rank_record};
+use orcheck_format::container::{
+    ContainerHeader, Features, decode_rank_record, encode_rank_record,
+};
 use orcheck_format::encoding::Encoding;
-use orcheck_format::error::Detail;
+use orcheck_format::error::{Detail, ErrorKind};
+use orcheck_format::ids::{Dtype, Level};
 use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::{Dtype, ErrorKind, Features, FileName, Level};
-use orcheck_io::testing::FaultPlan;
-use orcheck_io::{Dir, Pool, PoolShape, Verdict, open_dir};
+use orcheck_format::names::FileName;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Verdict;
+use orcheck_pool::{Pool, PoolShape};
+use orcheck_staging::open_dir;
+use orcheck_testing::FaultPlan;
 use std::sync::Arc;
 
 fn record(physical: u64, len_bytes: u64, container: Option<&str>) -> Vec<u8> {

@@ -90,7 +90,7 @@ pub fn mortal<T>(accesses: u32, work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// A decision of the scheduler, or the end of a mortal thread.
-pub(crate) fn point() {
+pub fn point() {
     if dead() {
         return;
     }
@@ -108,7 +108,7 @@ pub(crate) fn point() {
 }
 
 /// The monotonic clock of the execution.
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now) + world().time.get()
 }
@@ -118,7 +118,7 @@ fn pass(time: Duration) {
 }
 
 /// Sleeps while the word holds `value`, until woken; see the module about `timeout`.
-pub(crate) fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
+pub fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
     point();
     if dead() {
         pass(timeout);
@@ -157,7 +157,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
 }
 
 /// Wakes up to `count` sleepers, the oldest first.
-pub(crate) fn wake(word: &AtomicU32, count: u32) {
+pub fn wake(word: &AtomicU32, count: u32) {
     point();
     if dead() {
         return;

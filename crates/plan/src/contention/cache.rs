@@ -15,8 +15,8 @@
 
 use std::collections::VecDeque;
 
-use super::Server;
 use super::disk::Request;
+use crate::contention::parameters::Server;
 
 /// Runs that are on their way to the disk at the same time, at most. (What waited at the model disks of `bench/contention`: 44 to 53
 /// requests in the mean with 64 files or more.)

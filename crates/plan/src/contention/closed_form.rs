@@ -9,10 +9,11 @@
 //! distance, commands shorter than requests, ranks that begin late, a page cache, too few requests in flight to keep everything busy, nodes that lose their turn because they stage
 //! slower than they could flush, turns that not all nodes have equally many of at a time. There is no formula then.
 
-use orcheck_format::Result;
+use orcheck_format::error::Result;
 
 use super::layout::plan;
-use super::{Burst, Mode, Parameters};
+use super::{Burst, Mode};
+use crate::contention::parameters::Parameters;
 
 /// Fewest requests in flight at a server for which wire and disk can be taken to be busy at the same time.
 const IN_FLIGHT_MIN: u64 = 4;

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use super::Disk;
+use crate::contention::parameters::Disk;
 
 /// See invariant 1. Large enough that it does not stand in the way of a good order.
 const PASSED_OVER_MAX: u64 = 4;

@@ -6,7 +6,8 @@
 //!
 //! Not here: what happens to them.
 
-use super::{Burst, Mode, Parameters};
+use super::{Burst, Mode};
+use crate::contention::parameters::Parameters;
 
 /// What goes, one after the other, from one node into one file of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]

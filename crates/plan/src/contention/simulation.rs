@@ -20,7 +20,8 @@ use super::cache::{self, Cache};
 use super::disk::{Drive, Request};
 use super::layout::{StreamPlan, plan};
 use super::network::Wire;
-use super::{Burst, Mode, Outcome, Parameters};
+use super::{Burst, Mode, Outcome};
+use crate::contention::parameters::Parameters;
 
 #[derive(Debug, Clone, Copy)]
 enum Happening {

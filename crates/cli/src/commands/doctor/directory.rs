@@ -4,11 +4,16 @@
 
 use std::path::Path;
 
-use orcheck_format::{ErrorKind, Result, ids::hex};
-use orcheck_io::error::is_denied;
+use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::ids::hex;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::{Create, Dir};
+use orcheck_io::errno::is_denied;
+use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Buffer;
-use orcheck_io::served::is_served;
-use orcheck_io::{Clock, Create, Dir, Steps, SystemClock, open_dir, random_bytes};
+use orcheck_io::rng::random_bytes;
+use orcheck_staging::client::is_served;
+use orcheck_staging::open_dir;
 
 use super::{Mark, Report};
 use crate::output::size;
@@ -45,7 +50,7 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let kind = if is_served(path) {
         "staging I/O server".to_owned()
     } else {
-        orcheck_io::file_system_kind(path).unwrap_or_else(|error| error.to_string())
+        orcheck_io::machine::file_system_kind(path).unwrap_or_else(|error| error.to_string())
     };
     match (role, kind.as_str()) {
         ("placed directory", "tmpfs" | "ramfs") => report.add(

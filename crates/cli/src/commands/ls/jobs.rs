@@ -3,8 +3,8 @@
 //! Not here: the checkpoints of one (`ls.rs`).
 
 use orcheck_engine::trust::Trust;
-use orcheck_format::JobName;
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::ids::JobName;
+use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use super::{NOT_AUTHENTICATED, Row, rows};

@@ -14,9 +14,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use orcheck_format::{Error, Result};
-use orcheck_io::thread::spawn;
-use orcheck_io::{Clock, SystemClock};
+use orcheck_format::error::{Error, Result};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::machine::thread::spawn;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longest run of a tool.
@@ -182,8 +182,8 @@ fn reader(mut pipe: impl Read + Send + 'static) -> Result<mpsc::Receiver<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ErrorKind;
-    use orcheck_io::testing::Scratch;
+    use orcheck_format::error::ErrorKind;
+    use orcheck_testing::Scratch;
 
     #[test]
     fn a_tool_says_what_it_has_to_say() {

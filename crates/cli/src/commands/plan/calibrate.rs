@@ -14,18 +14,24 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orcheck_client::{Environment, Options, Session, Solo};
-use orcheck_format::{Dtype, Error, Level, Result};
+use orcheck_client::collective::Solo;
+use orcheck_client::options::Options;
+use orcheck_client::session::{Environment, Session};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::machine::{cpuset, memory};
-use orcheck_io::thread::spawn_scoped;
-use orcheck_io::{Dir, Span, Steps, open_dir, write_file};
+use orcheck_io::memory::Span;
+use orcheck_io::user::write_file;
+use orcheck_staging::open_dir;
 use serde_json::{Value, json};
 
 use crate::args::CalibrateArgs;
-use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
-use crate::stop;
+use crate::{exit, stop};
 
 /// Arrays that are moved, bytes of each of the two: far more than caches hold.
 const ARRAY_BYTES: usize = 256 << 20;
@@ -290,7 +296,7 @@ impl Program {
         )?;
         session.protect("state", Span::from_mut(state), Dtype::U8, 0)?;
         match session.find() {
-            Err(error) if error.kind() == orcheck_format::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == orcheck_format::error::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
             Ok(_) => return Err(Error::internal("a new directory has checkpoints")),
         }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use orcheck_format::{Error, Result};
-use orcheck_io::environment::read_text;
+use orcheck_format::error::{Error, Result};
+use orcheck_io::user::read_text;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{AdviceArgs, JobFigures, MachineFigures};

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use orcheck_format::{Error, Result};
+use orcheck_format::error::{Error, Result};
 use orcheck_io::machine::cpuset;
-use orcheck_io::thread::spawn_scoped;
+use orcheck_io::machine::thread::spawn_scoped;
 
 /// Does pieces 0 to `count` − 1.
 pub fn spread<T: Send>(count: u64, piece: impl Fn(u64) -> T + Sync) -> Result<Vec<T>> {

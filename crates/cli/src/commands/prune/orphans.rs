@@ -13,8 +13,8 @@
 use std::collections::BTreeSet;
 
 use orcheck_engine::catalog::Catalog;
-use orcheck_format::FileName;
 use orcheck_format::choice::Decision;
+use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use serde_json::{Value, json};
 

@@ -19,10 +19,12 @@ use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
 use orcheck_engine::halt::{Run, When, later_requests};
 use orcheck_engine::trust::Trust;
-use orcheck_format::{Epoch, Error, FileName, Level, Result};
-use orcheck_io::environment::working_dir;
-use orcheck_io::served::is_served;
-use orcheck_io::{Clock, Mailbox, SystemClock};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, Level};
+use orcheck_format::names::FileName;
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::user::{Mailbox, working_dir};
+use orcheck_staging::client::is_served;
 
 use crate::args::Where;
 use crate::commands::halt::described;

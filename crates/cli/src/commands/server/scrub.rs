@@ -11,9 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::scrub::{Counts, Progress, Scrub};
-use orcheck_format::Result;
-use orcheck_io::{Clock, Pace, Steps, open_dir};
-use orcheck_server::Stopper;
+use orcheck_format::error::Result;
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Pace;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::open_dir;
+use orcheck_staging::server::Stopper;
 
 /// Time between two looks for containers that are new or due.
 const LOOK: Duration = Duration::from_secs(60);
@@ -67,7 +70,7 @@ pub fn start(
         progress: progress.clone(),
     };
     let clock = Arc::clone(clock);
-    orcheck_io::thread::spawn("orcheck-scrub", move || {
+    orcheck_io::machine::thread::spawn("orcheck-scrub", move || {
         let (mut told, mut told_at) = (progress.counts(), clock.now());
         loop {
             for name in asked.names() {

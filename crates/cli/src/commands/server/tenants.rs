@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use orcheck_format::{Error, Result};
-use orcheck_io::secret::SecretSource;
-use orcheck_io::{Key, read_text};
-use orcheck_server::{Reread, Stopper, Tenant, User};
+use orcheck_format::error::{Error, Result};
+use orcheck_io::user::{SecretSource, read_text};
+use orcheck_net::Key;
+use orcheck_staging::server::{Reread, Stopper, Tenant, User};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;

@@ -1,0 +1,32 @@
+//! Disks: directories and files behind the traits [`Dir`] and [`File`], on the disks of this machine and in memory.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `dir.rs` | directories: names, modes, listings, whether a path still leads here; `dir/shared.rs`: those of a group |
+//! | `file.rs` | files: exact reads and writes, direct I/O, durability; small files written as a whole |
+//! | `lock.rs` | locks that belong to an open file |
+//! | `ram.rs` | the same traits in the memory of this process |
+//! | `paced.rs` | a directory that is read no faster than a stated rate |
+//! | `device.rs` | the device below a directory, and how much it moved |
+//!
+//! Not here: staging servers (`orcheck-staging`), which puts the same traits before them.
+
+mod device;
+mod dir;
+mod file;
+mod lock;
+mod paced;
+mod ram;
+
+pub use device::Device;
+pub use dir::{
+    Create, Dir, Entry, Taken, check_name, kind_name, linked, open_local, open_local_shared,
+    open_local_unlinked,
+};
+pub use file::{
+    File, PinnedWrite, check_aligned, check_length, check_range, read_small, write_private,
+    write_small,
+};
+pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
+pub use paced::{Pace, paced};
+pub use ram::Ram;

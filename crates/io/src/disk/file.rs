@@ -1,0 +1,658 @@
+//! Files: the second half of the door to the disk.
+//!
+//! How: positioned reads and writes that are exact or fail. A file that was created for direct I/O takes aligned
+//! transfers straight from the caller's memory and copies through a bounded aligned buffer where the memory is
+//! not aligned.
+//!
+//! Invariants
+//! 1. `write_at` and `read_at` move all bytes or return an error; short transfers are continued, interrupted
+//!    ones repeated (at most 10,000 times in a row), a transfer of nothing is an error and never a loop.
+//! 2. A failed sync poisons the file: the kernel may have dropped the pages and forgotten the error, so nothing
+//!    written through this handle counts, and every later call says so.
+//! 3. When the length changed since the last sync, `sync` is fsync, otherwise fdatasync.
+//! 4. The lock belongs to an open file description of its own: closing another descriptor of the same file does
+//!    not release it (as it would a classic POSIX lock), the holder's death does.
+//! 5. [`write_small`] leaves either the old file or the whole new one under its name.
+//!
+//! Faults survived: short and interrupted transfers, full disks, limits of the length of files, failing syncs and closes, torn small files.
+//!
+//! Not here: names and directories (see [`crate::disk::dir`]), checksums (the callers' business).
+
+use crate::disk::dir::{Create, Dir, Taken};
+use crate::disk::lock::{Lock, ofd_lock, reopen};
+use crate::errno::{last_errno, os_error, retry, rustix_error};
+use crate::failpoints::{Effect, Outcome, Steps};
+use crate::memory::{Buffer, zeroed};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::sabotage::{Switch, off};
+use rustix::fs::{self, Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use std::num::NonZeroU64;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const BLOCK_BYTES: u32 = 4096;
+const BOUNCE_BYTES: usize = 1 << 20;
+const INTERRUPTS_LIMIT: u32 = 10_000;
+
+/// Writes memory whose pages may be pinned already; the staging pool has one.
+pub trait PinnedWrite: Sync {
+    /// Writes `bytes`, or the first of them, at `offset` of a file that is open for direct I/O; the result is that of
+    /// `pwrite`. `None`: not possible this way, the file is as it was.
+    fn write(&self, file: &OwnedFd, bytes: &[u8], offset: u64)
+    -> Option<rustix::io::Result<usize>>;
+}
+
+/// An open file. Offsets and lengths are in bytes.
+pub trait File: Send + Sync {
+    /// Writes all of `buf` at `at`. On a direct file `at` and the length must be multiples of
+    /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first). Of two writes that
+    /// overlap, the later one counts only when there was a sync between them.
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()>;
+    /// [`File::write_at`] for memory that `way` may have pinned.
+    #[doc(hidden)]
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &dyn PinnedWrite) -> Result<()> {
+        let _ = way;
+        self.write_at(buf, at)
+    }
+    /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
+    /// Says that so many bytes from `at` on are read soon: reading them may begin. Nothing depends on it.
+    fn will_need(&self, at: u64, len: u64) {
+        let _ = (at, len);
+    }
+    /// From now on reads go past the page cache, where the file system can do that; whether it can.
+    fn bypass_cache(&mut self) -> bool {
+        false
+    }
+    /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
+    /// cannot reserve is no error: the file stays as long as it is, and lack of space shows while writing.
+    fn allocate(&self, len: u64) -> Result<()>;
+    /// Sets the length.
+    fn truncate(&self, len: u64) -> Result<()>;
+    /// Makes contents and length durable. A failure poisons the file.
+    fn sync(&self) -> Result<()>;
+    /// The present length.
+    fn len_bytes(&self) -> Result<u64>;
+    /// What it takes of its disk.
+    ///
+    /// # Errors
+    /// Unsupported where the disk is not one of this machine.
+    fn taken(&self) -> Result<Taken> {
+        let name = self.name();
+        Err(Error::unsupported(format!(
+            "{name}: what it takes of its disk is not known here"
+        )))
+    }
+    /// Whether writes bypass the page cache.
+    fn is_direct(&self) -> bool;
+    /// What offsets and lengths of writes must be multiples of when the file is direct; at least 4096.
+    fn alignment_bytes(&self) -> u32;
+    /// Tries to lock the file against every other holder, in this process too; held until the file is dropped
+    /// or its holder dies. `false`: somebody else holds it. Needs permission to write the file.
+    fn try_lock(&self) -> Result<bool>;
+    /// Gives the lock away, for another process to hold; `None` where there is none.
+    fn give_lock(&self) -> Option<Lock> {
+        None
+    }
+    /// Closes the file and reports what only the closing reveals on network file systems.
+    fn close(self: Box<Self>) -> Result<()>;
+    /// The full path, for messages.
+    fn name(&self) -> String;
+    /// The node that the file is on, if that is another one.
+    fn other_node(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// Writes a whole small file under `name`: temporary name, sync, rename, sync of the directory. The temporary
+/// file (`<name>.tmp`) of an earlier attempt is removed first, and removed again when this attempt fails. When
+/// the last directory sync fails, the new file may be visible without being durable: the error says so.
+pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    write_as(dir, name, bytes, Create::Buffered)
+}
+
+/// The same for a file that its owner alone may read.
+pub fn write_private(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    write_as(dir, name, bytes, Create::Private)
+}
+
+fn write_as(dir: &dyn Dir, name: &str, bytes: &[u8], how: Create) -> Result<()> {
+    let temporary = format!("{name}.tmp");
+    let first = if off(Switch::TemporaryName) {
+        name
+    } else {
+        temporary.as_str()
+    };
+    match dir.remove(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let fill = |file: Box<dyn File>| -> Result<()> {
+        file.write_at(bytes, 0)?;
+        if !off(Switch::FsyncSmall) {
+            file.sync()?;
+        }
+        file.close()
+    };
+    let renamed = dir
+        .create(first, how)
+        .and_then(fill)
+        .and_then(|()| dir.rename(first, name));
+    if let Err(error) = renamed {
+        // Best effort: the error that counts is the one above, and a leftover is removed by the next attempt.
+        let _ = dir.remove(&temporary);
+        return Err(error);
+    }
+    if off(Switch::FsyncSmallDirectory) {
+        return Ok(());
+    }
+    dir.sync().map_err(|error| {
+        error.at(format_args!(
+            "{} is in place but may not be durable",
+            dir.path().join(name).display()
+        ))
+    })
+}
+
+/// Reads a whole file of at most `limit_bytes`; a longer one is `Corrupt`.
+pub fn read_small(dir: &dyn Dir, name: &str, limit_bytes: u64) -> Result<Vec<u8>> {
+    let file = dir.open(name)?;
+    let len = file.len_bytes()?;
+    if len > limit_bytes && !off(Switch::SmallBound) {
+        return Err(Error::corrupt(format!(
+            "{}: expected at most {limit_bytes} bytes, found {len}",
+            file.name()
+        )));
+    }
+    let len =
+        usize::try_from(len).map_err(|_| Error::internal("length beyond the address space"))?;
+    let mut bytes = zeroed(len)?;
+    file.read_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Numbers for [`Effect`]: two files of a process never share one, unlike inodes and paths.
+static FILES: AtomicU64 = AtomicU64::new(1);
+
+pub struct OsFile {
+    handle: OwnedFd,
+    path: String,
+    number: u64,
+    steps: Steps,
+    direct: bool,
+    alignment: u32,
+    memory_alignment: u32,
+    lost: AtomicBool,
+    length_changed: AtomicBool,
+    known_len: AtomicU64,
+    lock: Mutex<Option<Lock>>,
+}
+
+impl OsFile {
+    pub fn new(handle: OwnedFd, path: String, steps: Steps, direct: bool, new: bool) -> Self {
+        let (alignment, memory_alignment) = if direct {
+            direct_alignment(&handle)
+        } else {
+            (BLOCK_BYTES, 1)
+        };
+        OsFile {
+            handle,
+            path,
+            number: FILES.fetch_add(1, Ordering::Relaxed),
+            steps,
+            direct,
+            alignment,
+            memory_alignment,
+            lost: AtomicBool::new(false),
+            length_changed: AtomicBool::new(new),
+            known_len: AtomicU64::new(if new { 0 } else { u64::MAX }),
+            lock: Mutex::new(None),
+        }
+    }
+
+    /// What [`Effect`]s call it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn check_lost(&self) -> Result<()> {
+        if off(Switch::FailedSyncIsLoss) {
+            return Ok(());
+        }
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::unavailable(format!(
+                "{}: a sync of this file failed before, so what was written to it is lost",
+                self.path
+            ))
+            .next("write the data to a new file; check the disk and the kernel's log"));
+        }
+        Ok(())
+    }
+
+    /// Asks the hook about a transfer of `len` bytes and bounds it accordingly.
+    fn transfer_limit(&self, site: &'static str, len: usize) -> std::result::Result<usize, Errno> {
+        match self.steps.outcome(site, &self.path) {
+            Outcome::Go | Outcome::Pretend => Ok(len),
+            Outcome::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
+            Outcome::Short(0) => Ok(0),
+            Outcome::Short(count) if self.direct => {
+                let block = self.alignment as usize;
+                Ok((count / block * block)
+                    .clamp(block, len.max(block))
+                    .min(len))
+            }
+            Outcome::Short(count) => Ok(count.min(len)),
+        }
+    }
+
+    fn write_all(&self, buf: &[u8], at: u64, way: Option<&dyn PinnedWrite>) -> Result<()> {
+        let end = at + buf.len() as u64;
+        check_length(end, || {
+            format!("write {} bytes at offset {at} of {}", buf.len(), self.path)
+        })?;
+        let mut done = 0usize;
+        let mut interrupts = 0u32;
+        while done < buf.len() {
+            let rest = &buf[done..];
+            let offset = at + done as u64;
+            let moved = match self.transfer_limit("file.write", rest.len()) {
+                Ok(0) => Ok(0),
+                Ok(limit) => {
+                    let part = &rest[..limit];
+                    way.and_then(|way| way.write(&self.handle, part, offset))
+                        .unwrap_or_else(|| rustix::io::pwrite(&self.handle, part, offset))
+                }
+                Err(errno) => Err(errno),
+            };
+            let what = || {
+                format!(
+                    "write {} bytes at offset {offset} of {}",
+                    rest.len(),
+                    self.path
+                )
+            };
+            match moved {
+                Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
+                Err(errno) => return Err(rustix_error(errno, what())),
+                Ok(count) => {
+                    // A direct write that ended inside a block goes on from that block's start.
+                    let block = self.alignment as usize;
+                    let whole = if self.direct {
+                        count / block * block
+                    } else {
+                        count
+                    };
+                    if whole == 0 && off(Switch::EmptyWrite) {
+                        return Ok(());
+                    }
+                    if whole == 0 {
+                        return Err(Error::unavailable(format!(
+                            "{} failed: the file system accepted {count} bytes",
+                            what()
+                        ))
+                        .next("check the free space, quota and state of the file system"));
+                    }
+                    self.steps.done(Effect::Wrote {
+                        file: self.number,
+                        at_bytes: offset,
+                        bytes: &rest[..count],
+                    });
+                    done += if off(Switch::ShortWrite) {
+                        rest.len()
+                    } else {
+                        whole
+                    };
+                    interrupts = 0;
+                }
+            }
+        }
+        if end > self.known_len.fetch_max(end, Ordering::AcqRel) {
+            self.length_changed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn write_by(&self, buf: &[u8], at: u64, way: Option<&dyn PinnedWrite>) -> Result<()> {
+        self.check_lost()?;
+        check_range("write", buf.len(), at, &self.path)?;
+        if !self.direct {
+            return self.write_all(buf, at, None);
+        }
+        check_aligned(buf.len(), at, self.alignment.into(), &self.path)?;
+        if (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize) {
+            return self.write_all(buf, at, way);
+        }
+        let mut bounce = Buffer::zeroed(BOUNCE_BYTES.min(buf.len()), self.alignment as usize);
+        let mut offset = at;
+        for piece in buf.chunks(BOUNCE_BYTES) {
+            bounce[..piece.len()].copy_from_slice(piece);
+            self.write_all(&bounce[..piece.len()], offset, None)?;
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads as many bytes as there are, up to the length of `buf`.
+    fn read_some(&self, buf: &mut [u8], at: u64) -> Result<usize> {
+        let mut done = 0usize;
+        let mut interrupts = 0u32;
+        while done < buf.len() {
+            let offset = at + done as u64;
+            let rest = buf.len() - done;
+            let moved = match self.transfer_limit("file.read", rest) {
+                Ok(0) => Ok(0),
+                Ok(limit) => rustix::io::pread(&self.handle, &mut buf[done..done + limit], offset),
+                Err(errno) => Err(errno),
+            };
+            match moved {
+                Ok(0) => break,
+                Ok(count) => {
+                    let moved = &mut buf[done..done + count];
+                    self.steps.has_read(&self.path, offset, moved);
+                    done += count;
+                    interrupts = 0;
+                    if self.direct && !count.is_multiple_of(self.alignment as usize) {
+                        break; // the end of the file lies inside this block
+                    }
+                }
+                Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
+                Err(errno) => {
+                    return Err(rustix_error(
+                        errno,
+                        format_args!("read {rest} bytes at offset {offset} of {}", self.path),
+                    ));
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_ended(&self, at: u64, expected: usize, found: usize) -> Error {
+        Error::corrupt(format!(
+            "{}: expected {expected} bytes at offset {at}, found {found} before the end of the file",
+            self.path
+        ))
+        .next("the file is truncated: use another copy or an older checkpoint")
+    }
+
+    /// Direct reads of any offset, length and memory, through aligned blocks.
+    fn read_bounced(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        let block = u64::from(self.alignment);
+        let mut bounce = Buffer::zeroed(BOUNCE_BYTES, self.alignment as usize);
+        let mut done = 0usize;
+        while done < buf.len() {
+            let offset = at + done as u64;
+            let start = offset / block * block;
+            let skip = (offset - start) as usize;
+            let wanted = (skip + buf.len() - done)
+                .next_multiple_of(block as usize)
+                .min(BOUNCE_BYTES);
+            let found = self.read_some(&mut bounce[..wanted], start)?;
+            let usable = found.saturating_sub(skip).min(buf.len() - done);
+            if usable == 0 {
+                return Err(self.read_ended(at, buf.len(), done));
+            }
+            buf[done..done + usable].copy_from_slice(&bounce[skip..skip + usable]);
+            done += usable;
+        }
+        Ok(())
+    }
+}
+
+impl File for OsFile {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.write_by(buf, at, None)
+    }
+
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &dyn PinnedWrite) -> Result<()> {
+        self.write_by(buf, at, Some(way))
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        self.check_lost()?;
+        check_range("read", buf.len(), at, &self.path)?;
+        let aligned = at.is_multiple_of(u64::from(self.alignment))
+            && buf.len().is_multiple_of(self.alignment as usize)
+            && (buf.as_ptr() as usize).is_multiple_of(self.memory_alignment as usize);
+        if self.direct && !aligned {
+            return self.read_bounced(buf, at);
+        }
+        let found = self.read_some(buf, at)?;
+        if found < buf.len() && !off(Switch::ShortRead) {
+            return Err(self.read_ended(at, buf.len(), found));
+        }
+        Ok(())
+    }
+
+    fn bypass_cache(&mut self) -> bool {
+        if !self.direct && self.steps.refuse("file.direct", &self.path).is_none() {
+            let asked = fs::fcntl_getfl(&self.handle)
+                .and_then(|flags| fs::fcntl_setfl(&self.handle, flags | OFlags::DIRECT));
+            if asked.is_ok() {
+                self.direct = true;
+                (self.alignment, self.memory_alignment) = direct_alignment(&self.handle);
+            }
+        }
+        self.direct
+    }
+
+    fn will_need(&self, at: u64, len: u64) {
+        if !self.direct
+            && let Some(len) = NonZeroU64::new(len)
+        {
+            // A hint: what it does not bring is read when it is asked for.
+            let _ = fs::fadvise(&self.handle, at, Some(len), Advice::WillNeed);
+        }
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.check_lost()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let what = || format!("allocate {len} bytes for {}", self.path);
+        if let Some(errno) = self.steps.refuse("file.allocate", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        check_length(len, what)?;
+        self.length_changed.store(true, Ordering::Release);
+        match retry(|| fs::fallocate(&self.handle, FallocateFlags::empty(), 0, len)) {
+            Ok(()) => {
+                self.known_len.fetch_max(len, Ordering::AcqRel);
+            }
+            // Making it longer would reserve nothing, and where the last bytes are on a server that was lost it may wait
+            // for minutes (MooseFS: as long as the chunk is locked for a writer).
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Err(errno) => return Err(rustix_error(errno, what())),
+        }
+        self.steps.done(Effect::Reserved {
+            file: self.number,
+            len_bytes: len,
+        });
+        Ok(())
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.check_lost()?;
+        let what = || format!("truncate {} to {len} bytes", self.path);
+        if let Some(errno) = self.steps.refuse("file.truncate", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        if len > self.known_len.load(Ordering::Acquire) {
+            check_length(len, what)?;
+        }
+        self.length_changed.store(true, Ordering::Release);
+        retry(|| fs::ftruncate(&self.handle, len)).map_err(|errno| rustix_error(errno, what()))?;
+        self.known_len.store(len, Ordering::Release);
+        self.steps.done(Effect::SetLength {
+            file: self.number,
+            len_bytes: len,
+        });
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check_lost()?;
+        let changed = self.length_changed.swap(false, Ordering::AcqRel);
+        let done = match self.steps.sync("file.sync", &self.path) {
+            Err(errno) => Err(Errno::from_raw_os_error(errno)),
+            Ok(false) => return Ok(()),
+            Ok(true) if changed => fs::fsync(&self.handle),
+            Ok(true) => fs::fdatasync(&self.handle),
+        };
+        if off(Switch::FailedSync) {
+            return Ok(());
+        }
+        done.map_err(|errno| {
+            self.lost.store(true, Ordering::Release);
+            rustix_error(errno, format_args!("sync {}", self.path))
+                .next("what was written to it is lost; write it again, to another file")
+        })?;
+        self.steps.done(Effect::Synced { file: self.number });
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.check_lost()?;
+        let stat = fs::fstat(&self.handle).map_err(|errno| {
+            rustix_error(errno, format_args!("ask for the length of {}", self.path))
+        })?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn taken(&self) -> Result<Taken> {
+        // Also of a file whose sync failed: its space is taken all the same.
+        let failed = match self.steps.refuse("file.look", &self.path) {
+            Some(errno) => Errno::from_raw_os_error(errno),
+            None => match fs::fstat(&self.handle) {
+                Ok(stat) => return Ok(Taken::of(&stat)),
+                Err(errno) => errno,
+            },
+        };
+        Err(rustix_error(failed, format_args!("look at {}", self.path)))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        self.alignment
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.check_lost()?;
+        let what = || format!("lock {}", self.path);
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(true);
+        }
+        if let Some(errno) = self.steps.refuse("file.lock", &self.path) {
+            return Err(os_error(errno, what()));
+        }
+        let holder = reopen(&self.handle).map_err(|errno| rustix_error(errno, what()))?;
+        if ofd_lock(&holder, 0).map_err(|errno| os_error(errno, what()))? {
+            *held = Some(Lock::attach(holder));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn give_lock(&self) -> Option<Lock> {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let OsFile {
+            handle,
+            path,
+            steps,
+            lost,
+            ..
+        } = *self;
+        if let Some(errno) = steps.refuse("file.close", &path)
+            && !off(Switch::FailedClose)
+        {
+            return Err(os_error(errno, format_args!("close {path}")));
+        }
+        let number = handle.into_raw_fd();
+        // SAFETY: the descriptor was owned by `handle`, which has just given it up; nobody else closes it.
+        #[allow(unsafe_code)]
+        let closed = unsafe { libc::close(number) };
+        if closed != 0 {
+            return Err(os_error(last_errno(), format_args!("close {path}"))
+                .next("what was written to it may be lost; write it again, to another file"));
+        }
+        if lost.into_inner() {
+            return Err(Error::unavailable(format!(
+                "{path}: a sync of this file failed before"
+            )));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        self.path.clone()
+    }
+}
+
+/// Refuses what no file can hold.
+pub fn check_range(verb: &str, len: usize, at: u64, path: &str) -> Result<()> {
+    let limit = i64::MAX as u64;
+    match at.checked_add(len as u64) {
+        Some(end) if end <= limit => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{verb} {len} bytes at offset {at} of {path}: expected an end of at most {limit}"
+        ))),
+    }
+}
+
+/// Refuses a write past the page cache that does not begin and end between blocks.
+pub fn check_aligned(len: usize, at: u64, block_bytes: u64, path: &str) -> Result<()> {
+    if at.is_multiple_of(block_bytes) && (len as u64).is_multiple_of(block_bytes) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "write {len} bytes at offset {at} of {path}: expected multiples of {block_bytes} bytes, as the file is \
+         written past the page cache"
+    )))
+}
+
+/// Refuses to make a file longer than this process may: the kernel would send SIGXFSZ, which ends a program that does not
+/// expect it, and the program is not ours to end.
+pub fn check_length(end: u64, what: impl FnOnce() -> String) -> Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if end > limit && !off(Switch::FileLimit) => {
+            Err(rustix_error(Errno::FBIG, what()).next(format!(
+                "raise the limit of the length of files (ulimit -f), now {limit} bytes"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What direct I/O on this file needs: (offsets and lengths, memory), in bytes.
+fn direct_alignment(handle: &OwnedFd) -> (u32, u32) {
+    let usable = |bytes: u32| bytes.is_power_of_two() && bytes <= BOUNCE_BYTES as u32;
+    // statx is there from kernel 4.11, its alignment fields from 6.1; an older kernel leaves the bit unset.
+    match fs::statx(handle, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(stat)
+            if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+                && usable(stat.stx_dio_offset_align)
+                && usable(stat.stx_dio_mem_align) =>
+        {
+            let memory = stat.stx_dio_mem_align;
+            (
+                BLOCK_BYTES.max(stat.stx_dio_offset_align).max(memory),
+                memory.max(512),
+            )
+        }
+        _ => (BLOCK_BYTES, BLOCK_BYTES),
+    }
+}

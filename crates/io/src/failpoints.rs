@@ -1,0 +1,288 @@
+//! Numbered steps: every effect on the outside world asks here before it happens.
+//!
+//! How: the code that is about to create, write, sync, rename, send … calls [`Steps::at`] with the name of the
+//! place in the code (the *site*) and the thing acted on (the *target*). In production there is no hook and the
+//! call is one branch. A test puts a [`StepHook`] in and can let the step go, make it fail with an error number
+//! as if the kernel had said so, cut a transfer short, or kill the process right there.
+//!
+//! Invariants
+//! 1. The number of a step is counted per `Steps` value (clones share it), starts at 1 and has no gaps.
+//! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
+//! 3. A retry of an interrupted or short transfer is a new step.
+//! 4. `done` is called after an effect on a disk took place, before its caller goes on, so that whatever follows
+//!    from the effect is told later.
+//! 5. `has_read` is called before anybody else sees what was read.
+//!
+//! Faults survived: none by itself; it is how the others are provoked.
+//! Not here: ready-made hooks (see [`orcheck_testing`]).
+
+use crate::errno::os_error;
+use orcheck_format::error::Result;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One step that is about to happen.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInfo<'a> {
+    /// Number of the step, from 1, counted per [`Steps`].
+    pub number: u64,
+    /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
+    /// `dir.sync`, `dir.look` and `file.look` (what is asked for an account of the disk), `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
+    /// `net.look`, `net.connect`, `net.send`, or a name that the engine gives.
+    pub site: &'static str,
+    /// What is acted on: a full path, or the peer of a connection.
+    pub target: &'a str,
+}
+
+/// What a hook decides about a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The step happens.
+    Go,
+    /// The step does not happen; its caller sees this error number.
+    Fail(i32),
+    /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
+    /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
+    Short(usize),
+    /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
+    /// Steps that sync nothing happen as usual.
+    Pretend,
+    /// The process is killed by SIGKILL before the step happens.
+    Kill,
+}
+
+/// What has just been done to a disk. Directories are named by the path they were opened by; a file has a number
+/// of its own, whatever it is called later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect<'a> {
+    /// A new empty file.
+    Created {
+        /// Its directory.
+        dir: &'a Path,
+        /// Its name.
+        name: &'a str,
+        /// Its number.
+        file: u64,
+    },
+    /// Bytes at an offset, which may make the file longer.
+    Wrote {
+        /// The file's number.
+        file: u64,
+        /// Where they begin, in bytes.
+        at_bytes: u64,
+        /// What was written.
+        bytes: &'a [u8],
+    },
+    /// The file is at least this long now.
+    Reserved {
+        /// The file's number.
+        file: u64,
+        /// In bytes.
+        len_bytes: u64,
+    },
+    /// The file is exactly this long now.
+    SetLength {
+        /// The file's number.
+        file: u64,
+        /// In bytes.
+        len_bytes: u64,
+    },
+    /// What was done to the file before the sync began is durable.
+    Synced {
+        /// The file's number.
+        file: u64,
+    },
+    /// A name changed, replacing the file that had the new one.
+    Renamed {
+        /// The directory.
+        dir: &'a Path,
+        /// The old name.
+        from: &'a str,
+        /// The new name.
+        to: &'a str,
+    },
+    /// A file got another name.
+    Linked {
+        /// The directory.
+        dir: &'a Path,
+        /// The name it had.
+        from: &'a str,
+        /// The other name.
+        to: &'a str,
+    },
+    /// The name of a file or of an empty directory is gone.
+    Removed {
+        /// The directory that held it.
+        dir: &'a Path,
+        /// The name.
+        name: &'a str,
+    },
+    /// A new empty directory.
+    MadeDir {
+        /// The directory that holds it.
+        dir: &'a Path,
+        /// Its name.
+        name: &'a str,
+    },
+    /// What was done to the names of the directory before the sync began is durable.
+    SyncedDir {
+        /// The directory.
+        dir: &'a Path,
+    },
+}
+
+/// Decides about steps. Called on the thread that is about to act.
+pub trait StepHook: Send + Sync {
+    /// The verdict for one step; must not block for long and must not take steps itself.
+    fn at(&self, step: &StepInfo) -> Verdict;
+
+    /// Learns what was done to a disk, on the thread that did it; must not take steps itself.
+    fn done(&self, _effect: &Effect) {}
+
+    /// May change what the disk gave for a read, at this offset of the file of this path.
+    fn has_read(&self, _path: &str, _at_bytes: u64, _bytes: &mut [u8]) {}
+}
+
+struct Hooked {
+    hook: Arc<dyn StepHook>,
+    taken: AtomicU64,
+}
+
+/// The counter of steps with its hook; clones share both.
+#[derive(Clone, Default)]
+pub struct Steps(Option<Arc<Hooked>>);
+
+/// What the code at a step has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The effect happens.
+    Go,
+    /// It fails with this error number.
+    Fail(i32),
+    /// At most so many bytes move.
+    Short(usize),
+    /// It is reported as done and does not happen.
+    Pretend,
+}
+
+impl Steps {
+    /// No hook: every step happens, nothing is counted.
+    #[must_use]
+    pub fn none() -> Self {
+        Steps(None)
+    }
+
+    /// Steps that ask `hook`.
+    #[must_use]
+    pub fn with(hook: Arc<dyn StepHook>) -> Self {
+        Steps(Some(Arc::new(Hooked {
+            hook,
+            taken: AtomicU64::new(0),
+        })))
+    }
+
+    /// Announces a step. `Ok(None)`: go on. `Ok(Some(n))`: move at most `n` bytes, then go on. An error when the
+    /// hook makes the step fail. Does not return when the hook kills.
+    pub fn at(&self, site: &'static str, target: &str) -> Result<Option<usize>> {
+        match self.outcome(site, target) {
+            Outcome::Go | Outcome::Pretend => Ok(None),
+            Outcome::Short(count) => Ok(Some(count)),
+            Outcome::Fail(errno) => Err(os_error(errno, format_args!("{site} of {target}"))),
+        }
+    }
+
+    /// Steps announced so far; 0 without a hook.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0
+            .as_ref()
+            .map_or(0, |hooked| hooked.taken.load(Ordering::SeqCst))
+    }
+
+    /// Whether anybody looks at them: else nothing needs a name.
+    #[inline]
+    pub fn are_taken(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Announces a step, and says what the code there has to do.
+    #[inline]
+    pub fn outcome(&self, site: &'static str, target: &str) -> Outcome {
+        match &self.0 {
+            None => Outcome::Go,
+            Some(hooked) => hooked.ask(site, target),
+        }
+    }
+
+    /// Tells the hook what was done.
+    #[inline]
+    pub fn done(&self, effect: Effect) {
+        if let Some(hooked) = &self.0 {
+            hooked.hook.done(&effect);
+        }
+    }
+
+    /// Shows the hook what was read.
+    #[inline]
+    pub fn has_read(&self, path: &str, at_bytes: u64, bytes: &mut [u8]) {
+        if let Some(hooked) = &self.0 {
+            hooked.hook.has_read(path, at_bytes, bytes);
+        }
+    }
+
+    /// For effects that move no bytes: the error number to fail with, if any.
+    #[inline]
+    pub fn refuse(&self, site: &'static str, target: &str) -> Option<i32> {
+        match self.outcome(site, target) {
+            Outcome::Fail(errno) => Some(errno),
+            Outcome::Go | Outcome::Short(_) | Outcome::Pretend => None,
+        }
+    }
+
+    /// For syncs: whether to do it, or the error number to fail with.
+    #[inline]
+    pub fn sync(&self, site: &'static str, target: &str) -> std::result::Result<bool, i32> {
+        match self.outcome(site, target) {
+            Outcome::Fail(errno) => Err(errno),
+            Outcome::Pretend => Ok(false),
+            Outcome::Go | Outcome::Short(_) => Ok(true),
+        }
+    }
+}
+
+impl Hooked {
+    #[cold]
+    fn ask(&self, site: &'static str, target: &str) -> Outcome {
+        let number = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.hook.at(&StepInfo {
+            number,
+            site,
+            target,
+        }) {
+            Verdict::Go => Outcome::Go,
+            Verdict::Fail(errno) => Outcome::Fail(errno),
+            Verdict::Short(count) => Outcome::Short(count),
+            Verdict::Pretend => Outcome::Pretend,
+            Verdict::Kill => kill_self(),
+        }
+    }
+}
+
+fn kill_self() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // SIGKILL cannot be refused; should the kernel deliver it late, no further effect may happen.
+    loop {
+        std::thread::park();
+    }
+}
+
+impl fmt::Debug for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Steps(none)"),
+            Some(_) => write!(f, "Steps({} taken)", self.count()),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Where and who this process is: the machine's name and addresses, its user, its number.
+//!
+//! Not here: who is at the other end (`net.rs`).
+
+use orcheck_format::error::Result;
+use std::net::IpAddr;
+
+/// The addresses of this machine's interfaces that are up, without loopback ones unless there are no others.
+#[allow(unsafe_code)]
+pub fn local_addresses() -> Result<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs fills `first` with a list that we free below, exactly once.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(crate::errno::os_error(
+            crate::errno::last_errno(),
+            "list network interfaces",
+        ));
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: a node of the live list.
+        let one = unsafe { &*next };
+        if one.ifa_flags & libc::IFF_UP as u32 != 0 && !one.ifa_addr.is_null() {
+            // SAFETY: `ifa_addr` points to an address whose family says which structure it is.
+            let ip = unsafe {
+                match i32::from((*one.ifa_addr).sa_family) {
+                    libc::AF_INET => {
+                        let v4 = &*one.ifa_addr.cast::<libc::sockaddr_in>();
+                        Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+                    }
+                    libc::AF_INET6 => {
+                        let v6 = &*one.ifa_addr.cast::<libc::sockaddr_in6>();
+                        Some(IpAddr::from(v6.sin6_addr.s6_addr))
+                    }
+                    _ => None,
+                }
+            };
+            found.extend(
+                ip.filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())),
+            );
+        }
+        next = one.ifa_next;
+    }
+    // SAFETY: the list that getifaddrs made; no reference into it is left.
+    unsafe { libc::freeifaddrs(first) };
+    if found.iter().any(|ip| !ip.is_loopback()) {
+        found.retain(|ip| !ip.is_loopback());
+    }
+    Ok(found)
+}
+
+/// The machine's name as it calls itself.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The user under which this process acts.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// This process's number.
+#[must_use]
+pub fn process_id() -> u32 {
+    std::process::id()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_name_and_addresses() {
+        assert!(!host_name().is_empty());
+        assert!(!local_addresses().unwrap().is_empty());
+        assert_eq!(process_id(), std::process::id());
+    }
+}

@@ -1,0 +1,184 @@
+//! Other processes: a program that is started to stay, and how it becomes independent of its starter.
+//!
+//! Invariants:
+//! 1. It is no child of ours when this returns, so nobody has to wait for its end: what is started goes to the
+//!    background by itself, and its starter ends.
+//! 2. It gets none of our standard streams.
+//!
+//! Not here: which program, and when it is ready.
+
+#![allow(unsafe_code)]
+
+use crate::clock::Deadline;
+use crate::descriptor::away_from_streams;
+use crate::errno::{backoff, rustix_error};
+use crate::machine::facts::pin_current_thread;
+use crate::poll::poll_one;
+use orcheck_format::error::{Error, Result};
+use rustix::event::PollFlags;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::ffi::CStr;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What an agent's process is called in the list of processes.
+pub const AGENT_NAME: &CStr = c"orcheck-agent";
+/// Most of what a program says before it fails.
+const SAID_BYTES: u64 = 4096;
+
+/// Runs a program that goes to the background, and waits until it did, at most `timeout`.
+///
+/// # Errors
+/// NotFound for the program; Unavailable when it fails, with what it said, or does not return.
+pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = away_from_streams(|| command.spawn()).map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found,
+            _ => Error::unavailable,
+        };
+        kind(format!("program {}: {error}", program.display()))
+    })?;
+    let deadline = Deadline::after(timeout);
+    let mut attempt = 0;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if !deadline.passed() => {
+                backoff(attempt, deadline);
+                attempt += 1;
+            }
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::unavailable(format!(
+                    "program {} did not go to the background within {} s",
+                    program.display(),
+                    timeout.as_secs_f64()
+                )));
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        // What can be read of it is enough.
+        let _ = stderr.take(SAID_BYTES).read_to_end(&mut said);
+    }
+    Err(Error::unavailable(format!(
+        "program {} failed ({status}): {}",
+        program.display(),
+        String::from_utf8_lossy(&said).trim()
+    )))
+}
+
+/// Lets this process have as many descriptors as its user may give it. For a program that is ours: a library must not, a
+/// program that waits with `select` would break.
+pub fn raise_open_files() {
+    let mut limits = getrlimit(Resource::Nofile);
+    limits.current = limits.maximum;
+    // Where it is refused, whoever needs one more says so.
+    let _ = setrlimit(Resource::Nofile, limits);
+}
+
+/// Closes every descriptor but the standard streams. For the beginning of a program, before it opens anything: what its
+/// starter forgot to keep to itself would otherwise stay open as long as the program runs.
+pub fn close_inherited() {
+    // SAFETY: closes descriptors of which nothing in this process knows, see above.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) };
+    if closed == 0 {
+        return;
+    }
+    // Before Linux 5.9.
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let numbers = listed
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for number in numbers.collect::<Vec<i32>>() {
+        if number > 2 {
+            // SAFETY: as above; the descriptor of the listing itself is closed already.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// Leaves the starter's terminal, process group and processors: signals and bindings meant for it are not for us.
+pub fn leave_starter() {
+    // One that leads its group already stays in it.
+    let _ = rustix::process::setsid();
+    let all: Vec<u32> = (0..1024).collect();
+    let _ = rustix::thread::set_name(AGENT_NAME);
+    // The kernel keeps what the cgroup allows of them.
+    let _ = pin_current_thread(&all);
+}
+
+/// Sends what is said from now on nowhere.
+pub fn silence() {
+    let mut both = std::fs::OpenOptions::new();
+    both.read(true).write(true);
+    let Ok(nowhere) = away_from_streams(|| both.open("/dev/null")) else {
+        return;
+    };
+    for stream in 0..=2 {
+        // SAFETY: replaces a standard stream by another open file; its number stays what it is.
+        unsafe { libc::dup2(nowhere.as_raw_fd(), stream) };
+    }
+}
+
+/// Starts this program anew with these arguments and waits until it says a line that begins with `ready`, at most
+/// `timeout`. Gives that line.
+///
+/// # Errors
+/// Unavailable, with what it said, when it ends before; Unavailable when it says nothing in time, and is ended then.
+pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Result<String> {
+    let failed =
+        |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = away_from_streams(|| command.spawn()).map_err(failed)?;
+    let deadline = Deadline::after(timeout);
+    let mut line = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        let mut piece = [0; 256];
+        while !line.contains(&b'\n') && line.len() < SAID_BYTES as usize {
+            // Breaks if: it is read without looking; a child that hangs before it listens would be waited for for ever.
+            if !poll_one(stdout.as_fd(), PollFlags::IN, deadline)
+                .map_err(|errno| rustix_error(errno, "wait for a program in the background"))?
+            {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::unavailable(format!(
+                    "starting in the background: nothing was said within {} s",
+                    timeout.as_secs_f64()
+                )));
+            }
+            match stdout.read(&mut piece).map_err(failed)? {
+                0 => break,
+                count => line.extend_from_slice(&piece[..count]),
+            }
+        }
+    }
+    if line.starts_with(ready.as_bytes()) {
+        let line = line.split(|byte| *byte == b'\n').next();
+        return Ok(String::from_utf8_lossy(line.unwrap_or_default()).into_owned());
+    }
+    let mut said = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = stderr.take(SAID_BYTES).read_to_end(&mut said);
+    }
+    let _ = child.wait();
+    Err(Error::unavailable(
+        String::from_utf8_lossy(&said).trim().to_owned(),
+    ))
+}

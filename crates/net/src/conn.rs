@@ -1,0 +1,634 @@
+//! One authenticated connection: messages, and descriptors on a Unix socket.
+//!
+//! How: a frame is a header (kind, length, number), the message, and a proof of both under the session key of its
+//! direction; over TCP the message is encrypted where that was asked for ([`crate::guard`]). The numbers count up by
+//! one, so that a frame that is repeated, left out or moved is noticed.
+//!
+//! Invariants
+//! 1. A message is handed out only after the proof of header and message held and the number was the next one.
+//! 2. Memory grows with the bytes received, never with a length that a header claims.
+//! 3. After a wrong proof, a wrong number, a broken header or a half-sent frame the connection is dead: every later
+//!    call fails with the same error.
+//! 4. Every wait has a deadline. A receive that runs into it loses nothing; a send that does leaves half a frame
+//!    and kills the connection.
+//! 5. At most four descriptors wait to be claimed; further ones are closed.
+//! 6. Where descriptors can travel, on Unix sockets, nothing is encrypted: it does not leave the kernel.
+//!
+//! Faults survived: truncated, repeated, reordered and altered frames, a peer that vanishes at any byte.
+//!
+//! Not here: who may connect (see [`crate::listener`]), what messages mean (the engine).
+
+mod bulk;
+
+pub use bulk::Received;
+
+use crate::address::Address;
+use crate::guard::{Guard, MAC_BYTES};
+use crate::handshake::Whom;
+use crate::key::Key;
+use crate::munge::AsUser;
+use orcheck_format::agent::ConnState;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::{self, FrameHeader, Message};
+use orcheck_io::clock::Deadline;
+use orcheck_io::descriptor::{Living, above_streams};
+use orcheck_io::errno::rustix_error;
+use orcheck_io::failpoints::{Outcome, Steps};
+use orcheck_io::poll::poll_one;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
+/// The kind of the frame that a descriptor travels with; kinds above 127 are the transport's own.
+const KIND_DESCRIPTOR: u8 = 255;
+const PIECE_BYTES: usize = 64 * 1024;
+const DESCRIPTORS_LIMIT: usize = 4;
+
+/// An open connection; see the module.
+pub struct Conn {
+    socket: Living,
+    unix: bool,
+    peer: String,
+    send: Guard,
+    receive: Guard,
+    sent: u64,
+    received: u64,
+    inbox: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+    piece: Vec<u8>,
+    dead: Option<Error>,
+    longest: u32,
+    steps: Steps,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        unix: bool,
+        peer: String,
+        (send, receive): (Guard, Guard),
+        steps: &Steps,
+    ) -> Conn {
+        Conn {
+            socket: Living::new(socket),
+            unix,
+            peer,
+            send,
+            receive,
+            sent: 0,
+            received: 0,
+            inbox: Vec::new(),
+            descriptors: VecDeque::new(),
+            piece: vec![0; PIECE_BYTES],
+            dead: None,
+            longest: wire::MAX_PAYLOAD_BYTES,
+            steps: steps.clone(),
+        }
+    }
+
+    /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
+    pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+        crate::handshake::connect(at, Whom::Rank, key, steps, timeout)
+    }
+
+    /// The same for a staging I/O server: what the caller is told fits one.
+    pub fn connect_to_server(
+        at: &Address,
+        key: &Key,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        crate::handshake::connect(at, Whom::Server, key, steps, timeout)
+    }
+
+    /// The same for a listener that knows users by MUNGE.
+    ///
+    /// # Errors
+    /// Unsupported where libmunge is not installed; Unavailable, with the reason, when the credential is refused.
+    pub fn connect_as_user(
+        at: &Address,
+        caller: &AsUser,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        crate::handshake::connect_as_user(at, caller, steps, timeout)
+    }
+
+    /// What another process needs to go on with this connection, which is at an end here.
+    #[must_use]
+    pub fn detach(self) -> (OwnedFd, ConnState) {
+        let state = ConnState {
+            unix: self.unix,
+            peer: self.peer,
+            encrypted: self.send.encrypts(),
+            send_key: self.send.key(),
+            receive_key: self.receive.key(),
+            sent: self.sent,
+            received: self.received,
+            inbox: self.inbox,
+        };
+        (self.socket.give(), state)
+    }
+
+    /// Goes on with a connection that another process detached. Descriptors that had come and were not received are lost.
+    ///
+    /// # Errors
+    /// Internal when the library of ciphers refuses.
+    pub fn attach(socket: OwnedFd, state: ConnState, steps: &Steps) -> Result<Conn> {
+        let guard = |key| Guard::new(key, state.encrypted);
+        let guards = (guard(state.send_key)?, guard(state.receive_key)?);
+        let mut conn = Conn::new(socket, state.unix, state.peer, guards, steps);
+        conn.sent = state.sent;
+        conn.received = state.received;
+        conn.inbox = state.inbox;
+        Ok(conn)
+    }
+
+    /// Takes messages of at most so many bytes from now on; bytes in bulk have a bound of their own.
+    pub fn take_at_most(&mut self, longest: u32) {
+        self.longest = longest;
+    }
+
+    /// Sends a message; all of it is with the kernel when this returns.
+    pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
+        let longest = if off(Switch::SendDeadline) {
+            timeout.saturating_mul(120)
+        } else {
+            timeout
+        };
+        // Encoded where it is sent from: bulk data is not copied once more.
+        let frame = message.encode_behind(vec![0; HEADER_BYTES], MAC_BYTES);
+        self.send_frame(message.kind(), frame, None, Deadline::after(longest))
+    }
+
+    /// Waits for the next message. `Unavailable` when none came within `timeout` (the connection lives on) or the
+    /// peer is gone.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Message> {
+        let deadline = Deadline::after(if off(Switch::ReceiveDeadline) {
+            timeout.saturating_mul(400)
+        } else {
+            timeout
+        });
+        loop {
+            if let Some(message) = self.try_receive()? {
+                return Ok(message);
+            }
+            self.wait_for_more("message", deadline, timeout)?;
+        }
+    }
+
+    /// The next message if it is there, without waiting. Take until `None` before waiting on the descriptor.
+    pub fn try_receive(&mut self) -> Result<Option<Message>> {
+        let Some(header) = self.next_frame()? else {
+            return Ok(None);
+        };
+        if header.kind == KIND_DESCRIPTOR && !self.unix {
+            return Err(self.die(Error::corrupt("a descriptor's frame came over TCP")));
+        }
+        if header.kind == KIND_DESCRIPTOR {
+            return Err(Error::invalid(format!(
+                "{}: expected a message, found a descriptor waiting to be received first",
+                self.peer
+            )));
+        }
+        if let Outcome::Fail(errno) = self.step("net.receive", header.kind) {
+            return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
+        }
+        let end = HEADER_BYTES + header.len_bytes as usize;
+        let message = Message::decode(header.kind, &self.inbox[HEADER_BYTES..end]);
+        self.consume(&header);
+        message.map(Some).map_err(|error| error.at(&self.peer))
+    }
+
+    /// Sends a descriptor to a peer on this machine.
+    pub fn send_fd(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
+        self.check_unix()?;
+        let frame = vec![0; HEADER_BYTES];
+        self.send_frame(KIND_DESCRIPTOR, frame, Some(fd), Deadline::after(timeout))
+    }
+
+    /// Waits for a descriptor.
+    pub fn receive_fd(&mut self, timeout: Duration) -> Result<OwnedFd> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(fd) = self.try_receive_fd()? {
+                return Ok(fd);
+            }
+            self.wait_for_more("descriptor", deadline, timeout)?;
+        }
+    }
+
+    /// The next descriptor if it is there, without waiting.
+    pub fn try_receive_fd(&mut self) -> Result<Option<OwnedFd>> {
+        self.check_unix()?;
+        let Some(header) = self.next_frame()? else {
+            return Ok(None);
+        };
+        if header.kind != KIND_DESCRIPTOR {
+            return Err(Error::invalid(format!(
+                "{}: expected a descriptor, found a message waiting to be received first",
+                self.peer
+            )));
+        }
+        self.consume(&header);
+        match self.descriptors.pop_front() {
+            Some(fd) => Ok(Some(fd)),
+            None => Err(self.die(Error::corrupt(
+                "a descriptor's frame came without the descriptor",
+            ))),
+        }
+    }
+
+    /// Who is at the other end, for messages.
+    #[must_use]
+    pub fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    /// Whether nothing more can come: the connection is dead, or the peer has closed it and everything that it
+    /// sent before was received.
+    pub fn is_closed(&mut self) -> bool {
+        if self.dead.is_some() {
+            return true;
+        }
+        if self.frame_is_whole() {
+            return false;
+        }
+        let mut one = [0; 1];
+        loop {
+            return match net::recv(
+                &self.socket,
+                &mut one,
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            ) {
+                Ok((count, _)) => count == 0,
+                Err(Errno::INTR) => continue,
+                Err(errno) => errno != Errno::AGAIN,
+            };
+        }
+    }
+
+    /// Ends a connection whose peer does not keep to what was agreed; returns the error, which every later call gets too.
+    pub fn give_up(&mut self, error: Error) -> Error {
+        self.die(error)
+    }
+
+    /// Ends the connection with this error and returns it.
+    fn die(&mut self, error: Error) -> Error {
+        let error = error.at(&self.peer);
+        self.dead = Some(error.clone());
+        let _ = net::shutdown(&self.socket, net::Shutdown::Both);
+        error
+    }
+
+    fn check_unix(&self) -> Result<()> {
+        if self.unix {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "{}: descriptors travel over Unix sockets only",
+            self.peer
+        )))
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        self.dead
+            .as_ref()
+            .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Sends a frame, of which `frame` has room for the header and the payload behind it.
+    fn send_frame(
+        &mut self,
+        kind: u8,
+        mut frame: Vec<u8>,
+        fd: Option<BorrowedFd<'_>>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.check_alive()?;
+        let payload_bytes = frame.len() - HEADER_BYTES;
+        let header = self.header(kind, payload_bytes)?;
+        frame[..HEADER_BYTES].copy_from_slice(&header);
+        self.send.close(self.sent, &mut frame)?;
+        // Breaks if: the number is used again after a send that failed half-way; so would be the nonce.
+        self.sent += 1;
+        self.send_all(kind, &frame, (fd, SendFlags::empty()), deadline)
+    }
+
+    fn header(&self, kind: u8, payload_bytes: usize) -> Result<[u8; HEADER_BYTES]> {
+        let len_bytes = u32::try_from(payload_bytes)
+            .ok()
+            .filter(|len| *len <= wire::MAX_PAYLOAD_BYTES)
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{}: expected a message of at most {} bytes, found {}",
+                    self.peer,
+                    wire::MAX_PAYLOAD_BYTES,
+                    payload_bytes
+                ))
+            })?;
+        let header = FrameHeader {
+            kind,
+            flags: 0,
+            len_bytes,
+            seq: self.sent,
+        };
+        Ok(header.encode())
+    }
+
+    /// Sends bytes of a frame, with a descriptor beside the first of them, and perhaps more to follow at once.
+    fn send_all(
+        &mut self,
+        kind: u8,
+        bytes: &[u8],
+        (fd, more): (Option<BorrowedFd<'_>>, SendFlags),
+        deadline: Deadline,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let fd = fd.filter(|_| done == 0);
+            match self.send_some(kind, &bytes[done..], fd, more) {
+                Ok(0) => {
+                    return Err(self.die(Error::unavailable("send: the socket accepted nothing")));
+                }
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    match poll_one(self.socket.as_fd(), PollFlags::OUT, deadline) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            let rest = bytes.len() - done;
+                            return Err(self.die(
+                                Error::unavailable(format!(
+                                    "send: {rest} of {} bytes were not taken before the deadline",
+                                    bytes.len()
+                                ))
+                                .next("look for a peer that hangs or is stopped"),
+                            ));
+                        }
+                        Err(errno) => return Err(self.die(rustix_error(errno, "wait to send"))),
+                    }
+                }
+                Err(errno) => {
+                    return Err(self.die(rustix_error(
+                        errno,
+                        format_args!("send {} bytes", bytes.len()),
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbered step before a message is sent, or after it came and before it is told.
+    fn step(&self, site: &'static str, kind: u8) -> Outcome {
+        if !self.steps.are_taken() {
+            return Outcome::Go;
+        }
+        let target = format!("{} {}", self.peer, Message::name_of(kind));
+        self.steps.outcome(site, &target)
+    }
+
+    fn send_some(
+        &self,
+        kind: u8,
+        bytes: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        more: SendFlags,
+    ) -> rustix::io::Result<usize> {
+        let limit = match self.step("net.send", kind) {
+            Outcome::Go | Outcome::Pretend => bytes.len(),
+            Outcome::Fail(errno) => return Err(Errno::from_raw_os_error(errno)),
+            Outcome::Short(0) => return Ok(0),
+            Outcome::Short(count) => count.min(bytes.len()),
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+        let Some(fd) = fd else {
+            return net::send(&self.socket, &bytes[..limit], flags);
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd];
+        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(Errno::NOBUFS);
+        }
+        net::sendmsg(
+            &self.socket,
+            &[IoSlice::new(&bytes[..limit])],
+            &mut control,
+            flags,
+        )
+    }
+
+    /// Waits until the socket has more, or fails at the deadline.
+    fn wait_for_more(&mut self, what: &str, deadline: Deadline, timeout: Duration) -> Result<()> {
+        match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::unavailable(format!(
+                "{}: no {what} within {} s",
+                self.peer,
+                timeout.as_secs_f64()
+            ))),
+            Err(errno) => Err(self.die(rustix_error(errno, "wait to receive"))),
+        }
+    }
+
+    /// Whether the inbox holds one frame in full.
+    fn frame_is_whole(&self) -> bool {
+        FrameHeader::decode(self.inbox.get(..HEADER_BYTES).unwrap_or_default()).is_ok_and(
+            |header| self.inbox.len() >= HEADER_BYTES + header.len_bytes as usize + MAC_BYTES,
+        )
+    }
+
+    /// The header of the frame at the start of the inbox, checked together with its payload, after reading what
+    /// the socket has. `None`: no whole frame yet. An encrypted payload is readable afterwards, and must be consumed.
+    fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
+        self.check_alive()?;
+        loop {
+            if self.inbox.len() >= HEADER_BYTES {
+                let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
+                    .map_err(|error| self.die(error))?;
+                self.check_number(&header)?;
+                if header.len_bytes > self.longest && header.kind != wire::BULK {
+                    return Err(self.die(Error::corrupt(format!(
+                        "a message of {} bytes comes: expected at most {}",
+                        header.len_bytes, self.longest
+                    ))));
+                }
+                let end = HEADER_BYTES + header.len_bytes as usize;
+                if self.inbox.len() >= end + MAC_BYTES {
+                    let frame = &mut self.inbox[..end + MAC_BYTES];
+                    if !self.receive.open(self.received, frame) {
+                        return Err(self.die(Error::corrupt(format!(
+                            "frame {} of {} bytes is not what the peer sent (wrong MAC)",
+                            header.seq, header.len_bytes
+                        ))));
+                    }
+                    return Ok(Some(header));
+                }
+            }
+            match self.receive_some() {
+                Ok(0) if self.inbox.is_empty() => {
+                    return Err(self.die(Error::unavailable("the peer closed the connection")));
+                }
+                Ok(0) => {
+                    let held = self.inbox.len();
+                    return Err(self.die(Error::unavailable(format!(
+                        "the peer closed the connection {held} bytes into frame {}",
+                        self.received
+                    ))));
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
+            }
+        }
+    }
+
+    fn check_number(&mut self, header: &FrameHeader) -> Result<()> {
+        if header.seq == self.received || off(Switch::FrameOrder) {
+            return Ok(());
+        }
+        Err(self.die(Error::corrupt(format!(
+            "expected frame {}, found frame {}: repeated, lost or moved",
+            self.received, header.seq
+        ))))
+    }
+
+    /// Drops a frame from the inbox after it was checked.
+    fn consume(&mut self, header: &FrameHeader) {
+        self.inbox
+            .drain(..HEADER_BYTES + header.len_bytes as usize + MAC_BYTES);
+        if self.inbox.is_empty() && self.inbox.capacity() > 16 * PIECE_BYTES {
+            self.inbox = Vec::new(); // a rare large message does not keep its memory
+        }
+        self.received += 1;
+    }
+
+    fn receive_some(&mut self) -> rustix::io::Result<usize> {
+        let count = if self.unix {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_LIMIT))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let mut pieces = [IoSliceMut::new(&mut self.piece)];
+            let got = net::recvmsg(&self.socket, &mut pieces, &mut control, flags)?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    for fd in fds {
+                        let fd = above_streams(fd)?;
+                        if self.descriptors.len() < DESCRIPTORS_LIMIT || off(Switch::Descriptors) {
+                            self.descriptors.push_back(fd);
+                        }
+                    }
+                }
+            }
+            got.bytes
+        } else {
+            net::recv(&self.socket, &mut self.piece[..], RecvFlags::DONTWAIT)?.0
+        };
+        self.inbox.extend_from_slice(&self.piece[..count]);
+        Ok(count)
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn guard(key: u8) -> Guard {
+        Guard::new([key; 32], false).unwrap()
+    }
+
+    fn conn() -> (OwnedFd, Conn) {
+        let flags = SocketFlags::CLOEXEC;
+        let (raw, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let guards = (guard(1), guard(2));
+        let conn = Conn::new(socket, true, "test".to_owned(), guards, &Steps::none());
+        (raw, conn)
+    }
+
+    #[test]
+    fn memory_follows_what_came_not_what_a_header_claims() {
+        let (raw, mut conn) = conn();
+        let len_bytes = wire::MAX_PAYLOAD_BYTES;
+        let header = FrameHeader {
+            kind: 1,
+            flags: 0,
+            len_bytes,
+            seq: 0,
+        }
+        .encode();
+        rustix::io::write(&raw, &header).unwrap();
+        assert!(conn.try_receive().unwrap().is_none());
+        // Breaks if: the inbox reserves what the header announces.
+        assert!(
+            conn.inbox.capacity() <= 2 * PIECE_BYTES,
+            "{}",
+            conn.inbox.capacity()
+        );
+    }
+
+    #[test]
+    fn unclaimed_descriptors_are_bounded() {
+        let (raw, mut conn) = conn();
+        let (one, _two) = rustix::pipe::pipe().unwrap();
+        let header = FrameHeader {
+            kind: 1,
+            flags: 0,
+            len_bytes: 40,
+            seq: 0,
+        }
+        .encode();
+        for byte in header {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fds = [one.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            net::sendmsg(
+                &raw,
+                &[IoSlice::new(&[byte])],
+                &mut control,
+                SendFlags::empty(),
+            )
+            .unwrap();
+            assert!(conn.try_receive().unwrap().is_none());
+        }
+        assert_eq!(conn.descriptors.len(), DESCRIPTORS_LIMIT);
+    }
+
+    #[test]
+    fn a_descriptor_frame_without_descriptor_is_refused() {
+        let (raw, mut conn) = conn();
+        let header = FrameHeader {
+            kind: KIND_DESCRIPTOR,
+            flags: 0,
+            len_bytes: 0,
+            seq: 0,
+        }
+        .encode();
+        let mut frame = header.to_vec();
+        guard(2).close(0, &mut frame).unwrap();
+        rustix::io::write(&raw, &frame).unwrap();
+        assert!(conn.receive_fd(Duration::from_secs(5)).is_err());
+        assert!(conn.is_closed());
+    }
+}

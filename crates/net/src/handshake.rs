@@ -1,0 +1,364 @@
+//! The handshake that opens a connection: what both sides send, and the caller's side of it.
+//!
+//! How: abstract Unix sockets inside a node, TCP between nodes. Both sides prove that they know the job's key by
+//! answering the other's random challenge, and derive one session key per direction from both challenges, so
+//! that nothing recorded on one connection means anything on another. The listener proves itself first. A
+//! listener keeps half-open connections aside and goes on with whichever speaks, so that a silent stranger keeps
+//! nobody waiting.
+//!
+//! Invariants
+//! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not proven the key.
+//! 2. On a Unix socket both sides check that the other runs under the same user.
+//! 3. At most 64 half-open connections are kept (the oldest goes first, of those that said nothing yet if there are any),
+//!    none longer than 5 s. A caller that was sent away for that comes again, until its deadline.
+//! 4. Every wait has a deadline; a stranger's behaviour is never an error of ours.
+//! 5. The proofs of the two sides and the two session keys are made under different labels, so that no message
+//!    of one side can be reflected as one of the other.
+//! 6. Over TCP both sides encrypt, or none does: proofs and session keys of the two forms differ, so that nobody on the
+//!    way can talk one side out of it.
+//!
+//! Faults survived: strangers that are silent, talk nonsense, connect many times, replay a recorded handshake.
+//!
+//! Not here: the listener's side (`listener.rs`), frames (see [`crate::conn`]), how they are encrypted ([`crate::guard`]).
+
+use crate::address::Address;
+use crate::conn::Conn;
+use crate::key::{Challenges, Key, NONCE_BYTES};
+use crate::munge::{self, AsUser};
+use crate::names;
+use orcheck_format::error::{Detail, Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Deadline;
+use orcheck_io::errno::{backoff, rustix_error};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::effective_uid;
+use orcheck_io::poll::poll_one;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, sockopt};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+pub(crate) const HELLO: [u8; 8] = *b"ORCnet1\n";
+/// What comes before it with a MUNGE credential: this, the credential's length in two bytes, the credential.
+pub(crate) const OPENING: [u8; 8] = *b"ORCmng1\n";
+pub(crate) const OPENING_BYTES: usize = OPENING.len() + 2;
+/// The answer to a credential that is refused: this, why in one byte, the listener's user in four, zeros.
+pub(crate) const REFUSED: [u8; 8] = *b"ORCno 1\n";
+pub(crate) const PROOF_BYTES: usize = 32;
+pub(crate) const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
+pub(crate) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const PENDING_LIMIT: usize = 64;
+pub(crate) const BACKLOG: i32 = 1024;
+
+pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
+}
+
+/// Checks who is at the other end, as far as the kernel knows, and describes it.
+pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
+    let what = |errno| rustix_error(errno, format_args!("ask who is at the other end of {at}"));
+    match at {
+        Address::Abstract(_) => {
+            let (ours, peer) = (effective_uid(), names::peer(socket, at)?);
+            if peer.uid != ours && !off(Switch::PeerUser) {
+                return Err(Error::unavailable(format!(
+                    "{at}: expected a process of user {ours}, found {peer}"
+                ))
+                .next("end that process, or ask its user to"));
+            }
+            Ok(format!("process {} at {at}", peer.pid))
+        }
+        Address::Tcp(_) => {
+            let _ = sockopt::set_tcp_nodelay(socket, true);
+            let _ = sockopt::set_socket_keepalive(socket, true);
+            // A node that lost its power says nothing: it counts as gone after half a minute.
+            let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(10));
+            let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
+            let _ = sockopt::set_tcp_keepcnt(socket, 4);
+            let _ = sockopt::set_tcp_user_timeout(socket, 30_000);
+            let peer = net::getpeername(socket).map_err(what)?;
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            Ok(peer.map_or_else(
+                || "an unnamed peer".to_owned(),
+                |peer| format!("tcp:{peer}"),
+            ))
+        }
+    }
+}
+
+/// Who is expected at the other end: what a caller is told, and should do, depends on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// A process of the same run.
+    Rank,
+    /// A staging I/O server.
+    Server,
+}
+
+/// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
+/// no room for another caller: it is asked again.
+pub(crate) fn connect(
+    at: &Address,
+    whom: Whom,
+    key: &Key,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
+    let known = || Ok((key.clone(), Vec::new()));
+    connect_by((at, whom), &known, steps, timeout)
+}
+
+/// The same with a MUNGE credential that says under which user this process runs.
+pub(crate) fn connect_as_user(
+    at: &Address,
+    caller: &AsUser,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
+    // A new one for each call: none is taken twice.
+    let known = || {
+        let (key, credential) = munge::seal(caller)?;
+        let len = u16::try_from(credential.len()).unwrap_or(u16::MAX);
+        let opening = [OPENING.as_slice(), &len.to_le_bytes(), &credential].concat();
+        Ok((key, opening))
+    };
+    connect_by((at, Whom::Server), &known, steps, timeout)
+}
+
+/// `known` gives the key, and what is sent before the handshake.
+pub(crate) fn connect_by(
+    (at, whom): (&Address, Whom),
+    known: &dyn Fn() -> Result<(Key, Vec<u8>)>,
+    steps: &Steps,
+    timeout: Duration,
+) -> Result<Conn> {
+    let deadline = Deadline::after(if off(Switch::ConnectDeadline) {
+        timeout.saturating_mul(400)
+    } else {
+        timeout
+    });
+    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
+        let errno = Errno::from_raw_os_error(errno);
+        return Err(rustix_error(errno, format_args!("connect to {at}")));
+    }
+    let mut attempt = 0;
+    loop {
+        let (key, opening) = known()?;
+        if let Some(conn) = connect_once((at, whom), (&key, &opening), steps, (timeout, deadline))?
+        {
+            return Ok(conn);
+        }
+        if deadline.passed() {
+            return Err(Error::unavailable(format!(
+                "connect to {at}: the listener hung up on {} of {0} calls within {} s",
+                attempt + 1,
+                timeout.as_secs_f64()
+            ))
+            .next("look for a crowd of strangers at that address, or another program there"));
+        }
+        backoff(attempt, deadline);
+        attempt += 1;
+    }
+}
+
+/// `None`: the listener hung up before it had proven the key.
+pub(crate) fn connect_once(
+    (at, whom): (&Address, Whom),
+    (key, opening): (&Key, &[u8]),
+    steps: &Steps,
+    (timeout, deadline): (Duration, Deadline),
+) -> Result<Option<Conn>> {
+    let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
+    let late = || {
+        Error::unavailable(format!(
+            "connect to {at}: no answer within {} s",
+            timeout.as_secs_f64()
+        ))
+        .next(match whom {
+            Whom::Rank => "check that the node is up and that the ranks' network can be reached",
+            Whom::Server => "check that the server runs, and that this host reaches it",
+        })
+    };
+    let socket = at.socket()?;
+    let raw = at.raw()?;
+    let mut attempt = 0;
+    loop {
+        match net::connect(&socket, &raw) {
+            Ok(()) | Err(Errno::ISCONN) if is_itself(&socket) => {
+                return Err(what(Errno::CONNREFUSED));
+            }
+            Ok(()) | Err(Errno::ISCONN) => break,
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {
+                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline).map_err(what)? {
+                    return Err(late());
+                }
+                sockopt::socket_error(&socket)
+                    .map_err(what)?
+                    .map_err(what)?;
+            }
+            // The listener's queue is full; a Unix socket does not say when it no longer is.
+            Err(Errno::AGAIN) if !deadline.passed() => {
+                backoff(attempt, deadline);
+                attempt += 1;
+            }
+            Err(Errno::AGAIN) => return Err(late()),
+            Err(errno) => return Err(what(errno)),
+        }
+    }
+    let peer = check_peer(&socket, at)?;
+    let caller = key.challenge();
+    let hello = [opening, &HELLO, &caller].concat();
+    let mut answer = [0; ANSWER_BYTES];
+    let said = send_exactly(&socket, &hello, deadline);
+    let heard = match said {
+        Ok(true) => receive_exactly(&socket, &mut answer, deadline),
+        other => other,
+    };
+    match heard {
+        Ok(true) => {}
+        Ok(false) => return Err(late()),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(None),
+        Err(errno) => return Err(what(errno)),
+    }
+    if !opening.is_empty() && answer.starts_with(&REFUSED) {
+        let (why, rest) = (answer[REFUSED.len()], &answer[REFUSED.len() + 1..]);
+        let uid = u32::from_le_bytes(array(rest));
+        return Err(munge::refused(why, uid).at(at));
+    }
+    let challenges = Challenges {
+        caller,
+        listener: array(&answer),
+    };
+    let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
+    let mut key = key.at(at);
+    let other_form = key.other_form();
+    if given == challenges.listener_proof(&other_form) && !at.is_unix() {
+        // Breaks if: the listener's form is taken over; whoever can change one option opens what all should hide.
+        if !off(Switch::NetDowngrade) {
+            return Err(other_side(at, whom, key.encrypt));
+        }
+        key = other_form;
+    }
+    if given != challenges.listener_proof(&key) && !off(Switch::ListenerProof) {
+        return Err(match whom {
+            Whom::Rank => {
+                Error::unavailable(format!("{at}: the listener does not know this job's key")).next(
+                    "check that no other job listens there and that all ranks belong to one run",
+                )
+            }
+            // Breaks if: it is told as between ranks; the user would look for another job instead of the right key.
+            Whom::Server => Error::unavailable(format!("{at}: the server does not know this key"))
+                .with(Detail::UnknownKey)
+                .next(
+                "give the key that this server has for you: ?key=SOURCE in the address, or ORCHECK_SERVER_KEY",
+            ),
+        });
+    }
+    let proof = challenges.caller_proof(&key);
+    send_exactly(&socket, proof.as_bytes(), deadline)
+        .map_err(what)?
+        .then_some(())
+        .ok_or_else(late)?;
+    let guards = challenges.guards(&key)?;
+    let unix = at.is_unix();
+    Ok(Some(Conn::new(socket, unix, peer, guards, steps)))
+}
+
+/// Whether a socket is connected to itself: where nobody listens at a port of this machine, the kernel may give the caller
+/// that very port. It would keep the port from whoever is to listen there again.
+pub(crate) fn is_itself(socket: &OwnedFd) -> bool {
+    let ends = (net::getsockname(socket), net::getpeername(socket));
+    matches!(ends, (Ok(own), Ok(Some(peer))) if own.address_family() != AddressFamily::UNIX && own == peer)
+}
+
+/// One side encrypts, and the other one does not.
+pub(crate) fn other_side(at: &Address, whom: Whom, encrypt: bool) -> Error {
+    let (ours, theirs) = if encrypt {
+        ("encrypts", "does not")
+    } else {
+        ("does not encrypt", "does")
+    };
+    Error::invalid(format!(
+        "{at}: this side {ours} what it sends, the listener {theirs}; the connection is refused"
+    ))
+    .next(match (whom, encrypt) {
+        (Whom::Rank, _) => "give all ranks of the job the same net_encrypt",
+        (Whom::Server, true) => {
+            "take `encrypt` out of the address, or start the server with --encrypt"
+        }
+        (Whom::Server, false) => "add `encrypt` to the address of the server, behind '?' or '&'",
+    })
+}
+
+/// `Ok(false)`: the deadline passed.
+pub(crate) fn send_exactly(
+    socket: &OwnedFd,
+    mut bytes: &[u8],
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    while !bytes.is_empty() {
+        match net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline)? {
+                    return Ok(false);
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+pub(crate) fn receive_exactly(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    deadline: Deadline,
+) -> rustix::io::Result<bool> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match net::recv(socket, &mut bytes[done..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Errno::CONNRESET),
+            Ok((count, _)) => done += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !poll_one(socket.as_fd(), PollFlags::IN, deadline)? {
+                    return Ok(false);
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::Listener;
+
+    // Breaks if: it is taken for a connection; the port is then kept from the listener that is to come back.
+    #[test]
+    fn a_socket_that_is_connected_to_itself_is_noticed() {
+        let at = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let socket = at.socket().unwrap();
+        net::bind(&socket, &at.raw().unwrap()).unwrap();
+        let own = net::getsockname(&socket).unwrap();
+        let connected = net::connect(&socket, &own);
+        assert!(matches!(connected, Ok(()) | Err(Errno::INPROGRESS)));
+        let deadline = Deadline::after(Duration::from_secs(20));
+        assert!(poll_one(socket.as_fd(), PollFlags::OUT, deadline).unwrap());
+        assert!(is_itself(&socket));
+        let listener = Listener::bind(&at).unwrap();
+        let socket = at.socket().unwrap();
+        let connected = net::connect(&socket, &listener.address().raw().unwrap());
+        assert!(matches!(connected, Ok(()) | Err(Errno::INPROGRESS)));
+        assert!(!is_itself(&socket));
+    }
+}

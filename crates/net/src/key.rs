@@ -1,0 +1,168 @@
+//! The secret behind a connection, and what is made from it: proofs, session keys, and the mark by which a listener with
+//! many keys knows which one a caller has.
+//!
+//! Invariants
+//! 1. Everything made from a key is made under a label of its own.
+//! 2. A mark tells nobody anything who does not know the key, and no two calls have the same one.
+//!
+//! Not here: the order of the handshake (`net.rs`).
+
+use crate::address::Address;
+use crate::guard::Guard;
+use orcheck_format::error::Result;
+use orcheck_io::rng::random_bytes;
+use orcheck_io::user::equal;
+use std::fmt;
+
+pub(super) const NONCE_BYTES: usize = 32;
+/// Bytes of a caller's challenge that are random; the rest is the mark.
+const RANDOM_BYTES: usize = 16;
+
+/// The secret that the processes of a job share, and how they use it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The secret.
+    pub bytes: [u8; 32],
+    /// What travels over TCP is encrypted.
+    pub encrypt: bool,
+}
+
+impl Key {
+    /// A secret for connections that are authenticated and not encrypted.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Key {
+        Key {
+            bytes,
+            encrypt: false,
+        }
+    }
+
+    /// The same secret used the other way.
+    pub(super) fn other_form(&self) -> Key {
+        Key {
+            bytes: self.bytes,
+            encrypt: !self.encrypt,
+        }
+    }
+
+    /// How it is used at an address: within a machine nothing leaves the kernel.
+    pub(super) fn at(&self, at: &Address) -> Key {
+        Key {
+            bytes: self.bytes,
+            encrypt: self.encrypt && !at.is_unix(),
+        }
+    }
+
+    /// A caller's challenge: random, and marked so that a listener knows which of its keys is meant.
+    pub(super) fn challenge(&self) -> [u8; NONCE_BYTES] {
+        let mut challenge: [u8; NONCE_BYTES] = random_bytes();
+        let mark = self.mark(&challenge[..RANDOM_BYTES]);
+        challenge[RANDOM_BYTES..].copy_from_slice(&mark);
+        challenge
+    }
+
+    /// Whether a challenge was made by a caller with this key.
+    pub(super) fn made(&self, challenge: &[u8; NONCE_BYTES]) -> bool {
+        let (random, mark) = challenge.split_at(RANDOM_BYTES);
+        // Breaks if: they are compared byte by byte; a stranger could time how much of a mark is right.
+        equal(&self.mark(random), mark)
+    }
+
+    fn mark(&self, random: &[u8]) -> [u8; NONCE_BYTES - RANDOM_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.bytes);
+        hasher.update(b"orc1 which key  ").update(random);
+        let mut mark = [0; NONCE_BYTES - RANDOM_BYTES];
+        mark.copy_from_slice(&hasher.finalize().as_bytes()[..NONCE_BYTES - RANDOM_BYTES]);
+        mark
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(secret)")
+    }
+}
+
+/// Both challenges of one handshake.
+#[derive(Clone, Copy)]
+pub(super) struct Challenges {
+    pub caller: [u8; NONCE_BYTES],
+    pub listener: [u8; NONCE_BYTES],
+}
+
+impl Challenges {
+    /// A value that only holders of the key can make, different for every label and handshake.
+    fn derive(&self, key: &Key, label: &[u8; 16]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&key.bytes);
+        hasher
+            .update(label)
+            .update(&self.caller)
+            .update(&self.listener);
+        if key.encrypt {
+            hasher.update(b"aes-256-gcm");
+        }
+        hasher.finalize()
+    }
+
+    pub fn listener_proof(&self, key: &Key) -> blake3::Hash {
+        self.derive(key, b"orc1 listener ok")
+    }
+
+    pub fn caller_proof(&self, key: &Key) -> blake3::Hash {
+        self.derive(key, b"orc1 caller ok  ")
+    }
+
+    /// Session keys: (caller to listener, listener to caller).
+    pub fn session(&self, key: &Key) -> ([u8; 32], [u8; 32]) {
+        let to_listener = self.derive(key, b"orc1 to listener");
+        let to_caller = self.derive(key, b"orc1 to caller  ");
+        (*to_listener.as_bytes(), *to_caller.as_bytes())
+    }
+
+    /// What guards the frames, in the same order.
+    pub fn guards(&self, key: &Key) -> Result<(Guard, Guard)> {
+        let (to_listener, to_caller) = self.session(key);
+        let guard = |session| Guard::new(session, key.encrypt);
+        Ok((guard(to_listener)?, guard(to_caller)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_not_printed() {
+        assert!(!format!("{:?}", Key::new([7; 32])).contains('7'));
+    }
+
+    #[test]
+    fn proofs_and_keys_differ_by_side_and_challenge() {
+        let key = Key::new([1; 32]);
+        let hides = key.other_form();
+        let one = Challenges {
+            caller: [2; 32],
+            listener: [3; 32],
+        };
+        let two = Challenges {
+            caller: [2; 32],
+            listener: [4; 32],
+        };
+        // Breaks if: two labels are equal, or a challenge is left out of the derivation.
+        let mut all = vec![
+            one.listener_proof(&key),
+            one.caller_proof(&key),
+            blake3::Hash::from_bytes(one.session(&key).0),
+            blake3::Hash::from_bytes(one.session(&key).1),
+            two.listener_proof(&key),
+            two.caller_proof(&key),
+            one.listener_proof(&hides),
+            one.caller_proof(&hides),
+            blake3::Hash::from_bytes(one.session(&hides).0),
+            blake3::Hash::from_bytes(one.session(&hides).1),
+        ];
+        all.sort_by_key(|hash| *hash.as_bytes());
+        all.dedup();
+        assert_eq!(all.len(), 10);
+    }
+}

@@ -1,0 +1,161 @@
+//! The listener's side of the handshake, of one caller who has not proven anything yet.
+//!
+//! Invariants: those of `net.rs`. No more is read than the next fixed-size message, or a credential of bounded length.
+//!
+//! Not here: how many of these there may be, and for how long (`net.rs`).
+
+use super::{
+    ANSWER_BYTES, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals, array,
+};
+use crate::key::{Challenges, Key, NONCE_BYTES};
+use crate::munge::{self, Users};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Deadline;
+use orcheck_io::descriptor::Living;
+use orcheck_io::errno::retry;
+use orcheck_io::machine::effective_uid;
+use orcheck_io::rng::random_bytes;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags};
+
+/// A connection whose peer has not proven anything yet.
+pub(super) struct Pending {
+    pub(super) socket: Living,
+    pub(super) number: u64,
+    pub(super) peer: String,
+    pub(super) until: Deadline,
+    pub(super) heard: Vec<u8>,
+    /// What was answered, and with which of the listener's keys.
+    pub(super) answered: Option<(Challenges, usize)>,
+    /// What the caller's MUNGE credential told, or why it was refused.
+    pub(super) credential: Option<std::result::Result<(usize, Key), u8>>,
+}
+
+/// By what a listener knows who calls.
+pub(super) struct Known<'a> {
+    pub(super) keys: &'a [Key],
+    pub(super) users: Option<&'a Users>,
+}
+
+pub(super) enum Progress {
+    Waits,
+    Dropped,
+    Proven(Challenges, usize),
+}
+
+impl Pending {
+    /// The key that counts for this caller.
+    pub(super) fn key<'a>(&'a self, known: &'a Known<'_>, which: usize) -> &'a Key {
+        match &self.credential {
+            Some(Ok((_, own))) => own,
+            _ => &known.keys[which],
+        }
+    }
+
+    /// How many bytes come next, of which so many are known to come.
+    fn wanted(&self) -> usize {
+        if self.answered.is_some() {
+            return PROOF_BYTES;
+        }
+        if self.credential.is_some() || !self.heard.starts_with(&OPENING) {
+            return HELLO_BYTES;
+        }
+        match self.heard.get(OPENING.len()..OPENING_BYTES) {
+            Some(len) => {
+                let len = u16::from_le_bytes(array(len));
+                OPENING_BYTES + usize::from(len).min(munge::CREDENTIAL_MAX)
+            }
+            None => OPENING_BYTES,
+        }
+    }
+
+    /// Goes on with whatever the peer has sent, without blocking; `refusals` learns of whom is refused.
+    pub(super) fn advance(&mut self, known: &Known<'_>, refusals: &mut Refusals) -> Progress {
+        // Until it is known which of the two beginnings it is, no more than the first of both is read.
+        let wanted = match self.heard.len() {
+            0..8 if self.answered.is_none() && self.credential.is_none() => OPENING.len(),
+            _ => self.wanted(),
+        };
+        let mut piece = [0; 512];
+        let room = (wanted - self.heard.len()).min(piece.len());
+        let room = &mut piece[..room];
+        match retry(|| net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)) {
+            Ok((0, _)) => return Progress::Dropped,
+            Ok((count, _)) => self.heard.extend_from_slice(&piece[..count]),
+            Err(Errno::AGAIN) => return Progress::Waits,
+            Err(_) => return Progress::Dropped,
+        }
+        if self.heard.len() < self.wanted() {
+            return Progress::Waits;
+        }
+        let heard = std::mem::take(&mut self.heard);
+        if let Some((challenges, which)) = self.answered {
+            let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
+            let key = self.key(known, which);
+            let right = given == challenges.caller_proof(key) || off(Switch::CallerProof);
+            if right {
+                return Progress::Proven(challenges, which);
+            }
+            refusals.add(&self.peer, "its proof of a key is wrong");
+            return Progress::Dropped;
+        }
+        if self.credential.is_none() && heard.starts_with(&OPENING) {
+            let refused = Err(munge::refusal::NO_MUNGE);
+            let admit = |users: &Users| users.admit(&heard[OPENING_BYTES..]);
+            self.credential = Some(known.users.map_or(refused, admit));
+            return Progress::Waits;
+        }
+        if heard[..HELLO.len()] != HELLO {
+            return Progress::Dropped;
+        }
+        if let Some(Err(why)) = &self.credential {
+            let uid = known.users.map_or_else(effective_uid, Users::own_uid);
+            refusals.add(&self.peer, &munge::refused(*why, uid).what());
+            let mut answer = [0; ANSWER_BYTES];
+            answer[..REFUSED.len()].copy_from_slice(&REFUSED);
+            answer[REFUSED.len()] = *why;
+            answer[REFUSED.len() + 1..][..4].copy_from_slice(&uid.to_le_bytes());
+            // All that it sent was read, so it hears this before it hears that the connection ended.
+            self.say(&answer);
+            return Progress::Dropped;
+        }
+        let challenges = Challenges {
+            caller: array(&heard[HELLO.len()..]),
+            listener: random_bytes(),
+        };
+        // A caller with another key is answered all the same: it will say that this is not the listener it meant.
+        let mut keys = known.keys.iter();
+        let which = match &self.credential {
+            Some(Ok((which, _))) => *which,
+            _ => match keys.position(|key| key.made(&challenges.caller)) {
+                Some(which) => which,
+                None => {
+                    // Breaks if: nobody learns of it; a key that was changed at one end only would look like silence.
+                    refusals.add(&self.peer, "it knows none of the keys here");
+                    0
+                }
+            },
+        };
+        if self.credential.is_none() && known.keys.is_empty() {
+            return Progress::Dropped;
+        }
+        let proof = challenges.listener_proof(self.key(known, which));
+        let mut answer = [0; ANSWER_BYTES];
+        answer[..NONCE_BYTES].copy_from_slice(&challenges.listener);
+        answer[NONCE_BYTES..].copy_from_slice(proof.as_bytes());
+        self.answered = Some((challenges, which));
+        match self.say(&answer) {
+            true => Progress::Waits,
+            false => Progress::Dropped,
+        }
+    }
+
+    /// An empty socket buffer takes 64 bytes at once; whoever arranges otherwise is a stranger.
+    fn say(&self, answer: &[u8; ANSWER_BYTES]) -> bool {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        matches!(
+            retry(|| net::send(&self.socket, answer, flags)),
+            Ok(ANSWER_BYTES)
+        )
+    }
+}

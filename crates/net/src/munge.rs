@@ -1,0 +1,417 @@
+//! MUNGE: who a caller is, proven by a credential of the site's daemon instead of a key that somebody has to hand out.
+//!
+//! How: the caller makes a fresh key for one connection and has `munged` seal it into a credential: encrypted under the
+//! site's realm key, and only for the user under whom the listener runs. It sends the credential, then both shake hands with that key as
+//! with any other. The listener has its own `munged` open it, which tells the key and who made it. The library,
+//! `libmunge.so.2`, is loaded when it is asked for, and nothing else takes its place.
+//!
+//! Invariants
+//! 1. A credential is a key and nothing more: who repeats a recorded one does not know the key in it, and the listener's
+//!    proof shows that it could open it.
+//! 2. A listener takes credentials that are encrypted and for its own user only; another one would have told its key to
+//!    others.
+//! 3. A key of one connection is in no other credential, and is forgotten with the handshake.
+//! 4. What is refused is answered with the reason; it holds nothing that is secret.
+//!
+//! Faults survived: credentials of another realm, that are too old, repeated, or of users unknown here; `munged` that is not
+//! there. One that hangs keeps a listener as long as libmunge waits for it (a few seconds).
+//!
+//! Not here: the handshake (`net.rs`), whose directory a user has (`orcheck_server`). This module uses `unsafe`: a C
+//! library is called.
+
+use super::key::Key;
+use orcheck_format::error::{Detail, Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::rng::random_bytes;
+use orcheck_io::user::env_var;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Where munged listens, if that is not where libmunge looks.
+pub const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
+/// Longest credential that a listener takes.
+pub(super) const CREDENTIAL_MAX: usize = 4096;
+/// What a credential begins with; programs of other kinds use the same realm.
+const LABEL: [u8; 8] = *b"ORCmung1";
+const KEY_BYTES: usize = 32;
+
+const OPT_CIPHER: c_int = 0;
+const OPT_MAC: c_int = 1;
+const OPT_SOCKET: c_int = 8;
+const OPT_UID_RESTRICTION: c_int = 9;
+/// AES-128 and AES-256 are 4 and 5; what is below is none, or older.
+const CIPHER_AES128: c_int = 4;
+const CIPHER_AES256: c_int = 5;
+const MAC_SHA256: c_int = 5;
+const EXPIRED: c_int = 15;
+const REWOUND: c_int = 16;
+const REPLAYED: c_int = 17;
+const UNAUTHORIZED: c_int = 18;
+
+/// Why a listener refuses a caller, as it is told: one byte, and the user under whom the listener runs.
+pub(super) mod refusal {
+    pub const NO_MUNGE: u8 = 100;
+    pub const STRANGE: u8 = 101;
+    pub const UNKNOWN_USER: u8 = 102;
+    pub const NOT_SEALED: u8 = 103;
+}
+
+type Context = *mut c_void;
+
+struct Library {
+    create: unsafe extern "C" fn() -> Context,
+    destroy: unsafe extern "C" fn(Context),
+    set: unsafe extern "C" fn(Context, c_int, ...) -> c_int,
+    get: unsafe extern "C" fn(Context, c_int, ...) -> c_int,
+    encode: unsafe extern "C" fn(*mut *mut c_char, Context, *const c_void, c_int) -> c_int,
+    decode: unsafe extern "C" fn(
+        *const c_char,
+        Context,
+        *mut *mut c_void,
+        *mut c_int,
+        *mut u32,
+        *mut u32,
+    ) -> c_int,
+    text: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// The library, loaded once.
+///
+/// # Errors
+/// Unsupported where it is not installed.
+fn library() -> Result<&'static Library> {
+    static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
+    LIBRARY.get_or_init(load).as_ref().map_err(|why| {
+        Error::unsupported(format!("MUNGE is asked for and cannot be used: {why}"))
+            .next("install libmunge (package libmunge2), or use a key")
+    })
+}
+
+#[allow(unsafe_code)]
+fn load() -> std::result::Result<Library, String> {
+    // SAFETY: a name that ends in NUL; the library runs no code of ours, and stays loaded for ever.
+    let handle =
+        unsafe { libc::dlopen(c"libmunge.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err("libmunge.so.2 is not installed here".to_owned());
+    }
+    let find = |name: &CStr| {
+        // SAFETY: the handle is that of a loaded library, the name ends in NUL.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        if found.is_null() {
+            return Err(format!("libmunge.so.2 has no {}", name.to_string_lossy()));
+        }
+        Ok(found)
+    };
+    // SAFETY: these are the functions of these names in version 2 of the library's interface, with these arguments
+    // (munge.h); a pointer to a function is as long as one to data on every machine that Orcheck runs on.
+    unsafe {
+        Ok(Library {
+            create: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> Context>(find(
+                c"munge_ctx_create",
+            )?),
+            destroy: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Context)>(find(
+                c"munge_ctx_destroy",
+            )?),
+            set: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(Context, c_int, ...) -> c_int,
+            >(find(c"munge_ctx_set")?),
+            get: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(Context, c_int, ...) -> c_int,
+            >(find(c"munge_ctx_get")?),
+            encode: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*mut *mut c_char, Context, *const c_void, c_int) -> c_int,
+            >(find(c"munge_encode")?),
+            decode: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(
+                    *const c_char,
+                    Context,
+                    *mut *mut c_void,
+                    *mut c_int,
+                    *mut u32,
+                    *mut u32,
+                ) -> c_int,
+            >(find(c"munge_decode")?),
+            text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(
+                find(c"munge_strerror")?,
+            ),
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn said(library: &Library, code: c_int) -> String {
+    // SAFETY: it gives a constant text that ends in NUL, for any number.
+    let text = unsafe { (library.text)(code) };
+    if text.is_null() {
+        return format!("error {code}");
+    }
+    // SAFETY: as above.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}
+
+/// A context of the library, with where munged is.
+struct Asked {
+    library: &'static Library,
+    context: Context,
+}
+
+impl Asked {
+    #[allow(unsafe_code)]
+    fn new(socket: Option<&str>) -> Result<Asked> {
+        let library = library()?;
+        // SAFETY: no arguments; null is the only failure.
+        let context = unsafe { (library.create)() };
+        if context.is_null() {
+            return Err(Error::unavailable("libmunge has no memory"));
+        }
+        let asked = Asked { library, context };
+        if let Some(socket) = socket {
+            let socket = CString::new(socket)
+                .map_err(|_| Error::invalid("the path of munged's socket contains a NUL byte"))?;
+            // SAFETY: this option takes a text that ends in NUL, which the library copies.
+            let code = unsafe { (library.set)(context, OPT_SOCKET, socket.as_ptr()) };
+            asked.check(code, "name munged's socket")?;
+        }
+        Ok(asked)
+    }
+
+    #[allow(unsafe_code)]
+    fn set(&self, option: c_int, value: c_int) -> Result<()> {
+        // SAFETY: the options that are set here take an int (or a uid_t, which is as long).
+        let code = unsafe { (self.library.set)(self.context, option, value) };
+        self.check(code, "set an option")
+    }
+
+    #[allow(unsafe_code)]
+    fn get(&self, option: c_int) -> Option<c_int> {
+        let mut value: c_int = 0;
+        // SAFETY: the options that are asked for here give an int (or a uid_t) to that address.
+        let code = unsafe { (self.library.get)(self.context, option, &raw mut value) };
+        (code == 0).then_some(value)
+    }
+
+    fn check(&self, code: c_int, what: &str) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let why = said(self.library, code);
+        Err(Error::unavailable(format!("MUNGE: {what}: {why}"))
+            .next("check that munged runs on this host, and its log"))
+    }
+}
+
+impl Drop for Asked {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: made by this library, and not used any more.
+        unsafe { (self.library.destroy)(self.context) };
+    }
+}
+
+/// How a caller says under which user it runs.
+#[derive(Debug, Clone)]
+pub struct AsUser {
+    /// The user under whom the listener runs.
+    pub server_uid: u32,
+    /// What travels is encrypted, as in [`Key`].
+    pub encrypt: bool,
+    /// Where munged listens; `None` where libmunge looks.
+    pub socket: Option<String>,
+}
+
+impl AsUser {
+    /// A caller of a listener that runs under this user; munged is where [`SOCKET_VARIABLE`] says.
+    #[must_use]
+    pub fn new(server_uid: u32, encrypt: bool) -> AsUser {
+        AsUser {
+            server_uid,
+            encrypt,
+            socket: socket(),
+        }
+    }
+}
+
+fn socket() -> Option<String> {
+    env_var(SOCKET_VARIABLE).filter(|path| !path.is_empty())
+}
+
+/// A fresh key, and the credential that tells it to the listener's user in this realm.
+///
+/// # Errors
+/// Unsupported without libmunge; Unavailable when munged does not answer.
+#[allow(unsafe_code)]
+pub(super) fn seal(caller: &AsUser) -> Result<(Key, Vec<u8>)> {
+    let asked = Asked::new(caller.socket.as_deref())?;
+    asked.set(OPT_CIPHER, CIPHER_AES256)?;
+    asked.set(OPT_MAC, MAC_SHA256)?;
+    asked.set(OPT_UID_RESTRICTION, caller.server_uid.cast_signed())?;
+    let key: [u8; KEY_BYTES] = random_bytes();
+    let payload = Zeroizing::new([LABEL.as_slice(), &key].concat());
+    let mut made: *mut c_char = ptr::null_mut();
+    let (from, len) = (payload.as_ptr().cast(), payload.len() as c_int);
+    // SAFETY: the payload is so long and lives during the call; the credential comes as memory of malloc.
+    let code = unsafe { (asked.library.encode)(&raw mut made, asked.context, from, len) };
+    asked.check(code, "make a credential")?;
+    // SAFETY: after success it is a text that ends in NUL, from malloc, and nobody else has it.
+    let credential = unsafe {
+        let credential = CStr::from_ptr(made).to_bytes().to_vec();
+        libc::free(made.cast());
+        credential
+    };
+    match credential.len() <= CREDENTIAL_MAX {
+        true => Ok((
+            Key {
+                bytes: key,
+                encrypt: caller.encrypt,
+            },
+            credential,
+        )),
+        false => Err(Error::unsupported(format!(
+            "MUNGE made a credential of {} bytes: expected at most {CREDENTIAL_MAX}",
+            credential.len()
+        ))),
+    }
+}
+
+/// The key in a credential and the user who made it; or why it is refused: an error of libmunge, or one of [`refusal`].
+#[allow(unsafe_code)]
+pub(super) fn open(
+    credential: &[u8],
+    users: &Users,
+) -> std::result::Result<([u8; KEY_BYTES], u32), u8> {
+    let asked = Asked::new(users.socket.as_deref()).map_err(|_| refusal::NO_MUNGE)?;
+    let text = CString::new(credential).map_err(|_| refusal::STRANGE)?;
+    let (mut made, mut len, mut uid, mut gid) = (ptr::null_mut::<c_void>(), 0, u32::MAX, u32::MAX);
+    // SAFETY: a text that ends in NUL, and places of the right types for what comes back.
+    let code = unsafe {
+        (asked.library.decode)(
+            text.as_ptr(),
+            asked.context,
+            &raw mut made,
+            &raw mut len,
+            &raw mut uid,
+            &raw mut gid,
+        )
+    };
+    let mut payload = Zeroizing::new(Vec::new());
+    if !made.is_null() {
+        let count = usize::try_from(len).unwrap_or(0);
+        // SAFETY: memory of malloc that holds so many bytes (also for a credential that is too old or repeated), which
+        // nobody else has; it is overwritten before it is given back.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(made.cast::<u8>(), count);
+            payload.extend_from_slice(bytes);
+            bytes.zeroize();
+            libc::free(made);
+        }
+    }
+    // Breaks if: what munged says of time and repetition is not heeded.
+    let late = matches!(code, EXPIRED | REWOUND | REPLAYED) && off(Switch::MungeFresh);
+    if code != 0 && !late {
+        return Err(u8::try_from(code).unwrap_or(refusal::STRANGE));
+    }
+    let cipher = asked.get(OPT_CIPHER).unwrap_or(0);
+    let for_uid = asked.get(OPT_UID_RESTRICTION).map(i32::cast_unsigned);
+    let sealed = cipher >= CIPHER_AES128 && for_uid == Some(users.own_uid);
+    // Breaks if: it is taken all the same; others could have read the key, and speak for who made it.
+    if !sealed && !off(Switch::MungeSealed) {
+        return Err(refusal::NOT_SEALED);
+    }
+    let key = payload
+        .strip_prefix(&LABEL)
+        .and_then(|key| key.try_into().ok());
+    key.map(|key| (key, uid)).ok_or(refusal::STRANGE)
+}
+
+/// What a caller says when its credential was refused.
+pub(super) fn refused(code: u8, listener_uid: u32) -> Error {
+    let code_of_library = c_int::from(code);
+    let (why, next) = match code {
+        refusal::NO_MUNGE => (
+            "the listener takes no MUNGE credentials".to_owned(),
+            "use a key, or start the server with --munge where libmunge is installed".to_owned(),
+        ),
+        refusal::UNKNOWN_USER => (
+            "the listener serves no such user".to_owned(),
+            "have it started with --munge and the number of this user".to_owned(),
+        ),
+        refusal::NOT_SEALED => (
+            "the credential is not encrypted for the listener alone".to_owned(),
+            format!("write munge={listener_uid} in the address"),
+        ),
+        _ if code_of_library == UNAUTHORIZED => (
+            format!(
+                "the credential is for another user than the listener, which is user {listener_uid}"
+            ),
+            format!("write munge={listener_uid} in the address"),
+        ),
+        _ => {
+            let why = library().map(|library| said(library, code_of_library));
+            (
+                why.unwrap_or_else(|_| format!("error {code}")),
+                "check that munged on both hosts has the same key and the same time".to_owned(),
+            )
+        }
+    };
+    let error = Error::unavailable(format!("MUNGE credential refused: {why}")).next(next);
+    match code {
+        refusal::UNKNOWN_USER => error.with(Detail::Denied),
+        _ => error,
+    }
+}
+
+/// Those whom a listener knows by their user number.
+#[derive(Debug, Clone, Default)]
+pub struct Users {
+    known: Vec<(u32, usize)>,
+    encrypt: bool,
+    own_uid: u32,
+    socket: Option<String>,
+}
+
+impl Users {
+    /// Users, each with the number by which the listener tells of it; `encrypt` as in [`Key`].
+    ///
+    /// # Errors
+    /// Unsupported without libmunge.
+    pub fn new(known: Vec<(u32, usize)>, encrypt: bool) -> Result<Users> {
+        library()?;
+        let own_uid = orcheck_io::machine::effective_uid();
+        Ok(Users {
+            known,
+            encrypt,
+            own_uid,
+            socket: socket(),
+        })
+    }
+
+    /// The same with munged at this place.
+    #[must_use]
+    pub fn with_munged_at(self, socket: String) -> Users {
+        let socket = Some(socket);
+        Users { socket, ..self }
+    }
+
+    pub(super) fn own_uid(&self) -> u32 {
+        self.own_uid
+    }
+
+    /// Who made a credential, and the key in it; or why not.
+    pub(super) fn admit(&self, credential: &[u8]) -> std::result::Result<(usize, Key), u8> {
+        let (bytes, uid) = open(credential, self)?;
+        let mut known = self.known.iter();
+        // Breaks if: the first one is taken; users would see each other's files.
+        let which = known.find(|(known, _)| *known == uid || off(Switch::MungeUser));
+        let (_, which) = which.ok_or(refusal::UNKNOWN_USER)?;
+        let encrypt = self.encrypt;
+        Ok((*which, Key { bytes, encrypt }))
+    }
+}

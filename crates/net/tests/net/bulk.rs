@@ -1,0 +1,63 @@
+//! Bytes in bulk: proven like messages, and in order with them.
+
+use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, record, unix};
+use orcheck_format::error::ErrorKind;
+use orcheck_net::Received;
+
+// Breaks if: a part of the frame is left out of its proof, or bytes are handed out before it held.
+#[test]
+fn every_flipped_bit_of_bytes_in_bulk_is_noticed() {
+    let one = || bulk(1 << 40, (0..300u32).map(|i| i as u8).collect());
+    let len = frame_len(&one());
+    for at in 0..len {
+        let flip = |mut bytes: Vec<u8>| {
+            bytes[len + at] ^= 1 << (at % 8);
+            bytes
+        };
+        for key in [key(), hiding()] {
+            let (arrived, _) = record(&key, vec![one(), one(), hello(1)], flip);
+            assert_eq!(arrived, 1, "byte {at}, {}", key.encrypt);
+        }
+    }
+    for cut in [1, 19, 20, 27, 28, 29, len - 16, len - 1, len, len + 20] {
+        for key in [key(), hiding()] {
+            let (arrived, _) = record(&key, vec![one(), one()], |mut bytes| {
+                bytes.truncate(cut);
+                bytes
+            });
+            assert_eq!(arrived, cut / len, "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn bytes_in_bulk_and_messages_keep_their_order() {
+    for key in [key(), hiding()] {
+        let many = |len: usize| bulk(len as u64, (0..len).map(|i| (i * 7) as u8).collect());
+        let sent = vec![
+            many(0),
+            hello(1),
+            many(1),
+            many(5 << 20),
+            hello(2),
+            many(70_000),
+        ];
+        let (arrived, _) = record(&key, sent.clone(), |bytes| bytes);
+        assert_eq!(arrived, sent.len());
+    }
+    // On a Unix socket, too, and never more than was announced.
+    let (mut one, mut two) = pair(&unix());
+    one.send_bulk(7, &[b"te", b"xt"], LIMIT).unwrap();
+    assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
+    assert!(two.receive_bulk(&mut [0; 5], LIMIT).is_err());
+    let mut text = [0; 4];
+    assert_eq!(two.receive_bulk(&mut text, LIMIT).unwrap(), 7);
+    assert_eq!(&text, b"text");
+    assert!(two.receive_bulk(&mut text, LIMIT).is_err());
+    // Who expects none takes none.
+    one.send_bulk(7, &[b"te", b"xt"], LIMIT).unwrap();
+    assert_eq!(
+        two.receive(LIMIT).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+}

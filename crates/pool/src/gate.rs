@@ -1,0 +1,145 @@
+//! Locks between the processes of a node, and between threads of one process.
+//!
+//! How: open-file-description locks on single bytes of the pool's memory file. Every attempt uses a description
+//! of its own (the file re-opened through /proc), so that threads exclude each other as processes do. A waiter
+//! sleeps on a counter in the pool that changes when a gate opens, and looks again by itself every few
+//! milliseconds, because a holder that was killed changes no counter.
+//!
+//! Invariants
+//! 1. The kernel releases a gate when its holder dies: nobody waits for the dead beyond one look.
+//! 2. Closing other descriptors of the same file does not open a gate (it would with classic POSIX locks).
+//! 3. Every wait ends by its deadline.
+//!
+//! Faults survived: death of a holder or waiter at any point; a neighbour that scribbles over the counter (only
+//! the speed of waking suffers).
+//! A child forked while a gate is held lets go of the description before it does anything else ([`orcheck_io::descriptor`]).
+//!
+//! Not here: which byte means what (the engine).
+
+use crate::pool::{Mapping, Pool};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Deadline;
+use orcheck_io::descriptor::Living;
+use orcheck_io::disk::{ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
+use orcheck_io::errno::{os_error, rustix_error};
+use orcheck_io::sync::{Ordering, point, wait, wake};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a waiter sleeps before it looks whether a holder has died.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The gates of a pool; one per byte number below 2^63.
+pub struct Gates {
+    file: OwnedFd,
+    map: Arc<Mapping>,
+}
+
+/// A gate that is held; dropping it opens the gate.
+#[must_use = "a gate that is dropped is open again"]
+pub struct Gate {
+    holder: Living,
+    map: Arc<Mapping>,
+}
+
+impl Gates {
+    /// The gates of this pool.
+    pub fn open(pool: &Pool) -> Result<Gates> {
+        let file = reopen(&pool.map.file).map_err(|errno| {
+            rustix_error(errno, "open the pool's memory again for its locks")
+                .next("mount /proc, which the locks of a node need")
+        })?;
+        Ok(Gates {
+            file,
+            map: Arc::clone(&pool.map),
+        })
+    }
+
+    /// Closes the gate `byte` behind us, waiting at most `timeout` for its present holder. `Unavailable` at the
+    /// deadline.
+    pub fn lock(&self, byte: u64, timeout: Duration) -> Result<Gate> {
+        let longest = if off(Switch::GateDeadline) {
+            timeout.saturating_mul(300)
+        } else {
+            timeout
+        };
+        let deadline = Deadline::after(longest);
+        let gate = self.gate()?;
+        let (opened, waiters) = self.map.gate_words();
+        loop {
+            if gate.close(byte)? {
+                return Ok(gate);
+            }
+            waiters.fetch_add(1, Ordering::SeqCst);
+            let seen = opened.load(Ordering::SeqCst);
+            let closed = gate.close(byte);
+            if matches!(closed, Ok(false)) {
+                let longest = if off(Switch::DeadHolder) {
+                    deadline.left()
+                } else {
+                    deadline.left().min(LOOK_AGAIN)
+                };
+                wait(opened, seen, longest);
+            }
+            waiters.fetch_sub(1, Ordering::SeqCst);
+            if closed? {
+                return Ok(gate);
+            }
+            if deadline.passed() {
+                if gate.close(byte)? {
+                    return Ok(gate);
+                }
+                return Err(Error::unavailable(format!(
+                    "gate {byte}: still held by another process or thread after {} s",
+                    timeout.as_secs_f64()
+                ))
+                .next("look for a rank that hangs or is stopped"));
+            }
+        }
+    }
+
+    /// Closes the gate if nobody holds it.
+    pub fn try_lock(&self, byte: u64) -> Result<Option<Gate>> {
+        let gate = self.gate()?;
+        Ok(if gate.close(byte)? { Some(gate) } else { None })
+    }
+
+    /// Whether somebody holds the gate.
+    pub fn is_held(&self, byte: u64) -> Result<bool> {
+        point();
+        ofd_is_locked(&self.file, byte)
+            .map_err(|errno| os_error(errno, format_args!("look at gate {byte}")))
+    }
+
+    /// An open gate: a description of the file that holds nothing yet.
+    fn gate(&self) -> Result<Gate> {
+        let holder = reopen(&self.file)
+            .map_err(|errno| rustix_error(errno, "open the pool's memory again for a lock"))?;
+        Ok(Gate {
+            holder: Living::new(holder),
+            map: Arc::clone(&self.map),
+        })
+    }
+}
+
+impl Gate {
+    fn close(&self, byte: u64) -> Result<bool> {
+        point();
+        ofd_lock(&self.holder, byte)
+            .map_err(|errno| os_error(errno, format_args!("lock gate {byte}")))
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        point();
+        let _ = ofd_unlock_all(&self.holder);
+        let (opened, waiters) = self.map.gate_words();
+        opened.fetch_add(1, Ordering::SeqCst);
+        if waiters.load(Ordering::SeqCst) > 0 {
+            wake(opened, u32::MAX);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Writes of pool memory through io_uring, with its pages pinned once instead of anew for every write.
+//!
+//! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
+//! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
+//! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs besides its
+//! pages is paid less often when it is long. One write at a time, waited for at once. Locked memory is the
+//! program's too (RDMA takes from the same limit, which is one for all processes of a user): where it is limited, those
+//! that share the pool pin a quarter of the limit at most, each an equal part, and what is not pinned goes through the
+//! ring all the same, as everything does before Linux 5.19. Where there is no ring (before Linux 5.6, or forbidden),
+//! `None` says that the caller must write by itself.
+//!
+//! Invariants
+//! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more. But not
+//!    longer than the deadline: then the write is an error, its file is lost, and what the device may still read of the
+//!    memory can only reach that file.
+//! 2. A refusal that may be the ring's own is never the answer for the file: the caller tries the same bytes again
+//!    by a plain write, whose error counts.
+//! 3. No memory is left pinned by a ring that was refused some: all of it is given back.
+//! 4. The pages behind a chunk stay the same as long as the pool: nothing here or in `pool.rs` takes memory away from
+//!    a chunk, so what is pinned is what is mapped.
+//!
+//! Faults survived: no ring, no memory to pin, calls that fail or are interrupted. A process that is killed may leave
+//! one write on its way to the disk: no later run writes to that file, and no record speaks of it.
+//!
+//! Not here: what is written where (see [`orcheck_io::disk::file`]).
+#![allow(unsafe_code)]
+
+use io_uring::{IoUring, opcode, types};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Deadline;
+use orcheck_io::descriptor::away_from_streams;
+use orcheck_io::disk::PinnedWrite;
+use orcheck_io::errno::backoff;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+/// Most buffers that the kernel lets a ring register; later pieces are written unpinned.
+const MOST_PINNED: usize = 1 << 14;
+const BLOCK_BYTES: usize = 4096;
+/// Longest single write; the caller continues a short one.
+const MOST_BYTES: usize = 1 << 30;
+
+/// Longest wait for one write: longer than the servers of a parallel file system take to fail over.
+const WRITE_DEADLINE: Duration = Duration::from_secs(300);
+
+/// The way for one area of memory, cut into pieces of equal length but the last.
+pub struct Uring {
+    start: usize,
+    len: usize,
+    piece_bytes: usize,
+    sharers: u32,
+    deadline: Duration,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Nobody has written yet.
+    New,
+    Ready(Box<Ready>),
+    /// There is none, or it failed.
+    Off,
+}
+
+struct Ready {
+    ring: IoUring,
+    /// By piece: whether its pages are pinned. As long as there are pieces that may be.
+    pinned: Vec<bool>,
+    /// Bytes that may still be pinned.
+    budget: u64,
+    /// A write that the kernel took did not end in time.
+    stuck: bool,
+    /// The kernel takes a time with the wait itself.
+    timed: bool,
+}
+
+impl Uring {
+    /// For `len` bytes of memory from address `start` on, which the owner keeps mapped and never backs by other
+    /// pages as long as this lives; at most `sharers` processes write from it.
+    pub(crate) fn new(start: usize, len: usize, piece_bytes: usize, sharers: u32) -> Uring {
+        Uring {
+            start,
+            len,
+            piece_bytes,
+            sharers,
+            deadline: WRITE_DEADLINE,
+            state: Mutex::new(State::New),
+        }
+    }
+
+    /// Pins a piece all of which has memory behind it, unless it is pinned or cannot be.
+    pub(crate) fn pin(&self, piece: usize) {
+        let Some(mut state) = self.state() else {
+            return;
+        };
+        let State::Ready(ready) = &mut *state else {
+            return;
+        };
+        let at = piece * self.piece_bytes;
+        let len = self.piece_bytes.min(self.len.saturating_sub(at));
+        if ready.pinned.get(piece) != Some(&false) || len as u64 > ready.budget {
+            return;
+        }
+        let memory = libc::iovec {
+            iov_base: (self.start + at) as *mut libc::c_void,
+            iov_len: len,
+        };
+        let submitter = ready.ring.submitter();
+        // SAFETY: mapped memory, which the owner leaves as it is as long as this ring lives.
+        let done = unsafe { submitter.register_buffers_update(piece as u32, &[memory], None) };
+        if done.is_ok() {
+            ready.pinned[piece] = true;
+            ready.budget -= len as u64;
+        } else {
+            // Others of this user were first: what was taken goes back to them with the ring.
+            *state = Ready::new(0, 0).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
+        }
+    }
+
+    /// The ring, made when it is first asked for. `None` while another thread is at it: two do not wait for each other.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if matches!(*state, State::New) {
+            let pieces = self.len.div_ceil(self.piece_bytes);
+            *state = Ready::new(pieces, pin_budget(self.sharers))
+                .map_or(State::Off, |ready| State::Ready(Box::new(ready)));
+        }
+        Some(state)
+    }
+}
+
+impl PinnedWrite for Uring {
+    /// As much as lies in the piece of the first byte.
+    fn write(
+        &self,
+        file: &OwnedFd,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Option<rustix::io::Result<usize>> {
+        let mut state = self.state()?;
+        let State::Ready(ready) = &mut *state else {
+            return None;
+        };
+        let at = (bytes.as_ptr() as usize).checked_sub(self.start)?;
+        let (piece, within) = (at / self.piece_bytes, at % self.piece_bytes);
+        if !within.is_multiple_of(BLOCK_BYTES) {
+            // The end of the piece would cut a block.
+            return None;
+        }
+        let most = MOST_BYTES.min(self.piece_bytes - within);
+        let bytes = &bytes[..bytes.len().min(most)];
+        let moved = ready.write(file, bytes, offset, piece, Deadline::after(self.deadline));
+        if ready.stuck {
+            // The kernel keeps the pages until the device lets go of them. This ring is not used again.
+            *state = State::Off;
+            return moved;
+        }
+        match moved {
+            Some(Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) | None => {
+                *state = State::Off;
+                off(Switch::RingRefusal).then_some(Err(Errno::AGAIN))
+            }
+            // Lack of something that a plain write does not need.
+            Some(Err(
+                Errno::AGAIN | Errno::CANCELED | Errno::FAULT | Errno::INTR | Errno::NOMEM,
+            )) => None,
+            moved => moved,
+        }
+    }
+}
+
+impl Ready {
+    /// For so many pieces, of which as many are pinned as fit the budget.
+    fn new(pieces: usize, budget: u64) -> Option<Ready> {
+        let ring = away_from_streams(|| IoUring::new(1)).ok()?;
+        let timed = ring.params().is_feature_ext_arg();
+        let most = pieces.min(MOST_PINNED);
+        let sparse = most > 0
+            && ring
+                .submitter()
+                .register_buffers_sparse(most as u32)
+                .is_ok();
+        let pinned = if sparse {
+            vec![false; most]
+        } else {
+            Vec::new()
+        };
+        Some(Ready {
+            ring,
+            pinned,
+            budget,
+            stuck: false,
+            timed,
+        })
+    }
+
+    /// Hands over what is queued and waits until something ended, or the deadline passed.
+    fn enter(&mut self, deadline: Deadline) -> std::io::Result<()> {
+        if off(Switch::UringDeadline) {
+            return self.ring.submit_and_wait(1).map(drop);
+        }
+        let left = deadline.left();
+        if self.timed {
+            let time = types::Timespec::from(left);
+            let wait = types::SubmitArgs::new().timespec(&time);
+            return self.ring.submitter().submit_with_args(1, &wait).map(drop);
+        }
+        // Before Linux 5.11 only the queue itself can be waited for with a time.
+        self.ring.submit()?;
+        // SAFETY: the ring is open for as long as this borrow lives.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        let mut fds = [PollFd::new(&ring, PollFlags::IN)];
+        let time = Timespec::try_from(left).map_err(std::io::Error::other)?;
+        poll(&mut fds, Some(&time))?;
+        Ok(())
+    }
+
+    /// `None`: the kernel took nothing.
+    fn write(
+        &mut self,
+        file: &OwnedFd,
+        bytes: &[u8],
+        offset: u64,
+        piece: usize,
+        deadline: Deadline,
+    ) -> Option<rustix::io::Result<usize>> {
+        let (file, from, len) = (
+            types::Fd(file.as_raw_fd()),
+            bytes.as_ptr(),
+            bytes.len() as u32,
+        );
+        let entry = if self.pinned.get(piece) == Some(&true) {
+            opcode::WriteFixed::new(file, from, len, piece as u16)
+                .offset(offset)
+                .build()
+        } else {
+            opcode::Write::new(file, from, len).offset(offset).build()
+        };
+        // SAFETY: the write is waited for below; where it is not, the kernel holds on to the file and to the pages, which
+        // the owner leaves as they are.
+        unsafe { self.ring.submission().push(&entry) }.ok()?;
+        let mut attempt = 0;
+        loop {
+            let entered = self.enter(deadline);
+            if let Some(done) = self.ring.completion().next() {
+                return Some(match u32::try_from(done.result()) {
+                    Ok(count) => Ok(count as usize),
+                    Err(_) => Err(Errno::from_raw_os_error(-done.result())),
+                });
+            }
+            if deadline.passed() && self.ring.submission().is_empty() {
+                self.stuck = true;
+                return Some(Err(Errno::TIMEDOUT));
+            }
+            if let Err(error) = entered {
+                if !self.ring.submission().is_empty() {
+                    return None;
+                }
+                // Breaks if: it is not waited for; the chunk would be filled anew under the write.
+                let waited = [libc::EINTR, libc::ETIME];
+                if !waited
+                    .iter()
+                    .any(|&errno| error.raw_os_error() == Some(errno))
+                {
+                    backoff(attempt, Deadline::after(Duration::from_secs(1)));
+                    attempt += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that one of `sharers` processes may pin without taking what the program may need.
+fn pin_budget(sharers: u32) -> u64 {
+    let unlimited = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if !unlimited && !off(Switch::PinBudget) => limit / 4 / u64::from(sharers),
+        _ => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_io::memory::Buffer;
+
+    /// A pipe that is full takes no byte, as a device that hangs.
+    fn full_pipe() -> (OwnedFd, OwnedFd) {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let room = rustix::pipe::fcntl_getpipe_size(&write).unwrap();
+        let written = rustix::io::write(&write, &vec![0; room]).unwrap();
+        assert_eq!(written, room);
+        (read, write)
+    }
+
+    // Breaks if: the ring is entered without a time; the thread that flushes would wait for a dead device for ever.
+    #[test]
+    #[allow(clippy::print_stderr)]
+    fn a_write_that_never_ends_is_an_error_after_the_deadline() {
+        for timed in [true, false] {
+            let memory = Buffer::zeroed(BLOCK_BYTES, BLOCK_BYTES);
+            let mut way = Uring::new(memory.as_ptr() as usize, BLOCK_BYTES, BLOCK_BYTES, 1);
+            way.deadline = Duration::from_millis(50);
+            let (read, write) = full_pipe();
+            {
+                let Some(mut state) = way.state() else {
+                    panic!("nobody else has the ring");
+                };
+                let State::Ready(ready) = &mut *state else {
+                    return eprintln!("SKIPPED: this system has no io_uring");
+                };
+                ready.timed &= timed;
+            }
+            let moved = way.write(&write, &memory, 0);
+            assert_eq!(moved, Some(Err(Errno::TIMEDOUT)), "timed {timed}");
+            // From now on the caller writes by itself.
+            assert!(way.write(&write, &memory, 0).is_none());
+            drop(read);
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Directories and files that lie on a staging I/O server, behind the same traits as those of this machine.
+//!
+//! How: what is asked about names goes over a few connections that are kept for it ([`Line`]); an open file has one of
+//! its own. Bytes are sent when the server wants them, straight from the caller's memory, and read straight into it. The
+//! server's errors come back as they are, with its name. Where a server is, and with which key it is asked:
+//! [`place`].
+//!
+//! Invariants
+//! 1. What `sync` of a file says is about every byte that was sent since it was created: they go over one connection,
+//!    and a connection that is lost is an error of the file, never replaced.
+//! 2. `sync` of a directory is an error when the server was started again, or lost names of its own, since this thread
+//!    changed a name there and did not sync: it may be gone. Each thread is told of its own names.
+//! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer when the server has given
+//!    no sign of life for 30 s.
+//! 4. A lock is a connection: it opens when that ends, at either side.
+//! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
+//! 6. A connection begins with the versions that this library speaks; an answer to anything else is believed when both
+//!    have one in common. A server that does not answer with its own speaks version 1.
+//! 7. A server that has another disk than when it was opened is noticed before anything there counts
+//!    (`check_path`); one of a version that does not say which disk it has cannot be.
+//!
+//! Faults survived: a server that vanishes, is started again, stalls or answers strangely (an error names it). Not here:
+//! what the server does (`orcheck-server`), which frames travel ([`orcheck_net::conn`]).
+
+mod file;
+mod place;
+
+pub use place::{KEY_VARIABLE, is_served, shown, with_key};
+
+use file::ServedFile;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::{
+    Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of,
+};
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Deadline;
+use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
+use orcheck_io::failpoints::Steps;
+use orcheck_net::{Address, Conn, Received};
+use place::Place;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a connection that takes no question is replaced.
+const RECONNECTS_MAX: u32 = 2;
+/// Longest wait for room to send.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for a sign of life.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for one answer of a server that gives signs of life.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
+/// Most connections that are kept without a file.
+const IDLE_MAX: usize = 4;
+/// For how long.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
+/// Opens all that belongs to a key on a server.
+pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
+    let place = Place::parse(path)?;
+    let server = Arc::new(Server {
+        place,
+        steps: steps.clone(),
+        idle: Mutex::default(),
+        unsynced: Mutex::default(),
+        disk: OnceLock::new(),
+        identity: OnceLock::new(),
+    });
+    let [] = server.told(Ask::Child(StoreDir::default(), false))?;
+    let identity = match server.disk.get().copied().flatten() {
+        Some(disk) => Some(disk.identity),
+        // Version 1 has it in the name of a file.
+        None => {
+            let names = server.names(&StoreDir::default())?;
+            names.iter().find_map(|(name, ..)| identity_of(name))
+        }
+    };
+    if let Some(expected) = server.place.identity
+        && identity != Some(expected)
+        && !off(Switch::ServerIdentity)
+    {
+        let found = identity.map_or("none".to_owned(), |found| format!("{found:016x}"));
+        return Err(server.named(
+            Error::unavailable(format!(
+                "this server has another disk than the address says: expected identity {expected:016x}, \
+                 found {found}"
+            ))
+            .next("mount the disk that the server had, or correct id= in the address"),
+        ));
+    }
+    let _ = server.identity.set(identity);
+    Ok(Arc::new(ServedDir {
+        path: PathBuf::from(&server.place.shown),
+        dir: StoreDir::default(),
+        server,
+    }))
+}
+
+/// A server, as this process knows it.
+struct Server {
+    place: Place,
+    steps: Steps,
+    idle: Mutex<Vec<Line>>,
+    /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
+    unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
+    /// Which disk it stood before when it was opened, where it says so.
+    disk: OnceLock<Option<Disk>>,
+    /// Its number, also where only a file says it.
+    identity: OnceLock<Option<u64>>,
+}
+
+/// A connection to a server.
+struct Line {
+    conn: Conn,
+    used: Deadline,
+    /// Bytes that may be sent without being wanted, and pieces that are wanted.
+    first_bytes: u64,
+    wanted: u32,
+    /// Which disk the server has, when it has answered the greeting; nothing where it does not say so.
+    greeted: Option<Option<Disk>>,
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Line {
+    fn send(&mut self, ask: Ask) -> Result<()> {
+        let message = Message::Store(StoreMessage::Ask(ask));
+        self.conn.send(&message, SEND_TIMEOUT)
+    }
+
+    /// The next answer, or the number of bytes that come instead.
+    fn answer(&mut self) -> Result<std::result::Result<Reply, usize>> {
+        let end = Deadline::after(BUSY_TIMEOUT);
+        loop {
+            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+                Received::Bytes(len) => return Ok(Err(len)),
+                // The first answer is to the greeting, which was sent before the first question.
+                Received::Message(Message::Store(StoreMessage::Reply(reply)))
+                    if self.greeted.is_none() && reply != Reply::Busy =>
+                {
+                    self.greeted(reply)?;
+                }
+                Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
+                    Reply::Busy => self.bear(end)?,
+                    Reply::Want(pieces) => {
+                        self.wanted = self.wanted.saturating_add(pieces);
+                        if pieces == 0 {
+                            // The server has an error to tell, and tells it to whoever asks.
+                            return Ok(Ok(Reply::Want(0)));
+                        }
+                    }
+                    other => return Ok(Ok(other)),
+                },
+                Received::Message(other) => return Err(self.strange(&other)),
+            }
+        }
+    }
+
+    /// Waits on for a server that is busy, until then.
+    fn bear(&mut self, end: Deadline) -> Result<()> {
+        // Breaks if: signs of life are enough; a server whose disk hangs gives them for ever.
+        match end.passed() {
+            false => Ok(()),
+            true => Err(self.conn.give_up(Error::unavailable(format!(
+                "the server has been busy with one request for {} s",
+                BUSY_TIMEOUT.as_secs()
+            )))),
+        }
+    }
+
+    /// Takes the answer to the greeting.
+    fn greeted(&mut self, reply: Reply) -> Result<()> {
+        let (theirs, disk) = match reply {
+            Reply::Greeted(versions, disk) => (versions, disk),
+            // It took it for a question about the caller's directory.
+            Reply::Told(_) => (Versions::unsaid(), None),
+            Reply::Failed(error) => return Err(self.conn.give_up(error)),
+            other => return Err(self.strange(&other)),
+        };
+        let agreed = Versions::own().agree(&theirs, "this library", "the server");
+        if let Err(error) = agreed
+            && !off(Switch::StoreVersion)
+        {
+            return Err(self.conn.give_up(error));
+        }
+        self.greeted = Some(disk);
+        Ok(())
+    }
+
+    /// Waits until the server wants something.
+    fn wait_wanted(&mut self) -> Result<()> {
+        let end = Deadline::after(BUSY_TIMEOUT);
+        while self.wanted == 0 {
+            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+                Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
+                    Reply::Busy => self.bear(end)?,
+                    Reply::Want(0) => return Ok(()),
+                    Reply::Want(pieces) => self.wanted = pieces,
+                    other => return Err(self.strange(&other)),
+                },
+                other => return Err(self.strange(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks and waits for the answer; what failed is an answer too.
+    fn ask(&mut self, ask: Ask) -> Result<Reply> {
+        self.send(ask)?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Result<Reply> {
+        loop {
+            match self.answer()? {
+                // It was said before the question came; the answer follows.
+                Ok(Reply::Want(_)) => {}
+                Ok(reply) => return Ok(reply),
+                Err(len) => return Err(self.strange(&len)),
+            }
+        }
+    }
+
+    fn strange(&mut self, found: &dyn std::fmt::Debug) -> Error {
+        self.conn.give_up(Error::corrupt(format!(
+            "expected the answer to what was asked, found {found:?}"
+        )))
+    }
+}
+
+impl Server {
+    fn connect(&self) -> Result<Line> {
+        let mut errors = Vec::new();
+        for &address in &self.place.addresses {
+            let at = Address::Tcp(address);
+            match self.place.connect(&at, &self.steps, CONNECT_TIMEOUT) {
+                Ok(conn) => {
+                    let mut line = Line {
+                        conn,
+                        used: Deadline::after(IDLE_TIME),
+                        first_bytes: 0,
+                        wanted: 0,
+                        greeted: None,
+                    };
+                    // A connection that fails here fails again at the first question, which is what is told.
+                    let _ = line.send(Ask::Greet(Versions::own()));
+                    return Ok(line);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        let first = errors.into_iter().next();
+        Err(first.unwrap_or_else(|| Error::internal("a server without an address")))
+    }
+
+    /// A connection that is free, or a new one.
+    fn line(&self) -> Result<Line> {
+        loop {
+            let Some(mut line) = guard(&self.idle).pop() else {
+                return self.connect().map_err(|error| self.named(error));
+            };
+            if !line.used.passed() && !line.conn.is_closed() {
+                return Ok(line);
+            }
+        }
+    }
+
+    fn give(&self, mut line: Line) {
+        line.used = Deadline::after(IDLE_TIME);
+        let mut idle = guard(&self.idle);
+        idle.retain(|one| !one.used.passed());
+        if idle.len() < IDLE_MAX {
+            idle.push(line);
+        }
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.at(&self.place.shown)
+    }
+
+    /// Asks over any connection without a file. One that takes no question any more (a server under load may have ended it) is
+    /// replaced: what was not sent whole was not done.
+    fn asked(&self, ask: Ask) -> Result<(Line, Reply)> {
+        let mut line = self.line()?;
+        let mut sent = line.send(ask.clone());
+        for _ in 0..RECONNECTS_MAX {
+            if sent.is_ok() {
+                break;
+            }
+            line = self.connect().map_err(|error| self.named(error))?;
+            sent = line.send(ask.clone());
+        }
+        let reply = sent.and_then(|()| line.reply());
+        if let Some(disk) = line.greeted {
+            let _ = self.disk.set(disk);
+        }
+        Ok((line, reply.map_err(|error| self.named(error))?))
+    }
+
+    /// The same, and gives the connection back.
+    fn ask(&self, ask: Ask) -> Result<Reply> {
+        let (line, reply) = self.asked(ask)?;
+        self.give(line);
+        match reply {
+            Reply::Failed(error) => Err(self.named(error)),
+            other => Ok(other),
+        }
+    }
+
+    /// The same for what is answered by so many numbers.
+    fn told<const N: usize>(&self, ask: Ask) -> Result<[u64; N]> {
+        match self.ask(ask)? {
+            Reply::Told(numbers) => self.numbers(numbers),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What is in a directory: name, length, whether it is a directory.
+    fn names(&self, dir: &StoreDir) -> Result<Vec<(String, u64, bool)>> {
+        match self.ask(Ask::List(dir.clone()))? {
+            Reply::Names(names) => Ok(names),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The first numbers of an answer; what a newer server adds is passed over.
+    fn numbers<const N: usize>(&self, numbers: Vec<u64>) -> Result<[u64; N]> {
+        let first = numbers.first_chunk();
+        first
+            .copied()
+            .ok_or_else(|| self.unexpected(&Reply::Told(numbers.clone())))
+    }
+
+    fn unexpected(&self, reply: &Reply) -> Error {
+        self.named(Error::corrupt(format!(
+            "an answer to another question: {reply:?}"
+        )))
+    }
+
+    /// Notes that this thread changed names in a directory, and what the server called itself.
+    fn changed(&self, dir: &StoreDir, instance: u64) {
+        let mut unsynced = guard(&self.unsynced);
+        let changes = unsynced.entry(dir.clone()).or_default();
+        let change = (std::thread::current().id(), instance);
+        if !changes.contains(&change) {
+            changes.push(change);
+        }
+    }
+
+    /// Forgets this thread's changes; whether all were made by the server that calls itself so now.
+    fn synced(&self, dir: &StoreDir, instance: u64) -> bool {
+        let mut unsynced = guard(&self.unsynced);
+        let Some(changes) = unsynced.get_mut(dir) else {
+            return true;
+        };
+        let own = std::thread::current().id();
+        let same = changes
+            .iter()
+            .all(|(thread, at)| *thread != own || *at == instance);
+        changes.retain(|(thread, _)| *thread != own);
+        if changes.is_empty() {
+            unsynced.remove(dir);
+        }
+        same
+    }
+}
+
+struct ServedDir {
+    server: Arc<Server>,
+    dir: StoreDir,
+    path: PathBuf,
+}
+
+impl ServedDir {
+    fn full(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    fn check(&self, name: &str) -> Result<String> {
+        check_name(name).map_err(|error| error.at(self.path.display()))?;
+        Ok(name.to_owned())
+    }
+
+    /// Changes names.
+    fn change(&self, ask: Ask) -> Result<()> {
+        let [instance] = self.server.told(ask)?;
+        self.server.changed(&self.dir, instance);
+        Ok(())
+    }
+
+    /// A connection with a file open; returns what the server said of it.
+    fn begin_file(&self, ask: Ask) -> Result<(Line, Vec<u64>)> {
+        let (line, reply) = self.server.asked(ask)?;
+        let named = |error| self.server.named(error);
+        match reply {
+            Reply::Told(numbers) => Ok((line, numbers)),
+            Reply::Failed(error) => {
+                self.server.give(line);
+                Err(named(error))
+            }
+            other => Err(self.server.unexpected(&other)),
+        }
+    }
+}
+
+impl Dir for ServedDir {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        let direct = how == Create::Direct;
+        let ask = Ask::Create(self.dir.clone(), self.check(name)?, direct);
+        let (mut line, told) = self.begin_file(ask)?;
+        let [is_direct, alignment_bytes, instance, gathers] = self.server.numbers(told)?;
+        self.server.changed(&self.dir, instance);
+        line.first_bytes = orcheck_format::store::FIRST_BYTES;
+        let written = Some((is_direct == 1, alignment_bytes));
+        Ok(Box::new(ServedFile::new(
+            &self.server,
+            line,
+            self.full(name),
+            written,
+            gathers == 1,
+        )))
+    }
+
+    fn holds(&self, name: &str) -> Result<bool> {
+        let ask = Ask::Holds(self.dir.clone(), self.check(name)?);
+        self.server.told(ask).map(|told| told == [1])
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        let ask = Ask::Open(self.dir.clone(), self.check(name)?);
+        let (line, told) = self.begin_file(ask)?;
+        let [_len] = self.server.numbers(told)?;
+        Ok(Box::new(ServedFile::new(
+            &self.server,
+            line,
+            self.full(name),
+            None,
+            false,
+        )))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.check(from)?, self.check(to)?);
+        self.change(Ask::Rename(self.dir.clone(), from, to))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.check(from)?, self.check(to)?);
+        self.change(Ask::RenameNew(self.dir.clone(), from, to))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.change(Ask::Remove(self.dir.clone(), self.check(name)?))
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let names = self.server.names(&self.dir)?.into_iter();
+        let entry = |(name, len_bytes, is_dir)| Entry {
+            name,
+            len_bytes,
+            is_dir,
+        };
+        Ok(names.map(entry).collect())
+    }
+
+    fn sync(&self) -> Result<()> {
+        // When that fails, what was changed stays noted: the next one may be answered by another start of the server.
+        let [instance] = self.server.told(Ask::SyncNames(self.dir.clone()))?;
+        // Breaks if: who answers is not compared; the names that an earlier start changed may be gone with it.
+        if !self.server.synced(&self.dir, instance) && !off(Switch::StoreAnew) {
+            return Err(self.server.named(Error::unavailable(format!(
+                "sync directory {}: since names in it were changed the server was started again, or its disk lost \
+                 names, and they may be gone",
+                self.path.display()
+            ))));
+        }
+        Ok(())
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        let dir = self.dir.child(&self.check(name)?)?;
+        let [] = self.server.told(Ask::Child(dir.clone(), create))?;
+        Ok(Arc::new(ServedDir {
+            server: Arc::clone(&self.server),
+            dir,
+            path: self.path.join(name),
+        }))
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.change(Ask::RemoveChild(self.dir.clone(), self.check(name)?))
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let [free, _] = self.server.told(Ask::Facts(self.dir.clone()))?;
+        Ok(free)
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        let [_, read_only] = self.server.told(Ask::Facts(self.dir.clone()))?;
+        Ok(read_only != 0)
+    }
+
+    fn since_unix_s(&self) -> Option<u64> {
+        self.server.disk.get().copied().flatten()?.since_unix_s
+    }
+
+    fn check_path(&self) -> Result<()> {
+        let Some(number) = self.server.identity.get().copied().flatten() else {
+            return Ok(());
+        };
+        // Breaks if: it is not asked; a checkpoint would be split between two disks, and called safe.
+        let ask = Ask::Holds(StoreDir::default(), identity_file(number));
+        if self.server.told(ask)? == [1] || off(Switch::ServerIdentity) {
+            return Ok(());
+        }
+        Err(self.server.named(
+            Error::unavailable(format!(
+                "directory {}: the server has another disk than when this run began: expected identity \
+                 {number:016x}, found none of it",
+                self.path.display()
+            ))
+            .next("mount the disk that the server had, or start the run again"),
+        ))
+    }
+}

@@ -1,0 +1,316 @@
+//! One file on a server.
+//!
+//! How: what is written one piece after the other travels in pieces of [`PIECE_BYTES`], however small the writes are: each
+//! piece that comes takes a turn, memory and a write of its own at the server. What is left of a write, less than a piece, is
+//! copied, and goes in front of the next one.
+//!
+//! Invariants
+//! 1. At most what the server wants is on the way, beyond the first bytes of a file.
+//! 2. After a failed sync, or on a lost connection, every call is an error.
+//! 3. A file that was only read gives its connection back when it is dropped; one that was written, when it is closed.
+//! 4. Nothing is asked about a file before all that was written to it is sent. Only the reservation of space may come
+//!    first: it is about what will be written.
+//! 5. Between two calls no answer is on its way: who pauses holds nothing of the server's.
+//!
+//! Not here: directories (`served.rs`), reading ahead (the server does it).
+
+use super::{Line, SEND_TIMEOUT, Server, guard};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::{Ask, PIECE_BYTES, Reply};
+use orcheck_io::disk::{File, Lock, check_aligned, check_range};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Pieces of one read that are asked for before the first of them is answered, at most.
+const AHEAD: usize = 2;
+
+/// The connection of an open file, and what waits to be sent on it.
+struct Held {
+    line: Line,
+    /// Bytes that were written and not sent; fewer than a piece.
+    rest: Vec<u8>,
+    /// Where they begin.
+    rest_at: u64,
+    /// Whether writes go together; otherwise each is sent as it is.
+    gathers: bool,
+}
+
+impl Held {
+    /// Takes what is written. What the server refuses for is its answer to a sync.
+    fn write(&mut self, mut buf: &[u8], at: u64) -> Result<Option<Reply>> {
+        if self.rest_at + self.rest.len() as u64 != at {
+            if let Some(refused) = self.send_rest()? {
+                return Ok(Some(refused));
+            }
+            self.rest_at = at;
+        }
+        while !buf.is_empty() {
+            let room = PIECE_BYTES as usize - self.rest.len();
+            if self.gathers && buf.len() < room {
+                self.rest.extend_from_slice(buf);
+                break;
+            }
+            let now;
+            (now, buf) = buf.split_at(room.min(buf.len()));
+            if let Some(refused) = self.send(now, buf.len())? {
+                return Ok(Some(refused));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends what waits.
+    fn send_rest(&mut self) -> Result<Option<Reply>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        self.send(&[], 0)
+    }
+
+    /// Sends what waits and `now`, together at most a piece, once the server wants it; so much more is about to follow.
+    fn send(&mut self, now: &[u8], more: usize) -> Result<Option<Reply>> {
+        let (line, rest) = (&mut self.line, &mut self.rest);
+        let len = (rest.len() + now.len()) as u64;
+        if len <= line.first_bytes {
+            line.first_bytes -= len;
+        } else {
+            // Breaks if: it is sent without being wanted; a server that has no room would take it in all the same.
+            if line.wanted == 0 && !off(Switch::StoreCredit) {
+                line.send(Ask::Offer(len + more as u64))?;
+                line.wait_wanted()?;
+                if line.wanted == 0 {
+                    return line.ask(Ask::Sync).map(Some);
+                }
+            }
+            line.wanted = line.wanted.saturating_sub(1);
+        }
+        line.conn
+            .send_bulk(self.rest_at, &[rest, now], SEND_TIMEOUT)?;
+        rest.clear();
+        self.rest_at += len;
+        Ok(None)
+    }
+
+    /// Reads; what the server refuses is told.
+    fn read(&mut self, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
+        let end = at + buf.len() as u64;
+        let mut to_ask = (at..end).step_by(PIECE_BYTES as usize);
+        let mut asked: VecDeque<u64> = VecDeque::new();
+        let mut failed = None;
+        for part in buf.chunks_mut(PIECE_BYTES as usize) {
+            while asked.len() < AHEAD
+                && failed.is_none()
+                && let Some(at) = to_ask.next()
+            {
+                self.line.send(Ask::Read(at, PIECE_BYTES.min(end - at)))?;
+                asked.push_back(at);
+            }
+            // After an error: what was asked for behind it is answered too.
+            let Some(at) = asked.pop_front() else { break };
+            if let Some(error) = self.take(part, at)? {
+                failed.get_or_insert(error);
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Takes the answer to a read.
+    fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
+        match self.line.answer()? {
+            Err(coming) if coming == into.len() => {
+                match self.line.conn.receive_bulk(into, super::ANSWER_TIMEOUT)? {
+                    from if from == at => Ok(None),
+                    from => Err(self.line.strange(&from)),
+                }
+            }
+            Ok(Reply::Failed(error)) => Ok(Some(error)),
+            other => Err(self.line.strange(&other)),
+        }
+    }
+}
+
+pub(super) struct ServedFile {
+    server: Arc<Server>,
+    held: Mutex<Option<Held>>,
+    path: String,
+    /// Whether it is past the page cache there, and its alignment; `None` for one that is read.
+    written: Option<(bool, u64)>,
+    lost: AtomicBool,
+    locked: AtomicBool,
+}
+
+impl ServedFile {
+    pub(super) fn new(
+        server: &Arc<Server>,
+        line: Line,
+        path: String,
+        written: Option<(bool, u64)>,
+        gathers: bool,
+    ) -> Self {
+        let held = Held {
+            line,
+            rest: Vec::new(),
+            rest_at: 0,
+            gathers,
+        };
+        Self {
+            server: Arc::clone(server),
+            held: Mutex::new(Some(held)),
+            path,
+            written,
+            lost: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+        }
+    }
+
+    /// Does something with the connection, which is gone for good when that fails.
+    fn with<T>(&self, what: &str, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::unavailable(format!(
+                "{}: a sync of this file failed before, so what was written to it is lost",
+                self.path
+            ))
+            .next("write the data to a new file; check the server and its disk"));
+        }
+        let mut place = guard(&self.held);
+        let Some(held) = place.as_mut() else {
+            return Err(Error::unavailable(format!(
+                "{what} {}: the connection to the server was lost before",
+                self.path
+            )));
+        };
+        work(held).map_err(|error| {
+            *place = None;
+            error.at(format!("{what} {}", self.path))
+        })
+    }
+
+    /// Asks about the open file. What the server refuses leaves the connection as it is.
+    fn ask(&self, what: &str, ask: Ask) -> Result<Vec<u64>> {
+        let asked = self.with(what, |held| {
+            // Space is reserved for what comes: it need not wait for what was written.
+            let refused = match ask {
+                Ask::Allocate(_) => None,
+                // Breaks if: it is left behind; a sync would speak of bytes that never came.
+                Ask::Sync if off(Switch::StoreRest) => None,
+                _ => held.send_rest()?,
+            };
+            refused.map_or_else(|| held.line.ask(ask), Ok)
+        });
+        match asked? {
+            Reply::Told(numbers) => Ok(numbers),
+            Reply::Failed(error) => Err(error.at(format!("{what} {}", self.path))),
+            other => Err(self.server.unexpected(&other)),
+        }
+    }
+}
+
+impl File for ServedFile {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        check_range("write", buf.len(), at, &self.path)?;
+        let block = self
+            .written
+            .filter(|(direct, _)| *direct)
+            .map_or(1, |(_, block)| block);
+        check_aligned(buf.len(), at, block, &self.path)?;
+        match self.with("write", |held| held.write(buf, at))? {
+            None => Ok(()),
+            Some(Reply::Failed(error)) => {
+                self.lost.store(true, Ordering::Release);
+                Err(error.at(format!("write {}", self.path)))
+            }
+            Some(other) => Err(self.server.unexpected(&other)),
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        check_range("read", buf.len(), at, &self.path)?;
+        match self.with("read", |held| held.read(buf, at))? {
+            None => Ok(()),
+            Some(error) => Err(error.at(format!("read {}", self.path))),
+        }
+    }
+
+    fn will_need(&self, at: u64, len: u64) {
+        // A hint: what goes wrong shows when it is read.
+        let _ = self.with("read", |held| held.line.send(Ask::Need(at, len)));
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.ask("allocate", Ask::Allocate(len)).map(drop)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.ask("truncate", Ask::Truncate(len)).map(drop)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let synced = self.ask("sync", Ask::Sync);
+        if synced.is_err() {
+            self.lost.store(true, Ordering::Release);
+        }
+        synced.map(drop)
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        let told = self.ask("ask for the length of", Ask::Length)?;
+        told.first()
+            .copied()
+            .ok_or_else(|| self.server.unexpected(&Reply::Told(told)))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.written.is_some_and(|(direct, _)| direct)
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        let block = self.written.map_or(0, |(_, block)| block);
+        u32::try_from(block).unwrap_or(4096).max(4096)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        let locked = self.ask("lock", Ask::Lock)?.first() == Some(&1);
+        self.locked.fetch_or(locked, Ordering::AcqRel);
+        Ok(locked)
+    }
+
+    fn give_lock(&self) -> Option<Lock> {
+        if !self.locked.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        let held = guard(&self.held).take()?;
+        Some(Lock::attach(held.line.conn.detach().0))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.ask("close", Ask::Close)?;
+        self.locked.store(false, Ordering::Release);
+        if let Some(held) = guard(&self.held).take() {
+            self.server.give(held.line);
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        self.path.clone()
+    }
+}
+
+impl Drop for ServedFile {
+    fn drop(&mut self) {
+        // What was written and not closed ends with its connection.
+        let left = self.written.is_some() && !self.locked.load(Ordering::Acquire);
+        if left || guard(&self.held).is_none() {
+            return;
+        }
+        // Who drops a lock may take it again at once: it has to be open by then. And a file that stays open keeps its
+        // space when it is removed.
+        if self.ask("close", Ask::Close).is_ok()
+            && let Some(held) = guard(&self.held).take()
+        {
+            self.server.give(held.line);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Staging servers: a directory of another machine, served over the network, and the same traits at its caller.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | here | opens a directory by its path, wherever it lies |
+//! | `client.rs` | a [`Dir`] and its files on a server |
+//! | `server.rs` | the server |
+
+pub mod client;
+pub mod server;
+
+use orcheck_format::error::Result;
+use orcheck_io::disk::{Dir, open_local, open_local_shared, open_local_unlinked};
+use orcheck_io::failpoints::Steps;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens an existing directory, of this machine or of a staging server (`orcheck://…`).
+pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    match client::is_served(path) {
+        true => client::open(path, &steps),
+        false => open_local(path, steps),
+    }
+}
+
+/// The same; directories that are made beneath it are shared with the members of `group`. Those of a server are its own.
+pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<dyn Dir>> {
+    match client::is_served(path) {
+        true => client::open(path, &steps),
+        false => open_local_shared(path, group, steps),
+    }
+}
+
+/// Opens an existing directory whose path does not end in a symbolic link.
+///
+/// # Errors
+/// Invalid, marked as [`orcheck_format::error::Detail::Link`], for a link, with where it leads; what the path says.
+pub fn open_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+    match client::is_served(path) {
+        true => client::open(path, &steps),
+        false => open_local_unlinked(path, steps),
+    }
+}

@@ -1,0 +1,167 @@
+//! Reading ahead: who reads one piece after the other finds the next ones in memory.
+//!
+//! How: a thread beside the session reads pieces in the order in which they were planned, past the page cache and into the
+//! server's own memory, while the session sends those that are there. Few files are read at the same time, each for a run
+//! of pieces, so that a disk which has to seek does so rarely.
+//!
+//! Invariants:
+//! 1. Memory is bounded: a piece is taken before it is planned, and there is no plan without.
+//! 2. Pieces come in the order of the plan, each with its memory, wanted or not.
+//! 3. The thread ends with the [`Ahead`] that started it.
+//!
+//! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to go on (`session/reading.rs`).
+
+use crate::server::account::Held;
+use crate::server::intake::guard;
+use orcheck_format::error::{Error, Result};
+use orcheck_io::disk::File;
+use orcheck_io::machine::thread;
+use orcheck_io::memory::Buffer;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pieces that are read ahead of one caller, at most.
+pub(crate) const PIECES: usize = 4;
+
+/// How many files may be read at the same time.
+pub(crate) struct Slots {
+    free: Mutex<usize>,
+    given: Condvar,
+}
+
+impl Slots {
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            free: Mutex::new(count),
+            given: Condvar::new(),
+        }
+    }
+
+    fn take(&self) -> Slot<'_> {
+        let none = |free: &mut usize| *free == 0;
+        let free = self.given.wait_while(guard(&self.free), none);
+        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Slot(self)
+    }
+}
+
+struct Slot<'a>(&'a Slots);
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        *guard(&self.0.free) += 1;
+        self.0.given.notify_one();
+    }
+}
+
+/// A piece that is to be read, and the memory for it.
+struct Plan {
+    at: u64,
+    len: usize,
+    memory: Buffer,
+}
+
+type Read = (Buffer, Result<()>);
+
+/// What is read ahead of one file; see the module.
+pub(crate) struct Ahead {
+    plans: Option<mpsc::Sender<Plan>>,
+    read: mpsc::Receiver<Read>,
+    planned: VecDeque<(u64, usize)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ahead {
+    /// Begins to read from a file what is planned.
+    pub(crate) fn start(file: &Arc<Held>, slots: &Arc<Slots>) -> Result<Self> {
+        let (file, slots) = (Arc::clone(file), Arc::clone(slots));
+        let (plans, to_read) = mpsc::channel();
+        let (tell, read) = mpsc::channel();
+        let thread = thread::spawn("orcheck-ahead", move || {
+            read_planned(&**file, &slots, &to_read, &tell);
+        })?;
+        Ok(Self {
+            plans: Some(plans),
+            read,
+            planned: VecDeque::new(),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where the plan ends, if there is one.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.planned.back().map(|(at, len)| at + *len as u64)
+    }
+
+    /// Pieces that are planned.
+    pub(crate) fn count(&self) -> usize {
+        self.planned.len()
+    }
+
+    /// Whether a piece is the next one.
+    pub(crate) fn is_next(&self, at: u64, len: usize) -> bool {
+        self.planned.front() == Some(&(at, len))
+    }
+
+    /// Reads a piece into `memory` when all that was planned before is read.
+    pub(crate) fn plan(&mut self, at: u64, len: usize, memory: Buffer) {
+        self.planned.push_back((at, len));
+        if let Some(plans) = &self.plans {
+            // A thread that is gone is noticed when its pieces are waited for.
+            let _ = plans.send(Plan { at, len, memory });
+        }
+    }
+
+    /// The next piece, if it is there within the time.
+    pub(crate) fn next(&mut self, patience: Duration) -> Option<Result<Read>> {
+        match self.read.recv_timeout(patience) {
+            Ok(read) => {
+                self.planned.pop_front();
+                Some(Ok(read))
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                self.planned.clear();
+                Some(Err(Error::internal("the thread that reads ahead is gone")))
+            }
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.plans = None;
+        if let Some(thread) = self.thread.take() {
+            // Its file has to be closed when the session says so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn read_planned(
+    file: &dyn File,
+    slots: &Slots,
+    plans: &mpsc::Receiver<Plan>,
+    tell: &mpsc::Sender<Read>,
+) {
+    while let Ok(first) = plans.recv() {
+        let _slot = slots.take();
+        let mut next = Some(first);
+        let mut run = 0;
+        while let Some(mut plan) = next {
+            let read = file.read_at(&mut plan.memory[..plan.len], plan.at);
+            if tell.send((plan.memory, read)).is_err() {
+                return;
+            }
+            run += 1;
+            // The rest of the plan waits for its next run.
+            next = if run < PIECES {
+                plans.try_recv().ok()
+            } else {
+                None
+            };
+        }
+    }
+}

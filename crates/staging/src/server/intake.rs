@@ -1,0 +1,339 @@
+//! From memory to the disk: pieces that came wait here until they are written, each once.
+//!
+//! How: a few threads write; each goes on with the file that was written last as long as its next piece is there, but not
+//! for ever, so that a disk that has to seek does so rarely. A file knows how many of its pieces are not written yet and
+//! what went wrong; whoever wants it durable waits for that first.
+//!
+//! Where others are to keep a share of the disk, the threads write one at a time while there are any, and pause (`sharing.rs`).
+//!
+//! Invariants:
+//! 1. Memory is bounded: a piece is taken before its bytes come and given back when they are written.
+//! 2. [`Incoming::settle`] returns when no byte that came before it is still in memory, and tells the first error.
+//! 3. After an error nothing more of that file is written.
+//!
+//! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
+//! (`session.rs`).
+
+use crate::server::account::Held;
+use crate::server::sharing::Sharing;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::machine::thread;
+use orcheck_io::memory::Buffer;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What every piece of memory is aligned to: what direct I/O asks for at most.
+const ALIGNMENT: usize = 4096;
+/// Bytes of one file that are written before another file has its turn.
+const RUN_BYTES: u64 = 128 << 20;
+
+pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A bounded number of pieces of memory, of which nobody has more than a share.
+pub(crate) struct Memory {
+    piece_bytes: usize,
+    most: usize,
+    share: AtomicUsize,
+    state: Mutex<Pieces>,
+    given: Condvar,
+}
+
+#[derive(Default)]
+struct Pieces {
+    free: Vec<Buffer>,
+    made: usize,
+    /// How many each has.
+    taken: BTreeMap<u64, usize>,
+}
+
+impl Memory {
+    pub(crate) fn new(most: usize, share: usize, piece_bytes: usize) -> Self {
+        Self {
+            piece_bytes,
+            most,
+            share: AtomicUsize::new(share.max(1)),
+            state: Mutex::default(),
+            given: Condvar::new(),
+        }
+    }
+
+    /// A piece, or none within the time.
+    pub(crate) fn take(&self, who: u64, patience: Duration) -> Option<Buffer> {
+        let state = guard(&self.state);
+        let none = |state: &mut Pieces| {
+            let has = state.taken.get(&who).copied().unwrap_or(0);
+            has >= self.share.load(Ordering::Relaxed)
+                || (state.free.is_empty() && state.made >= self.most)
+        };
+        let (mut state, waited) = self
+            .given
+            .wait_timeout_while(state, patience, none)
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
+        *state.taken.entry(who).or_default() += 1;
+        if let Some(piece) = state.free.pop() {
+            return Some(piece);
+        }
+        state.made += 1;
+        Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
+    }
+
+    /// From now on nobody has more than this many at a time.
+    pub(crate) fn set_share(&self, share: usize) {
+        self.share.store(share.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn give(&self, who: u64, piece: Buffer) {
+        let mut state = guard(&self.state);
+        state.free.push(piece);
+        if let Some(has) = state.taken.get_mut(&who) {
+            *has -= 1;
+            if *has == 0 {
+                state.taken.remove(&who);
+            }
+        }
+        drop(state);
+        // Not only one of them: it may be one that has its share.
+        self.given.notify_all();
+    }
+}
+
+/// Memory for bytes that were not asked for: as much as they need.
+pub(crate) fn small_piece(len: usize) -> Buffer {
+    Buffer::zeroed(len.next_multiple_of(ALIGNMENT), ALIGNMENT)
+}
+
+/// A file that is being written.
+pub(crate) struct Incoming {
+    pub(crate) number: u64,
+    pub(crate) file: Held,
+    state: Mutex<Pending>,
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    pieces: usize,
+    failed: Option<Error>,
+}
+
+impl Incoming {
+    pub(crate) fn new(number: u64, file: Held) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            file,
+            state: Mutex::default(),
+            written: Condvar::new(),
+        })
+    }
+
+    /// Waits until all that came is written.
+    pub(crate) fn settle(&self) -> Result<()> {
+        // Breaks if: it is not waited for; what is still in memory would be told to be durable.
+        let most = if off(Switch::StoreSettled) {
+            usize::MAX
+        } else {
+            0
+        };
+        self.wait_for(most)
+    }
+
+    /// Waits until at most so many pieces of it are not written yet; tells what went wrong so far.
+    pub(crate) fn wait_for(&self, most: usize) -> Result<()> {
+        let state = guard(&self.state);
+        let waits = |state: &mut Pending| state.pieces > most;
+        let state = self
+            .written
+            .wait_while(state, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Gives the file an error: nothing more of it is written.
+    pub(crate) fn fail(&self, error: Error) {
+        guard(&self.state).failed.get_or_insert(error);
+    }
+
+    /// Tells what went wrong so far.
+    pub(crate) fn check(&self) -> Result<()> {
+        guard(&self.state).failed.clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        guard(&self.state).failed.is_some()
+    }
+
+    fn done(&self, result: Result<()>) {
+        let mut state = guard(&self.state);
+        state.pieces -= 1;
+        if let Err(error) = result {
+            state.failed.get_or_insert(error);
+        }
+        drop(state);
+        self.written.notify_all();
+    }
+}
+
+/// Bytes in memory that belong at an offset of a file.
+pub(crate) struct Piece {
+    pub(crate) file: Arc<Incoming>,
+    pub(crate) memory: Buffer,
+    pub(crate) len: usize,
+    pub(crate) at: u64,
+    /// The job for which the memory was taken from the bounded pool, if it was.
+    pub(crate) pooled: Option<u64>,
+}
+
+#[derive(Default)]
+struct Queue {
+    pieces: VecDeque<Piece>,
+    /// Number of the file that was written last, where it ended, and how many of its bytes in a row.
+    last: Option<(u64, u64, u64)>,
+    stopping: bool,
+}
+
+impl Queue {
+    /// The piece to write next.
+    fn pop(&mut self) -> Option<Piece> {
+        let goes_on = self.last.filter(|(_, _, run)| *run < RUN_BYTES);
+        let next = goes_on.and_then(|(number, end, _)| {
+            let follows = |piece: &Piece| piece.file.number == number && piece.at == end;
+            self.pieces.iter().position(follows)
+        });
+        let piece = self.pieces.remove(next.unwrap_or(0))?;
+        let run = match self.last {
+            Some((_, _, run)) if next.is_some() => run,
+            _ => 0,
+        };
+        let len = piece.len as u64;
+        self.last = Some((piece.file.number, piece.at + len, run + len));
+        Some(piece)
+    }
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    came: Condvar,
+    memory: Memory,
+    sharing: Option<Arc<Sharing>>,
+    freed: Box<dyn Fn(u64) + Send + Sync>,
+}
+
+/// Writes pieces; see the module.
+pub(crate) struct Intake {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Intake {
+    /// Starts the threads; `freed` is called when a piece of the pool is free again, with the job that had it.
+    pub(crate) fn start(
+        threads: usize,
+        memory: Memory,
+        sharing: Option<Arc<Sharing>>,
+        freed: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            came: Condvar::new(),
+            memory,
+            sharing,
+            freed: Box::new(freed),
+        });
+        let intake = Self {
+            shared,
+            threads: Mutex::default(),
+        };
+        for _ in 0..threads {
+            let shared = Arc::clone(&intake.shared);
+            let thread = thread::spawn("orcheck-disk", move || shared.write_pieces())?;
+            guard(&intake.threads).push(thread);
+        }
+        Ok(intake)
+    }
+
+    /// A piece of the pool, or none within the time.
+    pub(crate) fn take(&self, job: u64, patience: Duration) -> Option<Buffer> {
+        self.shared.memory.take(job, patience)
+    }
+
+    /// Gives back a piece that holds nothing.
+    pub(crate) fn give(&self, job: u64, piece: Buffer) {
+        self.shared.give(job, piece);
+    }
+
+    /// Writes a piece, soon.
+    pub(crate) fn write(&self, piece: Piece) {
+        guard(&piece.file.state).pieces += 1;
+        guard(&self.shared.queue).pieces.push_back(piece);
+        self.shared.came.notify_one();
+    }
+}
+
+impl Intake {
+    /// Writes what is left, and ends the threads.
+    pub(crate) fn stop(&self) {
+        guard(&self.shared.queue).stopping = true;
+        self.shared.came.notify_all();
+        for thread in guard(&self.threads).drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn give(&self, job: u64, piece: Buffer) {
+        self.memory.give(job, piece);
+        (self.freed)(job);
+    }
+
+    fn write_pieces(&self) {
+        loop {
+            let queue = guard(&self.queue);
+            let nothing = |queue: &mut Queue| queue.pieces.is_empty() && !queue.stopping;
+            let mut queue = self
+                .came
+                .wait_while(queue, nothing)
+                .unwrap_or_else(PoisonError::into_inner);
+            let Some(piece) = queue.pop() else {
+                return; // stopping, and nothing is left
+            };
+            drop(queue);
+            let write = || {
+                let bytes = &piece.memory[..piece.len];
+                let written = piece.file.file.write_at(bytes, piece.at);
+                piece.file.file.look();
+                written
+            };
+            let (result, after) = match &self.sharing {
+                _ if piece.file.has_failed() => (Ok(()), None),
+                None => (write(), None),
+                Some(sharing) => sharing.write(piece.len, write),
+            };
+            // The memory first: whoever waits for the file may be about to end the server.
+            let (file, pooled) = (piece.file, piece.pooled);
+            if let Some(job) = pooled {
+                self.give(job, piece.memory);
+            }
+            file.done(result);
+            if let Some(after) = after {
+                after.wait();
+            }
+        }
+    }
+}

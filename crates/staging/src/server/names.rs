@@ -1,0 +1,124 @@
+//! Which names of a directory are durable: one sync serves all callers whose changes came before it.
+//!
+//! Why: a file system with a journal writes that out whole for each sync of a directory, at another place of the disk. All
+//! nodes of a job make a file in one directory and sync it at the end; the first of these syncs makes all the names durable.
+//!
+//! Invariants:
+//! 1. A sync is left out only when one that began after the last change of a name there has succeeded.
+//! 2. What is not known counts as changed. What is known is bounded by [`KNOWN_MAX`] directories.
+//!
+//! Survives: syncs that fail: the next caller syncs anew. That names may be lost is noted by what syncs, before that. Not here: changes
+//! by anybody who is not a caller of this server; they sync their own.
+
+use crate::server::intake::guard;
+use orcheck_format::error::Result;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::StoreDir;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Directories of which something is known, at most.
+const KNOWN_MAX: usize = 4096;
+
+/// A directory of a tenant.
+type Place = (u64, StoreDir);
+
+struct Known {
+    /// Changes of names so far, and one that nobody has seen.
+    changes: AtomicU64,
+    /// How many of them are durable; held during a sync.
+    durable: Mutex<u64>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Names {
+    known: Mutex<BTreeMap<Place, Arc<Known>>>,
+}
+
+impl Names {
+    fn known(&self, place: &Place) -> Arc<Known> {
+        let mut all = guard(&self.known);
+        if all.len() >= KNOWN_MAX && !all.contains_key(place) {
+            all.clear();
+        }
+        let known = all.entry(place.clone()).or_insert_with(|| {
+            Arc::new(Known {
+                changes: AtomicU64::new(1),
+                durable: Mutex::new(0),
+            })
+        });
+        Arc::clone(known)
+    }
+
+    /// A name has changed, or may have. To be called afterwards, and before the caller is answered.
+    pub(crate) fn changed(&self, place: &Place) {
+        // Breaks if: it is not counted; a sync of it would be left out.
+        if !off(Switch::NamesCounted) {
+            self.known(place).changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes durable what has changed till now, by `sync` if need be; others who want it wait until `sync` is over.
+    pub(crate) fn sync(&self, place: &Place, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let known = self.known(place);
+        let own = known.changes.load(Ordering::Acquire);
+        let mut durable = guard(&known.durable);
+        if *durable >= own {
+            return Ok(());
+        }
+        let all = known.changes.load(Ordering::Acquire);
+        sync()?;
+        *durable = all;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_format::error::Error;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_directory_is_synced_when_something_changed_and_not_otherwise() {
+        let names = Names::default();
+        let syncs = Cell::new(0);
+        let place = |tenant: u64| (tenant, StoreDir::default());
+        let sync = |tenant| {
+            let before = syncs.get();
+            let count = || {
+                syncs.set(before + 1);
+                Ok(())
+            };
+            names.sync(&place(tenant), count).unwrap();
+            syncs.get() > before
+        };
+        // Nobody knows what was before.
+        assert!(sync(1) && !sync(1) && sync(2));
+        names.changed(&place(1));
+        assert!(!sync(2) && sync(1) && !sync(1));
+        // One that fails counts for nothing.
+        names.changed(&place(1));
+        let failed = names.sync(&place(1), || Err(Error::unavailable("no")));
+        assert!(failed.is_err() && sync(1) && !sync(1));
+        // A name that changes during a sync is not known to be durable.
+        names.changed(&place(1));
+        let during = || {
+            names.changed(&place(1));
+            Ok(())
+        };
+        names.sync(&place(1), during).unwrap();
+        assert!(sync(1) && !sync(1));
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let names = Names::default();
+        for tenant in 0..2 * KNOWN_MAX as u64 {
+            names.changed(&(tenant, StoreDir::default()));
+        }
+        assert!(guard(&names.known).len() <= KNOWN_MAX);
+    }
+}

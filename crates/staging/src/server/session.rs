@@ -1,0 +1,674 @@
+//! One connection: what it asks is done, in order; what it sends is taken in when its turn comes.
+//!
+//! How: a thread waits for the connection and for its turn (`Port`). At most one file is open. What takes long is done
+//! beside it, while the caller is told every second that the server lives.
+//!
+//! Invariants:
+//! 1. Nothing is reached but what lies below the caller's own directory.
+//! 2. An answer that something is durable comes after the sync of it, and of everything that came before.
+//! 3. Bytes that were not wanted, beyond the first of a file, end the connection.
+//!
+//! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
+//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading
+//! (`session/reading.rs`).
+
+mod reading;
+
+use crate::server::account::Account;
+use crate::server::intake::{Incoming, Piece, small_piece};
+use crate::server::pull::{Begins, Pull};
+use crate::server::{Order, Shared};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::store::{
+    Ask, Disk, FIRST_BYTES, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions,
+};
+use orcheck_format::wire::Message;
+use orcheck_io::disk::{Create, Dir};
+use orcheck_io::machine::thread;
+use orcheck_io::memory::Buffer;
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_net::{Conn, Received};
+use reading::Reading;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Longest wait for a piece that has begun to come: memory is taken for it.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for room to send, and for memory.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection without a file that asks nothing ends after so long; callers do not keep theirs for so long.
+const IDLE_TIME: Duration = Duration::from_secs(20);
+/// Small pieces of a file that may wait for the disk.
+const SMALL_MAX: usize = 16;
+/// Pieces that are wanted of who need not wait for a turn.
+const WITHOUT_BOUND: u32 = 1 << 24;
+/// How often a caller who waits is told that the server lives.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// How a session is told that it may take more.
+pub(crate) struct Port {
+    wanted: AtomicU32,
+    waker: Waker,
+}
+
+impl Port {
+    pub(crate) fn grant(&self, pieces: u32) {
+        self.wanted.fetch_add(pieces, Ordering::AcqRel);
+        self.waker.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+/// The file of a connection.
+enum Opened {
+    None,
+    Read(Reading),
+    Written {
+        incoming: Arc<Incoming>,
+        /// Bytes that may come without being wanted.
+        first_bytes: u64,
+        came_bytes: u64,
+    },
+}
+
+/// What belongs to a caller.
+pub(crate) struct Whose {
+    pub(crate) root: Arc<dyn Dir>,
+    pub(crate) account: Arc<Account>,
+    /// Which of those it is that have a key.
+    pub(crate) tenant: u64,
+    /// The disk that all this lies on.
+    pub(crate) disk: Disk,
+}
+
+pub(crate) struct Session {
+    id: u64,
+    conn: Conn,
+    shared: Arc<Shared>,
+    whose: Whose,
+    /// For whom turns are given in common: the files of one job.
+    job: u64,
+    opened: Opened,
+    /// Memory for what is written as it comes.
+    own: Option<Buffer>,
+    /// When it was last asked for something.
+    asked: Duration,
+    /// The version that both sides speak, or why there is none; unknown before the first question.
+    spoken: Option<Result<u32>>,
+    poller: Poller,
+    port: Arc<Port>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: u64,
+        conn: Conn,
+        shared: &Arc<Shared>,
+        whose: Whose,
+    ) -> Result<(Self, Arc<Port>)> {
+        let poller = Poller::new()?;
+        let port = Arc::new(Port {
+            wanted: AtomicU32::new(0),
+            waker: poller.waker(),
+        });
+        let session = Self {
+            id,
+            conn,
+            shared: Arc::clone(shared),
+            job: whose.tenant,
+            whose,
+            opened: Opened::None,
+            own: None,
+            asked: shared.clock.now(),
+            spoken: None,
+            poller,
+            port: Arc::clone(&port),
+        };
+        Ok((session, port))
+    }
+
+    /// Serves the connection until it ends.
+    pub(crate) fn run(mut self) {
+        while !self.shared.is_stopping() && self.step().is_ok() {}
+        self.close_quietly();
+        self.shared.pull(|pull, now| pull.ended(now, self.id));
+        self.shared.leave(self.id);
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let wanted = self.port.wanted.swap(0, Ordering::AcqRel);
+        if wanted > 0 {
+            self.reply(Reply::Want(wanted))?;
+        }
+        let received = match self.conn.try_receive_any() {
+            // Breaks if: it ends the connection; a newer caller could not find out what this server does not know.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                let error = Error::unsupported(format!(
+                    "{} (this server is of Orcheck {})",
+                    error.what(),
+                    Versions::own().release
+                ));
+                return self.refuse(&error);
+            }
+            received => received?,
+        };
+        match received {
+            Some(Received::Bytes(len)) => self.take_in(len),
+            Some(Received::Message(Message::Store(StoreMessage::Ask(ask)))) => self.answer(ask),
+            Some(Received::Message(other)) => {
+                let name = Message::name_of(other.kind());
+                self.refuse(&Error::unsupported(format!(
+                    "expected a question to a server, found '{name}'"
+                )))
+            }
+            None => self.wait(),
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let woken = self.poller.wait(&[self.conn.as_fd()], SIGN_OF_LIFE)?;
+        if !woken.is_empty() {
+            return Ok(());
+        }
+        // Turns that are over end here, too, while the listener is busy with others.
+        self.shared.pull(Pull::tick);
+        self.let_go_idle();
+        if self.shared.look(|pull| pull.waits(self.id)) {
+            return self.reply(Reply::Busy);
+        }
+        let idle = self.shared.clock.now().saturating_sub(self.asked) > IDLE_TIME;
+        match &self.opened {
+            Opened::None if idle => Err(Error::unavailable("nothing was asked for a while")),
+            _ => Ok(()),
+        }
+    }
+
+    fn reply(&mut self, reply: Reply) -> Result<()> {
+        let message = Message::Store(StoreMessage::Reply(reply));
+        self.conn.send(&message, FRAME_TIMEOUT)
+    }
+
+    fn refuse(&mut self, error: &Error) -> Result<()> {
+        self.reply(Reply::Failed(error.clone()))
+    }
+
+    // ---- bytes that come -----------------------------------------------------------------------
+
+    fn take_in(&mut self, len: usize) -> Result<()> {
+        let Opened::Written {
+            incoming,
+            first_bytes,
+            came_bytes,
+        } = &mut self.opened
+        else {
+            let error = Error::invalid("bytes came, and no file is being written");
+            return Err(self.conn.give_up(error));
+        };
+        let incoming = Arc::clone(incoming);
+        self.shared.moved();
+        if self.shared.order != Order::Pulled {
+            return self.write_at_once(&incoming, len);
+        }
+        let job = self.job;
+        let pooled = (len as u64 > *first_bytes).then_some(job);
+        let mut memory = if pooled.is_some() {
+            let begins = match len as u64 <= PIECE_BYTES {
+                true => self.shared.begins(self.id, job),
+                false => Begins::Unwanted,
+            };
+            match begins {
+                Begins::Now => {}
+                Begins::Unwanted if off(Switch::StoreCredit) => {}
+                Begins::Waits => return self.wait_for_turn(),
+                Begins::Unwanted => {
+                    let error = Error::invalid(format!("{len} bytes came that were not wanted"));
+                    return Err(self.conn.give_up(error));
+                }
+            }
+            let memory = self.shared.intake().take(job, FRAME_TIMEOUT);
+            memory.ok_or_else(|| {
+                self.shared.pull(|pull, now| pull.freed(now, job));
+                let error = "no memory was free for too long: the disk does not take what comes";
+                self.conn.give_up(Error::unavailable(error))
+            })?
+        } else {
+            if len == 0 {
+                let error = Error::invalid("a piece without bytes came");
+                return Err(self.conn.give_up(error));
+            }
+            *first_bytes -= len as u64;
+            // What went wrong is told to whoever asks.
+            let _ = incoming.wait_for(SMALL_MAX);
+            small_piece(len)
+        };
+        *came_bytes += len as u64;
+        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        let kept = received.map(|at| {
+            let end = at.saturating_add(len as u64);
+            let charged = incoming.file.reserve(end);
+            // The connection is as it was: whoever asks for the file is told.
+            charged
+                .map_err(|error| incoming.fail(error))
+                .ok()
+                .map(|_| at)
+        });
+        match kept {
+            Ok(Some(at)) => self.shared.intake().write(Piece {
+                file: incoming,
+                memory,
+                len,
+                at,
+                pooled,
+            }),
+            _ => {
+                if let Some(job) = pooled {
+                    self.shared.intake().give(job, memory);
+                }
+            }
+        }
+        if pooled.is_some() {
+            self.shared.pull(|pull, now| pull.arrived(now, self.id));
+        }
+        kept.map(drop)
+    }
+
+    /// What comes is written by who received it, before anything else of this connection is.
+    fn write_at_once(&mut self, incoming: &Incoming, len: usize) -> Result<()> {
+        if len == 0 || len as u64 > PIECE_BYTES {
+            let error = Error::invalid(format!("a piece of {len} bytes came"));
+            return Err(self.conn.give_up(error));
+        }
+        let begin = self.shared.clock.now();
+        let own = self.own.take().filter(|own| own.len() >= len);
+        let mut memory = own.unwrap_or_else(|| small_piece(len));
+        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
+            *came_bytes += len as u64;
+            let charged = incoming.file.reserve(at.saturating_add(len as u64));
+            // The connection is as it was: whoever asks for the file is told.
+            let _ = charged
+                .and_then(|_| match incoming.has_failed() {
+                    true => Ok(()),
+                    false => incoming.file.write_at(&memory[..len], *at),
+                })
+                .inspect_err(|error| incoming.fail(error.clone()));
+            incoming.file.look();
+        }
+        self.own = Some(memory);
+        received?;
+        // The caller may be waiting for an answer that has to wait for this.
+        match self.shared.clock.now().saturating_sub(begin) >= SIGN_OF_LIFE {
+            true => self.reply(Reply::Busy),
+            false => Ok(()),
+        }
+    }
+
+    /// A piece is there that was granted in a turn which is over: it stays unread until the next one.
+    fn wait_for_turn(&mut self) -> Result<()> {
+        let begin = self.shared.clock.now();
+        self.poller.wait(&[], SIGN_OF_LIFE)?;
+        match self.shared.clock.now().saturating_sub(begin) >= SIGN_OF_LIFE {
+            true => self.reply(Reply::Busy),
+            false => Ok(()),
+        }
+    }
+
+    // ---- what is asked -------------------------------------------------------------------------
+
+    fn answer(&mut self, ask: Ask) -> Result<()> {
+        self.asked = self.shared.clock.now();
+        let greeting = match &ask {
+            Ask::Greet(versions) => Some(versions.clone()),
+            _ => None,
+        };
+        if self.spoken.is_none() || greeting.is_some() {
+            self.speak(greeting.as_ref().unwrap_or(&Versions::unsaid()));
+        }
+        let reply = match (ask, self.spoken.clone()) {
+            // What is not answered need not be refused either.
+            (Ask::Offer(_) | Ask::Need(..), Some(Err(_))) => return Ok(()),
+            // Breaks if: it is served all the same; each side would read the other's words as its own.
+            (_, Some(Err(error))) if !off(Switch::StoreVersion) => return self.refuse(&error),
+            (ask, _) => self.answer_to(ask)?,
+        };
+        match reply {
+            Some(Ok(reply)) => self.reply(reply),
+            Some(Err(error)) => self.refuse(&error),
+            None => Ok(()),
+        }
+    }
+
+    /// Agrees on a version with a caller that speaks these.
+    fn speak(&mut self, theirs: &Versions) {
+        let spoken = Versions::own().agree(theirs, "this server", "the caller");
+        if let Err(error) = &spoken {
+            let line = format!("{}: {}", self.conn.peer(), error.what());
+            self.shared.refused(1, &line);
+        }
+        self.spoken = Some(spoken);
+    }
+
+    /// What is asked, done; nothing for what is not answered, or answered by itself.
+    fn answer_to(&mut self, ask: Ask) -> Result<Option<Result<Reply>>> {
+        let reply = match ask {
+            Ask::Greet(_) => Ok(Reply::Greeted(Versions::own(), Some(self.whose.disk))),
+            Ask::Offer(bytes) => return self.offered(bytes).map(|()| None),
+            Ask::Need(at, len) => {
+                if let Opened::Read(reading) = &self.opened {
+                    reading.will_need(at, len);
+                }
+                return Ok(None);
+            }
+            Ask::Read(at, len) => match self.read(at, len) {
+                Ok(()) => return Ok(None),
+                Err(error) => Err(error),
+            },
+            Ask::List(dir) => self.dir(&dir).and_then(|dir| {
+                let entries = self.patiently(|| dir.list())?.into_iter();
+                let entries = entries.map(|one| (one.name, one.len_bytes, one.is_dir));
+                Ok(Reply::Names(entries.collect()))
+            }),
+            Ask::Holds(..) | Ask::Open(..) | Ask::Create(..) => self.look_up(ask).map(Reply::Told),
+            Ask::Rename(..) | Ask::RenameNew(..) | Ask::Remove(..) | Ask::RemoveChild(..) => {
+                self.change(ask).map(Reply::Told)
+            }
+            Ask::SyncNames(..) | Ask::Child(..) | Ask::Facts(..) => {
+                self.about_dir(ask).map(Reply::Told)
+            }
+            about_file => self.about_file(about_file).map(Reply::Told),
+        };
+        Ok(Some(reply))
+    }
+
+    fn offered(&mut self, bytes: u64) -> Result<()> {
+        match &self.opened {
+            Opened::Written { incoming, .. } if !incoming.has_failed() => self.offer(bytes),
+            // There is something to tell first.
+            _ => self.reply(Reply::Want(0)),
+        }
+    }
+
+    /// A file is going to be so much longer.
+    fn offer(&mut self, bytes: u64) -> Result<()> {
+        if self.shared.order != Order::Pulled {
+            return self.reply(Reply::Want(WITHOUT_BOUND));
+        }
+        let job = self.job;
+        self.shared
+            .pull(|pull, now| pull.offer(now, self.id, job, bytes));
+        Ok(())
+    }
+
+    /// The directory below what belongs to the caller.
+    fn dir(&self, path: &StoreDir) -> Result<Arc<dyn Dir>> {
+        let mut dir = Arc::clone(&self.whose.root);
+        for name in path.names() {
+            dir = dir.child(name, false)?;
+        }
+        Ok(dir)
+    }
+
+    /// Does something to the disk, however long it takes.
+    fn patiently<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let shared = Arc::clone(&self.shared);
+        self.beside(move || shared.at_disk(work))
+    }
+
+    /// Does what takes long beside this thread, and says meanwhile that the server lives.
+    fn beside<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let conn = &mut self.conn;
+        std::thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let worker = thread::spawn_scoped(scope, "orcheck-sync", move || {
+                // Nobody listens when the session is over.
+                let _ = tell.send(work());
+            })?;
+            loop {
+                match told.recv_timeout(SIGN_OF_LIFE) {
+                    Ok(result) => return result,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        let busy = Message::Store(StoreMessage::Reply(Reply::Busy));
+                        conn.send(&busy, FRAME_TIMEOUT)?;
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            // The scope waits for it.
+            drop(worker);
+            Err(Error::internal("what was asked panicked in the server"))
+        })
+    }
+
+    /// Files that are looked for, or opened.
+    fn look_up(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        match ask {
+            Ask::Open(dir, name) => {
+                self.close_quietly();
+                let dir = self.dir(&dir)?;
+                let account = Arc::clone(&self.whose.account);
+                let file = self.patiently(|| account.open(&*dir, &name))?;
+                let len = file.len_bytes()?;
+                self.opened = Opened::Read(Reading::new(file.into(), len));
+                Ok(vec![len])
+            }
+            Ask::Create(dir, name, direct) => {
+                self.close_quietly();
+                self.job = job_of(self.whose.tenant, &dir);
+                let place = (self.whose.tenant, dir);
+                let dir = self.dir(&place.1)?;
+                let cached = self.shared.order == Order::Arrival { cached: true };
+                let how = if direct && !cached {
+                    Create::Direct
+                } else {
+                    Create::Buffered
+                };
+                let instance = self.shared.instance();
+                let account = Arc::clone(&self.whose.account);
+                let file = self.patiently(|| account.create(&*dir, &name, how));
+                self.shared.names.changed(&place);
+                let file = file?;
+                let is_direct = u64::from(file.is_direct());
+                let gathers = u64::from(self.shared.order == Order::Pulled);
+                let told = vec![is_direct, file.alignment_bytes().into(), instance, gathers];
+                self.opened = Opened::Written {
+                    incoming: Incoming::new(self.shared.next_file(), file),
+                    first_bytes: FIRST_BYTES,
+                    came_bytes: 0,
+                };
+                Ok(told)
+            }
+            Ask::Holds(dir, name) => Ok(vec![u64::from(self.dir(&dir)?.holds(&name)?)]),
+            other => Err(Error::internal(format!("{other:?} looks for no file"))),
+        }
+    }
+
+    /// Names that change; tells what the server calls itself.
+    fn change(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        // Asked for before: this name, too, may be among those that are lost meanwhile.
+        let instance = self.shared.instance();
+        let (Ask::Rename(dir, ..)
+        | Ask::RenameNew(dir, ..)
+        | Ask::Remove(dir, _)
+        | Ask::RemoveChild(dir, _)) = &ask
+        else {
+            return Err(Error::internal(format!("{ask:?} changes no name")));
+        };
+        let place = (self.whose.tenant, dir.clone());
+        let dir = self.dir(&place.1)?;
+        let changed = self.change_in(&*dir, ask);
+        // Where it failed it may have happened all the same.
+        self.shared.names.changed(&place);
+        changed.map(|()| vec![instance])
+    }
+
+    fn change_in(&mut self, dir: &dyn Dir, ask: Ask) -> Result<()> {
+        let account = Arc::clone(&self.whose.account);
+        self.patiently(|| match &ask {
+            Ask::Rename(_, from, to) => account.rename(dir, from, to),
+            Ask::RenameNew(_, from, to) => account.rename_new(dir, from, to),
+            Ask::Remove(_, name) => account.remove(dir, name),
+            Ask::RemoveChild(_, name) => account.remove_child(dir, name),
+            other => Err(Error::internal(format!("{other:?} changes no name"))),
+        })
+    }
+
+    fn about_dir(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        match ask {
+            Ask::SyncNames(dir) => {
+                let place = (self.whose.tenant, dir);
+                let dir = self.dir(&place.1)?;
+                let shared = Arc::clone(&self.shared);
+                let sync = || {
+                    let synced = shared.at_disk(|| dir.sync());
+                    // Breaks if: only this caller is told, or those who wait for it sync first; the disk tells of its loss once.
+                    synced.inspect_err(|_| shared.names_lost())
+                };
+                // Others may be doing it: that is no disturbance of ours.
+                self.beside(|| {
+                    shared.names.sync(&place, sync)?;
+                    // A disk that was moved away or unmounted is not where the next server looks.
+                    dir.check_path()
+                })?;
+                // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
+                Ok(vec![self.shared.instance()])
+            }
+            Ask::Child(dir, create) => {
+                let (root, account) = (&self.whose.root, &self.whose.account);
+                let (root, account) = (Arc::clone(root), Arc::clone(account));
+                let above = dir.parent().filter(|_| create);
+                let made = self.patiently(|| account.child(&root, &dir, create).map(|_| vec![]));
+                if let Some(above) = above {
+                    self.shared.names.changed(&(self.whose.tenant, above));
+                }
+                made
+            }
+            Ask::Facts(dir) => {
+                let dir = self.dir(&dir)?;
+                let free = dir.free_bytes()?.min(self.whose.account.left());
+                Ok(vec![free, u64::from(dir.read_only()?)])
+            }
+            other => Err(Error::internal(format!("{other:?} is about no directory"))),
+        }
+    }
+
+    fn about_file(&mut self, ask: Ask) -> Result<Vec<u64>> {
+        match std::mem::replace(&mut self.opened, Opened::None) {
+            Opened::None => Err(Error::invalid("no file is open on this connection")),
+            Opened::Read(mut reading) => {
+                let file = &reading.file;
+                let told = match ask {
+                    Ask::Length => file.len_bytes().map(|len| vec![len]),
+                    Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
+                    Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![]),
+                    Ask::Close => {
+                        self.let_go(&mut reading);
+                        return Ok(vec![]);
+                    }
+                    other => Err(Error::invalid(format!("{other:?} of a file that is read"))),
+                };
+                self.opened = Opened::Read(reading);
+                told
+            }
+            Opened::Written {
+                incoming,
+                first_bytes,
+                came_bytes,
+            } => {
+                let told = self.about_charged(&incoming, &ask, came_bytes);
+                if ask == Ask::Close {
+                    self.own = None;
+                    incoming.file.reserved(0);
+                    // The thread that wrote it last may have it for a moment longer; its lock opens now.
+                    drop(incoming.file.give_lock());
+                    return told;
+                }
+                self.opened = Opened::Written {
+                    incoming,
+                    first_bytes,
+                    came_bytes,
+                };
+                told
+            }
+        }
+    }
+
+    /// Does what is asked about a file that is written; its space is charged before it is taken.
+    fn about_charged(
+        &mut self,
+        incoming: &Arc<Incoming>,
+        ask: &Ask,
+        came_bytes: u64,
+    ) -> Result<Vec<u64>> {
+        let (Ask::Allocate(len) | Ask::Truncate(len)) = *ask else {
+            return self.about_written(incoming, ask, came_bytes);
+        };
+        // Breaks if: a length that is only set costs nothing.
+        let before = if matches!(ask, Ask::Truncate(_)) && off(Switch::QuotaLength) {
+            0
+        } else {
+            incoming.file.reserve(len)?
+        };
+        let told = self.about_written(incoming, ask, came_bytes);
+        match (&told, ask) {
+            (Ok(_), Ask::Truncate(_)) => incoming.file.reserved(len),
+            (Ok(_), _) => incoming.file.look(),
+            (Err(_), _) => incoming.file.reserved(before),
+        }
+        told
+    }
+
+    fn about_written(
+        &mut self,
+        incoming: &Arc<Incoming>,
+        ask: &Ask,
+        came_bytes: u64,
+    ) -> Result<Vec<u64>> {
+        if matches!(ask, Ask::Truncate(_) | Ask::Sync | Ask::Close) {
+            self.shared.pull(|pull, now| pull.pauses(now, self.id));
+        }
+        let file = &incoming.file;
+        if let Ask::Allocate(len) = *ask {
+            incoming.check()?;
+            // What came before is written meanwhile: this is about what will come.
+            self.patiently(|| file.allocate(len))?;
+            // The first pieces are wanted before they are offered.
+            self.offer(len.saturating_sub(came_bytes))?;
+            return Ok(vec![]);
+        }
+        self.beside(|| incoming.settle())?;
+        match *ask {
+            Ask::Truncate(len) => self.patiently(|| file.truncate(len)).map(|()| vec![]),
+            Ask::Sync => self.patiently(|| file.sync()).map(|()| vec![came_bytes]),
+            Ask::Length => file.len_bytes().map(|len| vec![len]),
+            Ask::Lock => file.try_lock().map(|locked| vec![u64::from(locked)]),
+            Ask::Close => Ok(vec![]),
+            _ => Err(Error::invalid(format!("{ask:?} of a file that is written"))),
+        }
+    }
+
+    fn close_quietly(&mut self) {
+        self.own = None;
+        let opened = std::mem::replace(&mut self.opened, Opened::None);
+        if let Opened::Read(mut reading) = opened {
+            self.let_go(&mut reading);
+        } else if let Opened::Written { incoming, .. } = opened {
+            self.shared.pull(|pull, now| pull.pauses(now, self.id));
+            // Nobody asked whether it went well.
+            let _ = incoming.settle();
+        }
+    }
+}
+
+/// What turns are given to: the files of one job of one tenant.
+fn job_of(tenant: u64, dir: &StoreDir) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (tenant, dir.names().next()).hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,212 @@
+//! What a session reads for its caller: what is asked for, and what is likely to be.
+//!
+//! How: who reads pieces of one length, each where the one before ended, is likely to go on so. What was read for a caller
+//! that then asks for something else, or for nothing, is given up.
+//!
+//! Not here: the reading itself (`ahead.rs`).
+
+use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
+use crate::server::account::Held;
+use crate::server::ahead::{Ahead, PIECES};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::store::{PIECE_BYTES, Reply};
+use orcheck_io::memory::Buffer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nothing is read ahead of who reads less than this at a time: it would be as much work as the reading.
+const AHEAD_LEAST: usize = 64 << 10;
+/// What was read ahead of a caller that asks for nothing is kept for so long.
+const KEPT: Duration = Duration::from_secs(3);
+
+/// A file that is read.
+pub(super) struct Reading {
+    pub(super) file: Arc<Held>,
+    len_bytes: u64,
+    /// Where the last read ended, and its length.
+    end: u64,
+    len: usize,
+    /// How many reads of that length began where the one before ended.
+    followed: usize,
+    ahead: Option<Ahead>,
+}
+
+impl Reading {
+    pub(super) fn new(file: Arc<Held>, len_bytes: u64) -> Self {
+        Self {
+            file,
+            len_bytes,
+            end: u64::MAX,
+            len: 0,
+            followed: 0,
+            ahead: None,
+        }
+    }
+
+    /// Says that so many bytes are read soon, unless they are being read already.
+    pub(super) fn will_need(&self, at: u64, len: u64) {
+        if self.ahead.is_none() {
+            self.file.will_need(at, len);
+        }
+    }
+}
+
+/// Where memory came from that was read into.
+enum Pool {
+    Outgoing,
+    Ahead,
+}
+
+impl Session {
+    pub(super) fn read(&mut self, at: u64, len: u64) -> Result<()> {
+        let Opened::Read(mut reading) = std::mem::replace(&mut self.opened, Opened::None) else {
+            return Err(Error::invalid(
+                "no file is open for reading on this connection",
+            ));
+        };
+        let sent = self.read_from(&mut reading, at, len);
+        self.opened = Opened::Read(reading);
+        sent
+    }
+
+    fn read_from(&mut self, reading: &mut Reading, at: u64, len: u64) -> Result<()> {
+        let len = usize::try_from(len.min(PIECE_BYTES + 1)).unwrap_or(usize::MAX);
+        if len as u64 > PIECE_BYTES {
+            return Err(Error::invalid(format!(
+                "a read of more than {PIECE_BYTES} bytes"
+            )));
+        }
+        self.shared.moved();
+        let end = at.saturating_add(len as u64);
+        // Breaks if: lengths that differ count; what was planned would be another piece than the one that is asked for.
+        let follows = reading.end == at && reading.len == len;
+        (reading.end, reading.len) = (end, len);
+        reading.followed = if follows { reading.followed + 1 } else { 0 };
+        let (pool, piece, read) = match self.read_before(reading, at, len)? {
+            Some((piece, read)) => (Pool::Ahead, piece, read),
+            None => {
+                let mut piece = self.room_to_read()?;
+                let read = reading.file.read_at(&mut piece[..len], at);
+                (Pool::Outgoing, piece, read)
+            }
+        };
+        if follows && len >= AHEAD_LEAST {
+            self.plan_ahead(reading, len);
+        }
+        let sent = match read {
+            Ok(()) => self
+                .conn
+                .send_bulk(at, &[&piece[..len]], FRAME_TIMEOUT)
+                .map(|()| None),
+            Err(error) => Ok(Some(error)),
+        };
+        self.give_back(&pool, piece);
+        match sent {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            // The connection is dead: the next step says so.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Memory to read into.
+    fn room_to_read(&mut self) -> Result<Buffer> {
+        let begin = self.shared.clock.now();
+        loop {
+            let tenant = self.whose.tenant;
+            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
+                return Ok(piece);
+            }
+            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
+                return Err(Error::unavailable(
+                    "no memory to read into was free for too long",
+                ));
+            }
+            self.reply(Reply::Busy)?;
+        }
+    }
+
+    /// The piece that is asked for, if it was read ahead.
+    fn read_before(
+        &mut self,
+        reading: &mut Reading,
+        at: u64,
+        len: usize,
+    ) -> Result<Option<(Buffer, Result<()>)>> {
+        let Some(ahead) = &mut reading.ahead else {
+            return Ok(None);
+        };
+        if !ahead.is_next(at, len) {
+            self.let_go(reading);
+            return Ok(None);
+        }
+        loop {
+            match ahead.next(SIGN_OF_LIFE) {
+                Some(read) => return read.map(Some),
+                None => self.reply(Reply::Busy)?,
+            }
+        }
+    }
+
+    /// Has the next pieces read, as far as there is memory.
+    fn plan_ahead(&self, reading: &mut Reading, len: usize) {
+        let (end, len_bytes) = (reading.end, reading.len_bytes);
+        if reading.ahead.is_none() {
+            // What is read once need not push anything out of the page cache. Who refuses is read through it.
+            if let Some(file) = Arc::get_mut(&mut reading.file) {
+                file.bypass_cache();
+            }
+            // Where there is no thread for it the caller waits for each piece.
+            reading.ahead = Ahead::start(&reading.file, &self.shared.slots).ok();
+        }
+        let Some(ahead) = &mut reading.ahead else {
+            return;
+        };
+        let mut next = ahead.end().unwrap_or(end);
+        // No further than it has come: who stops has not had more read for nothing than for good.
+        while ahead.count() < PIECES.min(reading.followed) && next < len_bytes {
+            let tenant = self.whose.tenant;
+            let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
+                return;
+            };
+            let piece = (len as u64).min(len_bytes - next);
+            ahead.plan(next, piece as usize, memory);
+            next += piece;
+        }
+    }
+
+    fn give_back(&self, pool: &Pool, piece: Buffer) {
+        let pool = match pool {
+            Pool::Outgoing => &self.shared.outgoing,
+            Pool::Ahead => &self.shared.ahead,
+        };
+        pool.give(self.whose.tenant, piece);
+    }
+
+    /// Gives up what was read ahead of a caller that asks for nothing any more: others may need the memory.
+    pub(super) fn let_go_idle(&mut self) {
+        let idle = self.shared.clock.now().saturating_sub(self.asked) > KEPT;
+        if !idle || !matches!(&self.opened, Opened::Read(reading) if reading.ahead.is_some()) {
+            return;
+        }
+        if let Opened::Read(mut reading) = std::mem::replace(&mut self.opened, Opened::None) {
+            self.let_go(&mut reading);
+            self.opened = Opened::Read(reading);
+        }
+    }
+
+    /// Gives up what is read ahead; the caller, who waits for something else, is told that the server lives.
+    pub(super) fn let_go(&mut self, reading: &mut Reading) {
+        let Some(ahead) = &mut reading.ahead else {
+            return;
+        };
+        while ahead.end().is_some() {
+            match ahead.next(SIGN_OF_LIFE) {
+                Some(Ok((piece, _))) => self.give_back(&Pool::Ahead, piece),
+                Some(Err(_)) => {}
+                // Who is gone need not be told.
+                None => drop(self.reply(Reply::Busy)),
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Sharing the disk with ordinary traffic: the driver of [`Room`], for threads that write.
+//!
+//! Invariants:
+//! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
+//!    What its syncs and changes of names move besides cannot be told apart: where a pause has seen any, a rate counts only
+//!    when others are known to be there, or when there is none.
+//! 2. A server that is about to end does not pause, and ends the pauses that it is in: nothing is learned from these.
+//!
+//! Not here: how long to pause (`room.rs`), where the disk's counters are ([`Device`]).
+
+use crate::server::intake::guard;
+use crate::server::room::{FIRST_PAUSE, Room, Seen};
+use orcheck_format::error::Result;
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Device;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+
+/// How often a pause looks whether the server is about to end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Writes that leave room for others; see the module.
+pub(crate) struct Sharing {
+    device: Device,
+    clock: Arc<dyn Clock>,
+    /// Bytes that the server's own writes have begun to move.
+    own_bytes: AtomicU64,
+    /// Bytes that the server read for nobody.
+    beside_bytes: Arc<AtomicU64>,
+    /// What else the server does to the disk now, and how often it has done anything else.
+    else_now: AtomicU64,
+    else_done: AtomicU64,
+    ending: Arc<AtomicBool>,
+    /// Writes hold it together; whoever counts or pauses holds it alone.
+    alone: RwLock<()>,
+    room: Mutex<Room>,
+}
+
+/// A time, and what others had moved till then.
+#[derive(Clone, Copy)]
+struct Count {
+    at: Duration,
+    others_bytes: u64,
+}
+
+impl Sharing {
+    pub(crate) fn new(
+        device: Device,
+        share: f64,
+        clock: Arc<dyn Clock>,
+        beside_bytes: Arc<AtomicU64>,
+        ending: Arc<AtomicBool>,
+    ) -> Result<Self> {
+        // A device without counters is an error now, not silence later.
+        device.moved_bytes()?;
+        Ok(Self {
+            device,
+            clock,
+            own_bytes: AtomicU64::new(0),
+            beside_bytes,
+            else_now: AtomicU64::new(0),
+            else_done: AtomicU64::new(0),
+            ending,
+            alone: RwLock::new(()),
+            room: Mutex::new(Room::new(share)),
+        })
+    }
+
+    /// Whether there is ordinary traffic.
+    pub(crate) fn is_shared(&self) -> bool {
+        guard(&self.room).is_shared()
+    }
+
+    /// What others have moved; exact while nothing is being written.
+    fn count(&self) -> Count {
+        // A device that is gone fails the writes, too.
+        let moved = self.device.moved_bytes().unwrap_or(0);
+        Count {
+            at: self.clock.now(),
+            others_bytes: moved
+                .saturating_sub(self.own_bytes.load(Ordering::Acquire))
+                .saturating_sub(self.beside_bytes.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Does something else to the disk than write a piece.
+    pub(crate) fn other<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.else_now.fetch_add(1, Ordering::AcqRel);
+        let done = work();
+        self.else_done.fetch_add(1, Ordering::AcqRel);
+        self.else_now.fetch_sub(1, Ordering::AcqRel);
+        done
+    }
+
+    fn seen(&self, from: Count) -> (Count, Seen) {
+        let to = self.count();
+        let seen = Seen {
+            took: to.at.saturating_sub(from.at),
+            moved_bytes: to.others_bytes.saturating_sub(from.others_bytes),
+        };
+        (to, seen)
+    }
+
+    /// Writes so many bytes. What comes with it is to be waited for when the bytes are accounted for, and before others are
+    /// written: meanwhile nobody writes.
+    pub(crate) fn write<T>(&self, len: usize, write: impl FnOnce() -> T) -> (T, Option<After<'_>>) {
+        if !guard(&self.room).is_shared() {
+            let together = self.alone.read().unwrap_or_else(PoisonError::into_inner);
+            self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
+            let done = write();
+            drop(together);
+            let due = guard(&self.room).is_due(self.clock.now());
+            return (done, due.then(|| self.after(None)).flatten());
+        }
+        let alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+        let before = self.count();
+        self.own_bytes.fetch_add(len as u64, Ordering::AcqRel);
+        let done = write();
+        let seen = self.seen(before).1;
+        (done, self.after(Some((alone, seen))))
+    }
+
+    /// The pause that is due after a write that was seen alone, or to look whether others came.
+    fn after<'a>(&'a self, wrote: Option<(RwLockWriteGuard<'a, ()>, Seen)>) -> Option<After<'a>> {
+        let (alone, seen) = match wrote {
+            Some((alone, seen)) => (alone, Some(seen)),
+            None => {
+                let alone = self.alone.write();
+                (alone.unwrap_or_else(PoisonError::into_inner), None)
+            }
+        };
+        if self.ending.load(Ordering::Acquire) {
+            return None;
+        }
+        let pause = {
+            let mut room = guard(&self.room);
+            match seen {
+                Some(seen) => room.wrote(seen),
+                // Another thread may have looked meanwhile.
+                None if room.is_due(self.clock.now()) => FIRST_PAUSE,
+                None => Duration::ZERO,
+            }
+        };
+        (!pause.is_zero()).then_some(After {
+            sharing: self,
+            _alone: alone,
+            pause,
+        })
+    }
+
+    /// Whether so much time has passed, or the server is about to end.
+    fn sleep(&self, time: Duration) -> bool {
+        let end = self.clock.now() + time;
+        while !self.ending.load(Ordering::Acquire) {
+            let left = end.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return true;
+            }
+            self.clock.sleep(left.min(NAP));
+        }
+        false
+    }
+}
+
+/// A pause, during which the server writes nothing.
+pub(crate) struct After<'a> {
+    sharing: &'a Sharing,
+    _alone: RwLockWriteGuard<'a, ()>,
+    pause: Duration,
+}
+
+impl After<'_> {
+    /// Waits for its end.
+    pub(crate) fn wait(self) {
+        let sharing = self.sharing;
+        let done_before = sharing.else_done.load(Ordering::Acquire);
+        let begin = sharing.count();
+        if !sharing.sleep(self.pause / 2) {
+            return;
+        }
+        let (half, first) = sharing.seen(begin);
+        if !sharing.sleep(self.pause / 2) {
+            return;
+        }
+        let (end, rest) = sharing.seen(half);
+        let undisturbed = sharing.else_now.load(Ordering::Acquire) == 0
+            && sharing.else_done.load(Ordering::Acquire) == done_before;
+        guard(&sharing.room).paused(end.at, first, rest, undisturbed);
+    }
+}
