@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_client::options::Options;
-use orcheck_engine::catalog::{Catalog, Commit};
-use orcheck_engine::choose::checkpoint_of;
-use orcheck_engine::reader::homes;
-use orcheck_engine::trust::{Accept, Trust};
+use orcheck_engine::directory::{Catalog, Commit};
+use orcheck_engine::directory::choose::checkpoint_of;
+use orcheck_engine::restart::reader::homes;
+use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;

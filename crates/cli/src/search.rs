@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_engine::catalog::job_named_by;
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::job_named_by;
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::names::FileName;

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use orcheck_engine::catalog::Commit;
+use orcheck_engine::directory::Commit;
 use orcheck_format::error::{Error, ErrorKind};
 
 use crate::exit;

@@ -10,9 +10,9 @@
 
 use crate::connect::NodeSide;
 use crate::options::{AgentKind, Options};
-use orcheck_engine::adoption::pack;
-use orcheck_engine::agent::{KEY, address, ask, look};
-use orcheck_engine::control::Links;
+use orcheck_engine::host::pack;
+use orcheck_engine::host::agent::{KEY, address, ask, look};
+use orcheck_engine::commit::Links;
 use orcheck_engine::host::Host;
 use orcheck_format::agent::{AgentMessage, Link};
 use orcheck_format::error::{Error, ErrorKind, Result};

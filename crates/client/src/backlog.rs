@@ -14,7 +14,7 @@
 use crate::options::{AgentKind, Overrun};
 use crate::session::Session;
 use crate::waiter::engine_gone;
-use orcheck_engine::index::{Index, Outcome};
+use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};

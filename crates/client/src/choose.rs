@@ -11,8 +11,8 @@
 use crate::agree::{agree, agree_min};
 use crate::resume::{Past, Restarted};
 use crate::session::Session;
-use orcheck_engine::choose::{decide, decision, listed};
-use orcheck_engine::restore::Candidate;
+use orcheck_engine::directory::choose::{decide, decision, listed};
+use orcheck_engine::restart::Candidate;
 use orcheck_format::choice::Decision;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;

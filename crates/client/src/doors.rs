@@ -9,7 +9,7 @@
 use crate::agree::{agree, rows};
 use crate::collective::Collective;
 use crate::options::NetKind;
-use orcheck_engine::layout::Layout;
+use orcheck_engine::node::Layout;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::machine::local_addresses;
 use orcheck_net::{Address, Listener};

@@ -17,7 +17,7 @@ use crate::report;
 use crate::session::Session;
 use crate::warnings::says;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
-use orcheck_engine::index::Index;
+use orcheck_engine::node::Index;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};

@@ -10,8 +10,8 @@
 use crate::agree::{agree, agree_min, bcast_bytes, number, rows};
 use crate::collective::Collective;
 use crate::options::Options;
-use orcheck_engine::index::MAX_LANES;
-use orcheck_engine::layout::{Layout, Scheme};
+use orcheck_engine::node::MAX_LANES;
+use orcheck_engine::node::{Layout, Scheme};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::machine::{cpu_socket, cpuset, host_name};

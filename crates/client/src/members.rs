@@ -15,10 +15,10 @@
 use crate::agree::{agree, agree_min, bcast_bytes};
 use crate::collective::Collective;
 use crate::peers::{Peers, exchange_holdings};
-use orcheck_engine::epoch::read_members;
-use orcheck_engine::layout::Layout;
-use orcheck_engine::remote::{Files, Holdings, NodeAt};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::epoch::read_members;
+use orcheck_engine::node::Layout;
+use orcheck_engine::replicas::{Files, Holdings, NodeAt};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{Error, Result, count};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::members::{Member, Members};

@@ -7,9 +7,10 @@
 //!
 //! Not here: which copies these are, and how they travel (`engine::mend`, `engine::replicas`).
 
-use orcheck_engine::control::ControlShared;
+use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;
-use orcheck_engine::mend::{self, Copy};
+use orcheck_engine::replicas::mend;
+use orcheck_engine::replicas::mend::Copy;
 use orcheck_engine::replicas::Replicas;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::clock::Clock;

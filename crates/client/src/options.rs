@@ -20,10 +20,10 @@ pub use kinds::{
 };
 pub(crate) use raw::distance;
 
-use orcheck_engine::baseline::MAX_CHAIN;
-use orcheck_engine::layout::{Mode, Scheme};
-use orcheck_engine::room::ReplicaStore;
-use orcheck_engine::trust::Accept;
+use orcheck_engine::capture::MAX_CHAIN;
+use orcheck_engine::node::{Mode, Scheme};
+use orcheck_engine::replicas::ReplicaStore;
+use orcheck_engine::encoding::Accept;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};

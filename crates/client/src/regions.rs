@@ -8,7 +8,7 @@
 
 use crate::array::ArrayLayout;
 use crate::route::Route;
-use orcheck_engine::stage::Source;
+use orcheck_engine::capture::Source;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::{MAX_NAME_BYTES, RegionKind, RegionRecord};

@@ -13,7 +13,7 @@
 //!
 //! Not here: staging itself (`engine::stage`).
 
-use orcheck_engine::stage::Staging;
+use orcheck_engine::capture::Staging;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::thread::{never_preempt, spawn};

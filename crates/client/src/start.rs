@@ -9,10 +9,10 @@
 use crate::doors;
 use crate::facts::lanes_per_node;
 use crate::options::{Balance, Options};
-use orcheck_engine::catalog::Catalog;
+use orcheck_engine::directory::Catalog;
 use orcheck_engine::host::server_names;
-use orcheck_engine::layout::Layout;
-use orcheck_engine::places::Places;
+use orcheck_engine::node::Layout;
+use orcheck_engine::directory::Places;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{JobName, RunId};
 use orcheck_io::machine::{host_name, process_id};

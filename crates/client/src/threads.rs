@@ -6,7 +6,7 @@
 
 use crate::agent::Agent;
 use crate::mender::Mender;
-use orcheck_engine::control::{ControlShared, Links};
+use orcheck_engine::commit::{ControlShared, Links};
 use orcheck_engine::host::Host;
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::Result;

@@ -18,7 +18,7 @@ use crate::auto::Auto;
 pub use crate::auto::Kept;
 use crate::collective::Collective;
 use crate::options::Options;
-use orcheck_engine::halt::Asked;
+use orcheck_engine::node::HaltRequest;
 use orcheck_format::error::Result;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
@@ -148,7 +148,7 @@ pub struct Trigger {
     last_blocked_s: f64,
     stop: bool,
     /// What somebody outside asks this run for.
-    halt: Asked,
+    halt: HaltRequest,
     /// A checkpoint was lost, and this run is to end for that.
     lost: bool,
     /// Checkpoints until it ends, once it was asked to end after some.
@@ -206,7 +206,7 @@ impl Trigger {
             blocked_s: 0.0,
             last_blocked_s: 0.0,
             stop: false,
-            halt: Asked::Nothing,
+            halt: HaltRequest::None,
             lost: false,
             halt_after: None,
             answered: false,
@@ -227,7 +227,7 @@ impl Trigger {
 
     /// This rank's wish to take a checkpoint and stop.
     fn wants_stop(&self) -> bool {
-        self.request.stop.load(Ordering::Acquire) || self.halt == Asked::Now || self.lost
+        self.request.stop.load(Ordering::Acquire) || self.halt == HaltRequest::Now || self.lost
     }
 
     /// This rank's wish to stop after the checkpoint that is being taken, for its message.
@@ -243,11 +243,11 @@ impl Trigger {
     }
 
     /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
-    pub fn hear_halt(&mut self, asked: Asked) {
+    pub fn hear_halt(&mut self, asked: HaltRequest) {
         if asked != self.halt {
             self.halt = asked;
             self.halt_after = match asked {
-                Asked::After(count) => Some(count),
+                HaltRequest::After(count) => Some(count),
                 _ => None,
             };
         }

@@ -7,9 +7,9 @@
 //! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::session::Session::waiter`]).
 
 use crate::told::with_next_step;
-use orcheck_engine::control::ControlShared;
-use orcheck_engine::index::{Index, Outcome};
-use orcheck_engine::patience::Patience;
+use orcheck_engine::commit::ControlShared;
+use orcheck_engine::node::{Index, Outcome};
+use orcheck_engine::node::Patience;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::Clock;

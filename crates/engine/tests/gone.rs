@@ -4,10 +4,10 @@
 
 use orcheck_engine::encoding::{EncodePiece, Recipe};
 use orcheck_engine::flush::{FlushContext, Flusher};
-use orcheck_engine::index::{Descriptor, ENGINE_ALIVE, Index, IndexShape};
-use orcheck_engine::layout::Mode;
-use orcheck_engine::patience::Patience;
-use orcheck_engine::places::Places;
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape};
+use orcheck_engine::node::Mode;
+use orcheck_engine::node::Patience;
+use orcheck_engine::directory::Places;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, RunId};

@@ -2,10 +2,10 @@
 // Strangers come by sockets of their own.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use orcheck_engine::keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
-use orcheck_engine::remote::{NodeAt, Others, OthersContext};
+use orcheck_engine::replicas::{CREDIT_BYTES, KeeperContext, KeeperThread};
+use orcheck_engine::replicas::{NodeAt, Others, OthersContext};
 use orcheck_engine::replicas::{Replicas, ReplicasContext};
-use orcheck_engine::room::{ReplicaStore, Room};
+use orcheck_engine::replicas::{ReplicaStore, Room};
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{Epoch, JobName, RunId};
 use orcheck_format::names::FileName;
@@ -492,7 +492,7 @@ fn half_of_a_replica_has_no_name() {
         matches!(credit, Message::Credit { slot: 1, .. }),
         "{credit:?}"
     );
-    let coming = orcheck_engine::prune::coming_name(&file, EPOCH.counter);
+    let coming = orcheck_engine::directory::prune::coming_name(&file, EPOCH.counter);
     assert_eq!(names(holder.dir().as_ref()), [coming]);
     let listed = holder.nodes(&KEY)[1]
         .list((0, 0), &Steps::none(), LONG)

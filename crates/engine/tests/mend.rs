@@ -1,8 +1,8 @@
 //! Which copies a run makes anew, and who does.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::mend::{Copy, plan};
-use orcheck_engine::remote::{Holdings, NodeAt};
+use orcheck_engine::replicas::mend::{Copy, plan};
+use orcheck_engine::replicas::{Holdings, NodeAt};
 use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;

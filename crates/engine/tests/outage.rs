@@ -3,11 +3,11 @@
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_engine::container::{Announced, ContainerWriter, Target};
-use orcheck_engine::epoch::{Claimant, claim};
-use orcheck_engine::ledger::Ledger;
-use orcheck_engine::prune::{KeepRule, Referred, prune};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::flush::{Announced, ContainerWriter, Target};
+use orcheck_engine::directory::epoch::{Claimant, claim};
+use orcheck_engine::flush::Ledger;
+use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::container::{ContainerHeader, Features};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
@@ -251,7 +251,7 @@ fn record_of(step: u64) -> CommitRecord {
 #[test]
 fn no_record_ever_names_a_container_that_was_deleted() {
     let steps = [1, 2, 3, 4];
-    let commit = |step| orcheck_engine::commit::name_of(step, EPOCH, Level::Global);
+    let commit = |step| orcheck_format::names::FileName::commit(step, EPOCH, Level::Global).to_string();
     let log = record(
         |path| {
             for step in steps {

@@ -1,8 +1,8 @@
 //! A tracked region against a model: what the capture says the region is made of, is what it is made of.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use orcheck_engine::baseline::Fate;
-use orcheck_engine::pages::{Copied, Pages};
+use orcheck_engine::capture::Fate;
+use orcheck_engine::capture::{Copied, Pages};
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::crc::crc64;
 use orcheck_io::failpoints::Steps;

@@ -1,9 +1,7 @@
 //! Replicas under every order of events that a seed can produce: connections are in order, everything else is not.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::protect::{
-    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
-};
+use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, RunId};

@@ -1,10 +1,8 @@
 //! The commit protocol under every order, duplication and loss of messages a seed can produce.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::index::Outcome;
-use orcheck_engine::protocol::{
-    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
-};
+use orcheck_engine::node::Outcome;
+use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED};
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};

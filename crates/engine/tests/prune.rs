@@ -2,8 +2,7 @@
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_engine::commit::name_of;
-use orcheck_engine::prune::{KeepRule, Referred, prune};
+use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};
@@ -34,7 +33,7 @@ fn a_record_never_outlives_its_containers() {
         counter: 1,
         run: RunId([7; 16]),
     };
-    let record = |step| name_of(step, epoch, Level::Global);
+    let record = |step| FileName::commit(step, epoch, Level::Global).to_string();
     let container = |step, node| {
         FileName::Container {
             step,
@@ -133,7 +132,7 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
         run: RunId([7; 16]),
     };
     let scratch = Scratch::in_memory("prune");
-    let record = |step| name_of(step, epoch, Level::Global);
+    let record = |step| FileName::commit(step, epoch, Level::Global).to_string();
     let content = |step| {
         let file = FileName::Container {
             step,
@@ -200,8 +199,8 @@ fn claims_stay_while_a_checkpoint_of_their_run_stays() {
         counter,
         run: RunId([7; 16]),
     };
-    let resumed_from = name_of(8, epoch(3), Level::Global);
-    let own = name_of(10, epoch(5), Level::Global);
+    let resumed_from = FileName::commit(8, epoch(3), Level::Global).to_string();
+    let own = FileName::commit(10, epoch(5), Level::Global).to_string();
     let mut files = vec![resumed_from, own];
     for epoch in 1..=5 {
         files.push(FileName::Claim { epoch }.to_string());

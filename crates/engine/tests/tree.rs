@@ -2,11 +2,9 @@
 //! can bring, with the loss of any node at any moment.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::index::Outcome;
-use orcheck_engine::protocol::{
-    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
-};
-use orcheck_engine::relay::{Relay, RelayAction, RelayEvent, Tree};
+use orcheck_engine::node::Outcome;
+use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
+use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;

@@ -22,7 +22,7 @@
 //! Not here: which of these files are needed, and when they are removed.
 
 use crate::choice::Decision;
-use crate::ids::{Level, hex, parse_hex};
+use crate::ids::{Epoch, Level, hex, parse_hex};
 use crate::sabotage::{Switch, off};
 use std::fmt;
 
@@ -173,6 +173,17 @@ impl fmt::Display for FileName {
 }
 
 impl FileName {
+    /// The name of a commit record.
+    #[must_use]
+    pub fn commit(step: u64, epoch: Epoch, level: Level) -> FileName {
+        FileName::Commit {
+            step,
+            epoch: epoch.counter,
+            run: epoch.run.short_bytes(),
+            level,
+        }
+    }
+
     /// Recognises one of our names; `None` for a foreign file.
     pub fn parse(text: &str) -> Option<FileName> {
         if text.len() > MAX_FILE_NAME_BYTES || text.contains(['/', '\0']) {

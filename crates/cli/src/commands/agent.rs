@@ -8,13 +8,13 @@
 //! 1. It never outlives its stated time: the end of a job in order, `--linger`, or a signal.
 //! 2. Nothing of it is left in any directory.
 //!
-//! Not here: what an agent does (`orcheck_engine::agent`).
+//! Not here: what an agent does (`orcheck_engine::host::agent`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::agent::Agent;
+use orcheck_engine::host::agent::Agent;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::JobName;
 use orcheck_io::clock::{Clock, SystemClock};

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::catalog::Commit;
-use orcheck_engine::copying::{Copied, Destination, Order, Plan};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::Commit;
+use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::Level;

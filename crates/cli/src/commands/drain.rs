@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::agent::{address, drain, is_of, list, status};
+use orcheck_engine::host::agent::{address, drain, is_of, list, status};
 use orcheck_format::error::Error;
 use orcheck_format::ids::JobName;
 use orcheck_io::clock::{Clock, SystemClock};

@@ -1,6 +1,6 @@
 //! `orcheck halt`: asks the run of a job to take a checkpoint and end.
 //!
-//! How: the request is a file beside the run's claim (`orcheck_engine::halt`). Then this waits until the run lets go of
+//! How: the request is a file beside the run's claim (`orcheck_engine::directory::halt`). Then this waits until the run lets go of
 //! its claim. Should a supervisor have started another run meanwhile, that one is asked as well.
 //!
 //! Invariants:
@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use orcheck_engine::halt::{Run, When, later_requests, requests, withdraw};
+use orcheck_engine::directory::halt::{Run, When, later_requests, requests, withdraw};
 use orcheck_format::error::Error;
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};

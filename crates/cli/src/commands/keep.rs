@@ -2,7 +2,7 @@
 //!
 //! Not here: what the mark does (engine, `prune.rs` and `choose.rs`).
 
-use orcheck_engine::choose::{checkpoint_of, decide, decision, take_back};
+use orcheck_engine::directory::choose::{checkpoint_of, decide, decision, take_back};
 use orcheck_format::choice::Decision;
 use orcheck_format::error::Error;
 use orcheck_io::clock::SystemClock;

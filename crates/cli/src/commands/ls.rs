@@ -14,9 +14,9 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_engine::catalog::{Commit, Unread};
-use orcheck_engine::halt::Run;
-use orcheck_engine::trust::{Proof, Trust};
+use orcheck_engine::directory::{Commit, Unread};
+use orcheck_engine::directory::halt::Run;
+use orcheck_engine::encoding::{Proof, Trust};
 use orcheck_format::error::{Detail, ErrorKind};
 use orcheck_format::names::FileName;
 use orcheck_io::clock::{Clock, SystemClock};

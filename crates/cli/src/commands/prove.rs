@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_client::JOB_VARIABLE;
-use orcheck_engine::reader::Reader;
-use orcheck_engine::trust::Trust;
+use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Dtype;
 use orcheck_format::manifest::RegionRecord;

@@ -15,8 +15,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use orcheck_engine::reader::{Reader, beside_a_good_copy, holder_of};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::crc::Crc64;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::RegionRecord;

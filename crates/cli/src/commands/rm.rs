@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use orcheck_engine::choose::Removal;
+use orcheck_engine::directory::choose::Removal;
 use orcheck_format::error::Error;
 use orcheck_format::ids::{Epoch, Level};
 use serde_json::{Value, json};

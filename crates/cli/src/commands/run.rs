@@ -32,7 +32,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use orcheck_engine::halt::EVERY;
+use orcheck_engine::directory::halt::EVERY;
 use orcheck_format::error::{Error, Result, printable};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::{Clock, SystemClock};

@@ -4,7 +4,7 @@
 //! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
 //! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
-use orcheck_engine::reader::Reader;
+use orcheck_engine::restart::reader::Reader;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::manifest::{RegionKind, RegionRecord};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -26,7 +26,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     for &rank in &args.ranks {
-        orcheck_engine::reader::holder_of(record, rank)?;
+        orcheck_engine::restart::reader::holder_of(record, rank)?;
     }
     let wanted = |rank: u32| args.ranks.is_empty() || args.ranks.contains(&rank);
 

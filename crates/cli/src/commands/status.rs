@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orcheck_engine::agent::{Told, list, status};
-use orcheck_engine::halt::Run;
-use orcheck_engine::trust::Trust;
+use orcheck_engine::host::agent::{Told, list, status};
+use orcheck_engine::directory::halt::Run;
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_format::record::Claim;

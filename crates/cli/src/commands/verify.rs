@@ -7,9 +7,9 @@
 //! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.
 
-use orcheck_engine::catalog::Commit;
-use orcheck_engine::trust::{Proof, Trust};
-use orcheck_engine::verify::{Finding, Verdict, verify_commit_with};
+use orcheck_engine::directory::Commit;
+use orcheck_engine::encoding::{Proof, Trust};
+use orcheck_engine::upkeep::{Finding, Verdict, verify_commit_with};
 use orcheck_format::error::{Error, ErrorKind, without_next};
 use orcheck_format::record::{CommitRecord, ContainerRef};
 use serde_json::{Value, json};

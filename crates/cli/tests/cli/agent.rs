@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use orcheck_engine::agent::address;
+use orcheck_engine::host::agent::address;
 use orcheck_format::ids::JobName;
 use orcheck_net::Address;
 use orcheck_testing::hosts::own_network;

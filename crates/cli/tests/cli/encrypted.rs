@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use orcheck_engine::container::{Announced, ContainerWriter, Target};
+use orcheck_engine::flush::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
-use orcheck_engine::ledger::Ledger;
-use orcheck_engine::trust::{Accept, Trust};
+use orcheck_engine::flush::Ledger;
+use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
 use orcheck_format::crc::crc64;
 use orcheck_format::encoding::Compression;

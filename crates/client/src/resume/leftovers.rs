@@ -3,8 +3,8 @@
 //! Not here: what counts as left over.
 
 use crate::session::Session;
-use orcheck_engine::prune::KeepRule;
-use orcheck_engine::prune::leftovers::Leftovers;
+use orcheck_engine::directory::prune::KeepRule;
+use orcheck_engine::directory::prune::leftovers::Leftovers;
 use orcheck_format::ids::Level;
 use std::collections::BTreeSet;
 

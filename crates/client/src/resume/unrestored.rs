@@ -12,8 +12,8 @@ use super::{Past, Which};
 use crate::agree::agree;
 use crate::report;
 use crate::session::Session;
-use orcheck_engine::choose::listed;
-use orcheck_engine::trust::HOW_TO_ACCEPT;
+use orcheck_engine::directory::choose::listed;
+use orcheck_engine::encoding::HOW_TO_ACCEPT;
 use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 
 /// Next step where a directory was not given whose name was cut off on the way.

@@ -5,7 +5,7 @@ use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
 use orcheck_client::session::Session;
-use orcheck_engine::agent::{Agent, KEY, Stop, address, ask};
+use orcheck_engine::host::agent::{Agent, KEY, Stop, address, ask};
 use orcheck_format::agent::{Adoption, AgentMessage, NodePart, RecipePart};
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::{ErrorKind, Result};

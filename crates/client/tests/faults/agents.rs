@@ -8,7 +8,7 @@ use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_engine::agent::Agent;
+use orcheck_engine::host::agent::Agent;
 use orcheck_format::ids::JobName;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{Steps, Verdict as Do};

@@ -13,7 +13,7 @@ use crate::signals::moment;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_engine::agent::address;
+use orcheck_engine::host::agent::address;
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
 use orcheck_io::failpoints::Steps;

@@ -16,7 +16,7 @@
 use crate::ledger::{Moment, Story, Told};
 use crate::life::{View, Workload};
 use crate::payload::Origin;
-use orcheck_engine::protocol::UNDECIDED;
+use orcheck_engine::commit::UNDECIDED;
 use orcheck_format::ids::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -9,8 +9,8 @@ use crate::life::{Life, PAIR, SOLO, STRIPED, Workload, copy_tree};
 use crate::trial::{
     Failure, Outcome, Table, Verdict, apart_with, check_records, heal, seed, share, told, trials,
 };
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::verify::verify_commit;
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::JobName;
 use orcheck_io::failpoints::{Steps, Verdict as Do};

@@ -5,8 +5,8 @@
 //! its container, whether or not bytes in it are referred to yet.
 
 use crate::life::Workload;
-use orcheck_engine::reader::Reader;
-use orcheck_engine::verify::verify_commit_with;
+use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::upkeep::verify_commit_with;
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;

@@ -18,7 +18,7 @@ use crate::tap::Wire;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_engine::agent::{KEY, address};
+use orcheck_engine::host::agent::{KEY, address};
 use orcheck_format::agent::AgentMessage;
 use orcheck_format::ids::JobName;
 use orcheck_format::wire::{FrameHeader, Message};

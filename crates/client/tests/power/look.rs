@@ -7,8 +7,8 @@
 use crate::life::{Trouble, View, Workload};
 use crate::payload::Origin;
 use crate::trial::{Failure, Verdict};
-use orcheck_engine::places::Places;
-use orcheck_engine::restore::{NodeView, candidates, node_view};
+use orcheck_engine::directory::Places;
+use orcheck_engine::restart::{NodeView, candidates, node_view};
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::{JobName, Level};
 use orcheck_testing::power::Image;

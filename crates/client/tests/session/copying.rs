@@ -5,11 +5,11 @@
 use crate::disk;
 use crate::mistakes::LONG;
 use crate::support::{Job, State, make_dir};
-use orcheck_engine::catalog::{Catalog, Commit};
-use orcheck_engine::copying::{Copied, Destination, Order};
-use orcheck_engine::reader::Reader;
-use orcheck_engine::trust::{Accept, Trust};
-use orcheck_engine::verify::verify_commit_with;
+use orcheck_engine::directory::{Catalog, Commit};
+use orcheck_engine::upkeep::copying::{Copied, Destination, Order};
+use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::encoding::{Accept, Trust};
+use orcheck_engine::upkeep::verify_commit_with;
 use orcheck_format::encoding::{Compression, Encoding};
 use orcheck_format::error::Result;
 use orcheck_format::ids::{JobName, Level};

@@ -3,8 +3,8 @@
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
 use orcheck_client::session::Session;
-use orcheck_engine::halt::{Run, When, requests, withdraw};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::halt::{Run, When, requests, withdraw};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};

@@ -3,11 +3,11 @@
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::session::Session;
-use orcheck_engine::baseline::Full;
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::places::Places;
-use orcheck_engine::restore::{Candidate, RankView};
-use orcheck_engine::verify::verify_commit;
+use orcheck_engine::capture::Full;
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::directory::Places;
+use orcheck_engine::restart::{Candidate, RankView};
+use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::ids::{Dtype, JobName, Level};
 use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_io::memory::Span;

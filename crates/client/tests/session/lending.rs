@@ -5,7 +5,7 @@ use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, needs_own_disks};
 use orcheck_client::regions::{Codec, SAME};
 use orcheck_client::session::Session;
-use orcheck_engine::index::{Index, IndexShape};
+use orcheck_engine::node::{Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::clock::SystemClock;

@@ -3,7 +3,7 @@
 use orcheck_client::collective::Collective;
 use orcheck_client::options::Options;
 use orcheck_client::session::{Environment, Session};
-use orcheck_engine::agent::{Agent, Stop};
+use orcheck_engine::host::agent::{Agent, Stop};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName};
 use orcheck_io::clock::{Clock, SystemClock};

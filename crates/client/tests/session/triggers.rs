@@ -6,7 +6,7 @@ use orcheck_client::collective::{Collective, Solo};
 use orcheck_client::options::Options;
 use orcheck_client::session::{Environment, Session};
 use orcheck_client::trigger::Trigger;
-use orcheck_engine::halt::Asked;
+use orcheck_engine::directory::halt::Asked;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};

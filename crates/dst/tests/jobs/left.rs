@@ -3,9 +3,9 @@
 use crate::material::{Material, SCALE};
 use crate::support::State;
 use crate::world::Disk;
-use orcheck_engine::places::Places;
-use orcheck_engine::restore::{RankView, candidates};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::Places;
+use orcheck_engine::restart::{RankView, candidates};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::ids::JobName;
 use orcheck_format::names::FileName;
 use orcheck_format::record::CommitRecord;

@@ -12,12 +12,10 @@ mod lead;
 use crate::Random;
 use crate::fault::Fault;
 use crate::material::Material;
-use orcheck_engine::index::Outcome;
-use orcheck_engine::protect::{
-    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
-};
-use orcheck_engine::protocol::{JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
-use orcheck_engine::relay::{Relay, RelayEvent, Tree};
+use orcheck_engine::node::Outcome;
+use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
+use orcheck_engine::commit::{JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
+use orcheck_engine::commit::{Relay, RelayEvent, Tree};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::Error;
 use orcheck_format::ids::{JobName, Level};

@@ -4,7 +4,7 @@ use crate::support::{Job, State, Threads};
 use orcheck_client::collective::Collective;
 use orcheck_client::options::Options;
 use orcheck_client::session::{Environment, Session};
-use orcheck_engine::relay::Tree;
+use orcheck_engine::commit::Tree;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::SystemClock;

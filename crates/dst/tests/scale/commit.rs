@@ -1,10 +1,8 @@
 //! The commit protocol of jobs of up to 10,000 nodes: what each node sends and takes in for one checkpoint.
 
-use orcheck_engine::layout::{Layout, Mode, Scheme};
-use orcheck_engine::protocol::{
-    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
-};
-use orcheck_engine::relay::{Relay, RelayAction, RelayEvent, Tree};
+use orcheck_engine::node::{Layout, Mode, Scheme};
+use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
+use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;
 use orcheck_format::record::{CommitRecord, ContainerRef};

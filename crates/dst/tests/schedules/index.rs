@@ -1,8 +1,8 @@
 //! The snapshot index and patience.
 
 use crate::explore::explore;
-use orcheck_engine::index::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome};
-use orcheck_engine::patience::Patience;
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome};
+use orcheck_engine::node::Patience;
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::Level;
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};

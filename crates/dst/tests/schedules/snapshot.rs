@@ -3,12 +3,12 @@
 use crate::explore::explore;
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
-use orcheck_engine::index::{ENGINE_ALIVE, Index, IndexShape};
-use orcheck_engine::layout::Mode;
-use orcheck_engine::patience::Patience;
-use orcheck_engine::places::Places;
-use orcheck_engine::stage::{Source, StageContext, Staging};
-use orcheck_engine::stream::{Entry, Plan};
+use orcheck_engine::node::{ENGINE_ALIVE, Index, IndexShape};
+use orcheck_engine::node::Mode;
+use orcheck_engine::node::Patience;
+use orcheck_engine::directory::Places;
+use orcheck_engine::capture::{Source, StageContext, Staging};
+use orcheck_engine::capture::{Entry, Plan};
 use orcheck_format::ids::{Dtype, Epoch, JobName, Level, RunId};
 use orcheck_format::manifest::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;

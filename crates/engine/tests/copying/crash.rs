@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use orcheck_engine::catalog::Catalog;
+use orcheck_engine::directory::Catalog;
 use orcheck_format::container::{TRAILER_BYTES, Trailer};
 use orcheck_format::error::{Error, ErrorKind};
 use orcheck_format::ids::Level;

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fixture::{Spec, Written, claim, epoch, job, open_places, payload, write};
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::choose::{decide, decision};
-use orcheck_engine::copying::{Copied, Destination, Order, Plan};
-use orcheck_engine::reader::Reader;
-use orcheck_engine::trust::Trust;
-use orcheck_engine::verify::verify_commit;
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::directory::choose::{decide, decision};
+use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
+use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::encoding::Trust;
+use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::choice::Decision;
 use orcheck_format::encoding::Compression;
 use orcheck_format::error::Result;

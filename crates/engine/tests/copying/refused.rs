@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::copying::Destination;
-use orcheck_engine::epoch::{Claimant, Held, claim as take_claim};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::upkeep::copying::Destination;
+use orcheck_engine::directory::epoch::{Claimant, Held, claim as take_claim};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::{JobName, Level, RunId};
 use orcheck_io::clock::{Clock, SystemClock};

@@ -9,7 +9,6 @@ use super::world::{
     container_places, own_extents, record_places,
 };
 use super::{containers, files};
-use orcheck_engine::commit::name_of;
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::manifest::Manifest;
 use orcheck_format::names::FileName;
@@ -173,7 +172,7 @@ pub fn put(world: &mut World, step: &Step, dice: &mut Dice) {
 
 pub fn put_record(world: &mut World, record: &CommitRecord, dice: &mut Dice) {
     let donor = any_step(world, dice).record_name();
-    let own = name_of(record.step, record.epoch, record.level);
+    let own = FileName::commit(record.step, record.epoch, record.level).to_string();
     let from = match dice.roll(2) {
         0 => &own,
         _ => &donor,

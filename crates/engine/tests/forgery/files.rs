@@ -7,7 +7,6 @@ use super::world::{
     LEVELS, NEWEST, NODES, Place, RANKS, Taken, World, container_places, epoch, members,
     own_extents, record_places, resumed,
 };
-use orcheck_engine::commit::name_of;
 use orcheck_format::container::ContainerHeader;
 use orcheck_format::crc::crc64;
 use orcheck_format::ids::Level;
@@ -61,7 +60,7 @@ pub fn exchanged_records(world: &mut World, dice: &mut Dice) {
         }
         1 => {
             let bytes = world.read(&own).unwrap();
-            let name = name_of(NEWEST + 20, epoch(2), step.level);
+            let name = FileName::commit(NEWEST + 20, epoch(2), step.level).to_string();
             world.put_in(&record_places(step.level), &name, &bytes);
         }
         _ => {

@@ -13,9 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use orcheck_engine::commit::name_of;
 use orcheck_engine::encoding::{Binding, ContainerKey};
-use orcheck_engine::trust::{Accept, Trust};
+use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_format::container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN,
     TRAILER_BYTES, Trailer, encode_rank_record, header_crc,
@@ -224,7 +223,7 @@ pub struct Step {
 
 impl Step {
     pub fn record_name(&self) -> String {
-        name_of(self.record.step, self.record.epoch, self.record.level)
+        FileName::commit(self.record.step, self.record.epoch, self.record.level).to_string()
     }
 }
 
@@ -369,7 +368,7 @@ impl World {
             created_unix_ms: step,
         };
         let sealed = trust.seal(record.encode()).unwrap();
-        let name = name_of(step, epoch, level);
+        let name = FileName::commit(step, epoch, level).to_string();
         self.put_in(&record_places(level), &name, &sealed);
         self.steps.push(Step {
             step,

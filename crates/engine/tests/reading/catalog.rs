@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::trust::{Accept, Trust};
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{Epoch, JobName, Level, RunId};
 use orcheck_format::names::FileName;

@@ -1,12 +1,11 @@
 //! Checkpoints that were rejected, kept or removed by hand.
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::choose::{Removal, checkpoint_of, decide, decision, take_back};
-use orcheck_engine::commit;
-use orcheck_engine::places::Places;
-use orcheck_engine::prune::{KeepRule, Referred, prune};
-use orcheck_engine::restore::candidates;
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::directory::choose::{Removal, checkpoint_of, decide, decision, take_back};
+use orcheck_engine::directory::Places;
+use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
+use orcheck_engine::restart::candidates;
 use orcheck_format::choice::{Choice, Decision};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
@@ -354,7 +353,7 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
         created_unix_ms: 0,
     };
     std::fs::write(path.join(name.to_string()), b"").unwrap();
-    let name = commit::name_of(step, epoch(1), Level::Global);
+    let name = FileName::commit(step, epoch(1), Level::Global).to_string();
     std::fs::write(path.join(name), record.encode()).unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! A container in several directories, as replicas of level `peers` are: whichever copy is good is used.
 
-use orcheck_engine::reader::{Reader, holder_of};
-use orcheck_engine::verify::verify_commit;
+use orcheck_engine::restart::reader::{Reader, holder_of};
+use orcheck_engine::upkeep::verify_commit;
 
 use crate::fixture::{Scratch, Spec, Written, flip, open_places, payload, write};
 

@@ -1,7 +1,7 @@
 //! Damage in each structure of a container gives the right verdict, and never wrong bytes.
 
-use orcheck_engine::reader::{Reader, holder_of};
-use orcheck_engine::verify::{Verdict, verify_commit};
+use orcheck_engine::restart::reader::{Reader, holder_of};
+use orcheck_engine::upkeep::{Verdict, verify_commit};
 use orcheck_format::container::{ContainerHeader, Trailer, header_crc};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::manifest::Manifest;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::halt::{Asked, EVERY, Run, Watch, When, later_requests, requests, withdraw};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::node::HaltRequest;
+use orcheck_engine::directory::halt::{EVERY, Run, Watch, When, later_requests, requests, withdraw};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::ErrorKind;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
@@ -43,7 +44,7 @@ fn a_request_to_halt_is_for_one_run() {
     let mut next = Watch::new(dirs.clone(), 3, START, 0);
     assert_eq!(
         (asked.look(later, 0), next.look(later, 0)),
-        (Some(Asked::Now), None)
+        (Some(HaltRequest::Now), None)
     );
     // Said once.
     assert_eq!(asked.look(later + EVERY, 0), None);
@@ -78,7 +79,7 @@ fn it_is_looked_for_now_and_then() {
     run.ask("").unwrap();
     let almost = EVERY - Duration::from_millis(1);
     assert_eq!(watch.look(START + almost, 0), None);
-    assert_eq!(watch.look(START + EVERY, 0), Some(Asked::Now));
+    assert_eq!(watch.look(START + EVERY, 0), Some(HaltRequest::Now));
 }
 
 // Breaks if: only one of the directories is looked at, or one without a request takes back what another one asks for.
@@ -94,15 +95,15 @@ fn any_directory_of_the_run_asks() {
         .unwrap()
         .ask("")
         .unwrap();
-    let said: Vec<Option<Asked>> = (1..=4)
+    let said: Vec<Option<HaltRequest>> = (1..=4)
         .map(|at| watch.look(START + EVERY * at, 0))
         .collect();
-    assert_eq!(said, [None, Some(Asked::Now), None, None]);
+    assert_eq!(said, [None, Some(HaltRequest::Now), None, None]);
     assert_eq!(withdraw(&dirs).unwrap(), [2]);
-    let said: Vec<Option<Asked>> = (5..=7)
+    let said: Vec<Option<HaltRequest>> = (5..=7)
         .map(|at| watch.look(START + EVERY * at, 0))
         .collect();
-    assert_eq!(said, [None, Some(Asked::Nothing), None]);
+    assert_eq!(said, [None, Some(HaltRequest::None), None]);
     assert_eq!(requests(&dirs).unwrap(), []);
 }
 
@@ -144,24 +145,24 @@ fn a_request_for_later_waits_for_its_time_or_count() {
     assert_eq!(requests(&dirs).unwrap(), []);
     assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::At(5000)))]);
     assert_eq!(look(&mut watch, 4999), []);
-    assert_eq!(look(&mut watch, 5000), [Asked::Now]);
+    assert_eq!(look(&mut watch, 5000), [HaltRequest::Now]);
     assert_eq!(withdraw(&dirs).unwrap(), [2]);
-    assert_eq!(look(&mut watch, 5001), [Asked::Nothing]);
+    assert_eq!(look(&mut watch, 5001), [HaltRequest::None]);
 
     run.ask_later(When::After(3), "").unwrap();
-    assert_eq!(look(&mut watch, 6000), [Asked::After(3)]);
+    assert_eq!(look(&mut watch, 6000), [HaltRequest::After(3)]);
     assert_eq!(look(&mut watch, 7000), []);
     run.ask("").unwrap();
-    assert_eq!(look(&mut watch, 7000), [Asked::Now]);
-    for asked in [Asked::Nothing, Asked::Now, Asked::After(1), Asked::After(9)] {
-        assert_eq!(Asked::of_word(asked.word()), asked);
+    assert_eq!(look(&mut watch, 7000), [HaltRequest::Now]);
+    for asked in [HaltRequest::None, HaltRequest::Now, HaltRequest::After(1), HaltRequest::After(9)] {
+        assert_eq!(HaltRequest::of_word(asked.word()), asked);
     }
     std::fs::write(scratch.dir("a").join("epoch-000002.halt-at"), "soon").unwrap();
     assert_eq!(later_requests(&dirs[..1]).unwrap(), [(2, None)]);
 }
 
 /// As many looks as there are directories, from this turn on, at this time.
-fn looks(watch: &mut Watch, turn: u32, unix_ms: u64) -> Vec<Asked> {
+fn looks(watch: &mut Watch, turn: u32, unix_ms: u64) -> Vec<HaltRequest> {
     let said = (turn..turn + 2).filter_map(|turn| watch.look(START + EVERY * turn, unix_ms));
     said.collect()
 }
@@ -175,10 +176,10 @@ fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
     run.ask_later(When::At(5000), "asked by a test\n").unwrap();
     let mut next = Watch::new(dirs.clone(), 3, START, 4000);
     // Also when the first look comes after it.
-    assert_eq!(looks(&mut next, 1, 6000), [Asked::Now]);
+    assert_eq!(looks(&mut next, 1, 6000), [HaltRequest::Now]);
     assert_eq!(later_requests(&dirs).unwrap(), [(3, Some(When::At(5000)))]);
     assert_eq!(withdraw(&dirs).unwrap(), [3]);
-    assert_eq!(looks(&mut next, 3, 6000), [Asked::Nothing]);
+    assert_eq!(looks(&mut next, 3, 6000), [HaltRequest::None]);
 
     // Neither a time that is over, nor a count, which was for the run that saw it.
     for when in [When::At(5000), When::After(1)] {
@@ -203,10 +204,10 @@ fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn(
     }
     let mut next = Watch::new(dirs.clone(), 3, START, 4000);
     assert_eq!(looks(&mut next, 1, 4000), []);
-    assert_eq!(looks(&mut next, 3, 5000), [Asked::Now]);
+    assert_eq!(looks(&mut next, 3, 5000), [HaltRequest::Now]);
     assert_eq!(later_requests(&dirs).unwrap(), [(2, Some(When::At(5000)))]);
     assert_eq!(withdraw(&dirs).unwrap(), [2]);
-    assert_eq!(looks(&mut next, 5, 6000), [Asked::Nothing]);
+    assert_eq!(looks(&mut next, 5, 6000), [HaltRequest::None]);
 }
 
 // Breaks if: a directory that does not answer for a while takes the request back.
@@ -223,5 +224,5 @@ fn a_time_to_halt_at_applies_while_its_directory_cannot_be_listed() {
     assert_eq!(looks(&mut next, 1, 4000), []);
     plan.fail_from_now("dir.list", "", Verdict::Fail(5));
     assert_eq!(looks(&mut next, 3, 4000), []);
-    assert_eq!(looks(&mut next, 5, 5000), [Asked::Now]);
+    assert_eq!(looks(&mut next, 5, 5000), [HaltRequest::Now]);
 }

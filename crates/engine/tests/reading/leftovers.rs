@@ -1,10 +1,10 @@
 //! What a run removes of earlier runs before it writes its first container.
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
-use orcheck_engine::choose::{decide, decision};
-use orcheck_engine::prune::KeepRule;
-use orcheck_engine::prune::leftovers::Leftovers;
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::choose::{decide, decision};
+use orcheck_engine::directory::prune::KeepRule;
+use orcheck_engine::directory::prune::leftovers::Leftovers;
+use orcheck_engine::encoding::Trust;
 use orcheck_format::choice::Decision;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;

@@ -1,8 +1,8 @@
 //! Reads that succeed with other bytes: another block, another file, an older version of the file, zeros. Each read of a
 //! restart in turn; what comes out is right, or an error.
 
-use orcheck_engine::catalog::Catalog;
-use orcheck_engine::reader::{Reader, holder_of};
+use orcheck_engine::directory::Catalog;
+use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::error::Result;
 use orcheck_format::names::FileName;
 use orcheck_io::disk::Dir;

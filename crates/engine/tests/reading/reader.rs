@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use orcheck_engine::reader::{Reader, holder_of};
-use orcheck_engine::verify::verify_commit;
+use orcheck_engine::restart::reader::{Reader, holder_of};
+use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::container::Features;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orcheck_engine::scrub::{Damage, Scrub};
+use orcheck_engine::upkeep::scrub::{Damage, Scrub};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_format::seal::seal;

@@ -1,11 +1,11 @@
 //! What a rank says about its snapshot is checked before it goes into a manifest.
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
-use orcheck_engine::commit::{make_visible, name_of};
-use orcheck_engine::container::{Announced, ContainerWriter, Target};
+use orcheck_engine::commit::{make_visible};
+use orcheck_engine::flush::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
-use orcheck_engine::ledger::Ledger;
-use orcheck_engine::trust::Trust;
+use orcheck_engine::flush::Ledger;
+use orcheck_engine::encoding::Trust;
 use orcheck_format::container::{
     ContainerHeader, Features, decode_rank_record, encode_rank_record,
 };
@@ -185,7 +185,7 @@ fn a_superseded_run_leaves_no_commit_record_behind() {
     let dirs = [scratch.dir("a")];
     let spec = Spec::new(40, 7);
     let record = write(&dirs, &spec).record;
-    let name = name_of(record.step, record.epoch, record.level);
+    let name = FileName::commit(record.step, record.epoch, record.level).to_string();
     std::fs::remove_file(dirs[0].join(&name)).unwrap();
     claim(&dirs[0], epoch(8), None);
     let (_, error) = make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();

@@ -11,7 +11,7 @@
 //! 4. A file whose name is gone is not read on (NotFound), so that its space is free within a piece.
 //! 5. Nothing is written or changed.
 //!
-//! Faults survived: files that vanish while they are read. Not here: what is read, and why (`orcheck_engine::scrub`).
+//! Faults survived: files that vanish while they are read. Not here: what is read, and why (`orcheck_engine::upkeep::scrub`).
 
 use crate::clock::Clock;
 use crate::disk::dir::{Create, Dir, Entry};

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use orcheck_engine::catalog::Catalog;
+use orcheck_engine::directory::Catalog;
 use orcheck_format::choice::Decision;
 use orcheck_format::names::FileName;
 use orcheck_format::sabotage::{Switch, off};

@@ -17,8 +17,8 @@ use std::process::Command;
 
 use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
-use orcheck_engine::halt::{Run, When, later_requests};
-use orcheck_engine::trust::Trust;
+use orcheck_engine::directory::halt::{Run, When, later_requests};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Epoch, Level};
 use orcheck_format::names::FileName;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::scrub::{Counts, Progress, Scrub};
+use orcheck_engine::upkeep::scrub::{Counts, Progress, Scrub};
 use orcheck_format::error::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;

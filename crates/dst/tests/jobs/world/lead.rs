@@ -1,9 +1,9 @@
 //! The way between the nodes and the lead, the nodes in between, and what must hold of what was decided.
 
 use super::World;
-use orcheck_engine::index::Outcome;
-use orcheck_engine::protocol::{LeadAction, LeadEvent, NodeEvent};
-use orcheck_engine::relay::{RelayAction, RelayEvent};
+use orcheck_engine::node::Outcome;
+use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent};
+use orcheck_engine::commit::{RelayAction, RelayEvent};
 use orcheck_format::ids::Level;
 use orcheck_format::record::CommitRecord;
 use orcheck_format::wire::Message;

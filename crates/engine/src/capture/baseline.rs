@@ -1,0 +1,531 @@
+//! Incremental capture, the rank's side: what of its state is stored where, and what of it may be
+//! referred to instead of being stored again.
+//!
+//! The **baseline** of a rank is, for each piece of each region, the CRC of the bytes and their
+//! **home**: the step that stored them and where in that step's stream. A snapshot compares the CRCs
+//! that it computes anyway with it; a tracked region (`pages.rs`) is not even read where the kernel
+//! says that nobody wrote. Bytes that are as they were become references.
+//!
+//! ```text
+//! home committed at every level, bytes the same      → reference, home stays
+//! home pending, bytes the same                       → stored again, home stays
+//! home lost, or other bytes, or a full capture       → stored, home is this step
+//! ```
+//!
+//! Invariants:
+//! 1. A reference is only to a step that was committed at every level of the session when the snapshot
+//!    was taken. Nothing is waited for.
+//! 2. Homes only move forward: those after a snapshot are some of those before it, and it. Each
+//!    snapshot names all of its older homes (`refers_to`). So whatever a later snapshot may refer to,
+//!    a committed earlier one has pinned, and pruning needs no word from ranks whose snapshot is on
+//!    its way.
+//! 3. Every `chain` + 1 checkpoints of a session all ranks capture everything: at most `chain` older
+//!    checkpoints are ever referred to, and pins end there.
+//! 4. What is not known is stored: no baseline after an error, or while the last snapshot is still
+//!    being staged, means a full capture. So does a lost step, for what was lost may be a directory;
+//!    a full disk excepted, where storing everything would make it worse.
+//!
+//! Survives: a step lost at one level or all. Not here: where bytes lie in files (`ledger.rs`), the
+//! copy (`stage.rs`), what may be deleted (`prune.rs`).
+
+use crate::capture::pages::{Copied, Pages, Wanted};
+use crate::capture::stream::{Piece, Segment};
+use orcheck_format::manifest::Extent;
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::memory::Span;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Largest `chain`: the index remembers what became of 64 steps.
+pub const MAX_CHAIN: u32 = 32;
+/// Smaller regions are compared: reading them costs less than asking the kernel.
+pub const TRACK_FROM_BYTES: usize = 1 << 20;
+/// Tracked regions of a rank at most; each takes two descriptors.
+const MAX_TRACKED: usize = 64;
+/// Checkpoints for which a region that is mostly written is compared instead of tracked.
+const REST: u32 = 8;
+/// A reference takes about a hundred bytes of record, so smaller pieces are stored.
+const WORTH_BYTES: u64 = 1024;
+/// Notes kept for the user at most.
+const MAX_NOTES: usize = 16;
+
+/// Where bytes were stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// By the snapshot of this step.
+    pub step: u64,
+    /// Offset in its stream.
+    pub stream_at_bytes: u64,
+}
+
+/// What became of a step, over all levels of the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Committed at every level.
+    Committed,
+    /// Not decided at every level yet.
+    Pending,
+    /// Lost at one level at least.
+    Lost,
+}
+
+/// Why a snapshot refers to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Nothing is known of older ones: the first of a session, or the one after an error.
+    First = 1,
+    /// As many checkpoints refer to older ones as are allowed.
+    Chain = 2,
+    /// Most of the last one was stored anyway.
+    Share = 3,
+    /// A step was lost, or the directories changed.
+    Loss = 4,
+}
+
+/// What the last snapshot of a rank was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Its step.
+    pub step: u64,
+    /// Bytes of regions stored with it.
+    pub stored_bytes: u64,
+    /// Bytes of regions that are stored with older ones.
+    pub referred_bytes: u64,
+    /// Bytes of regions of which only written pages were read.
+    pub tracked_bytes: u64,
+    /// Why it refers to nothing; `None` if it may.
+    pub full: Option<Full>,
+}
+
+/// A stored piece of a region.
+#[derive(Debug, Clone, Copy)]
+struct Unit {
+    at_bytes: u64,
+    len_bytes: u64,
+    crc: u64,
+    home: Home,
+}
+
+/// The baseline of one region.
+enum Held {
+    Compared(Vec<Unit>),
+    Paged(Box<Pages>),
+}
+
+/// A session's baseline, shared with the thread that stages lent regions.
+#[derive(Default)]
+pub struct Baseline {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Regions by name; trackers may be armed in it although nothing is known yet.
+    regions: BTreeMap<String, Held>,
+    /// Whether `regions` are what the last snapshot found.
+    known: bool,
+    /// The step whose snapshot has the baseline now.
+    out: Option<u64>,
+    /// Steps since the last full capture whose fate is not known.
+    undecided: BTreeSet<u64>,
+    generation: Option<u64>,
+    mostly_changed: bool,
+    /// Regions that are not tracked for so many checkpoints.
+    resting: BTreeMap<String, u32>,
+    /// Regions that cannot be tracked where they are.
+    refused: BTreeMap<String, usize>,
+    captured: Captured,
+    notes: Vec<String>,
+}
+
+/// What the caller knows when a snapshot begins.
+pub struct Beginning<'a> {
+    /// Its step.
+    pub step: u64,
+    /// Checkpoints that the session took before: the same on all ranks.
+    pub turn: u64,
+    /// The configured chain.
+    pub chain: u32,
+    /// Placement generation.
+    pub generation: u64,
+    /// Its own container.
+    pub container: FileName,
+    /// What became of a step, and whether a lost one speaks against its directories.
+    pub fate: &'a dyn Fn(u64) -> (Fate, bool),
+}
+
+impl Baseline {
+    /// What the last snapshot was.
+    #[must_use]
+    pub fn captured(&self) -> Captured {
+        self.lock().captured
+    }
+
+    /// What the user should know, once.
+    #[must_use]
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().notes)
+    }
+
+    /// Whether the region is captured by pages: tracked already, or from now on.
+    #[must_use]
+    pub fn track(&self, name: &str, span: Span, steps: &Steps) -> bool {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let refused = state.refused.get(name) == Some(&span.address());
+        let resting = state.resting.contains_key(name);
+        if span.len_bytes() < TRACK_FROM_BYTES || refused || resting || state.out.is_some() {
+            return false;
+        }
+        let regions = &mut state.regions;
+        match regions.get(name) {
+            Some(Held::Paged(pages)) if pages.span() == span || off(Switch::TrackedMemory) => {
+                return true;
+            }
+            // The old tracker must go first: the kernel allows one.
+            Some(Held::Paged(_)) => drop(regions.remove(name)),
+            _ => {}
+        }
+        let tracked = regions
+            .values()
+            .filter(|held| matches!(held, Held::Paged(_)));
+        if tracked.count() >= MAX_TRACKED {
+            return false;
+        }
+        match Pages::arm(span, steps) {
+            Ok(pages) => {
+                regions.insert(name.to_owned(), Held::Paged(Box::new(pages)));
+                true
+            }
+            Err(error) => {
+                state.refused.insert(name.to_owned(), span.address());
+                note(
+                    &mut state.notes,
+                    format!(
+                        "region '{name}' is compared, not tracked: {}",
+                        error.message()
+                    ),
+                );
+                false
+            }
+        }
+    }
+
+    /// Takes the baseline for one snapshot of regions (name, captured by pages); [`Capture::finish`]
+    /// brings the new one.
+    #[must_use]
+    pub fn begin(
+        self: &Arc<Self>,
+        names: Vec<(String, bool)>,
+        beginning: &Beginning<'_>,
+    ) -> Capture {
+        let mut state = self.lock();
+        let lost = state.undecided.iter().any(|&step| (beginning.fate)(step).1);
+        let generation = state.generation.replace(beginning.generation);
+        let moved = generation.is_some_and(|before| before != beginning.generation);
+        let full = if !state.known {
+            Some(Full::First)
+        } else if beginning
+            .turn
+            .is_multiple_of(u64::from(beginning.chain) + 1)
+            && !off(Switch::Chain)
+        {
+            Some(Full::Chain)
+        } else if (lost || moved) && !off(Switch::FullAfterLoss) {
+            Some(Full::Loss)
+        } else if state.mostly_changed {
+            Some(Full::Share)
+        } else {
+            None
+        };
+        // Breaks if: only steps of a full capture are forgotten here; a lost one would then end every chain.
+        if full.is_some() {
+            state.undecided.clear();
+        } else {
+            let fate = |step: &u64| (beginning.fate)(*step).0;
+            state.undecided.retain(|step| fate(step) == Fate::Pending);
+        }
+        state.undecided.insert(beginning.step);
+        state.out = Some(beginning.step);
+        state.known = false;
+        state.resting.retain(|_, left| {
+            *left -= 1;
+            *left > 0
+        });
+        // Breaks if: regions that are not in this snapshot stay; a later one would refer to homes that no
+        // committed checkpoint pins.
+        let mut regions = std::mem::take(&mut state.regions);
+        drop(state);
+        let held: Vec<Option<Held>> = names
+            .iter()
+            .map(|(name, paged)| {
+                let held = regions.remove(name)?;
+                // Pages of a region that is copied this time would keep homes beyond a full capture.
+                (*paged == matches!(held, Held::Paged(_))).then_some(held)
+            })
+            .collect();
+        let homes: BTreeSet<u64> = held.iter().flatten().flat_map(Held::homes).collect();
+        let home = |&step: &u64| {
+            let container = beginning.container.at_step(step).to_string();
+            (step, ((beginning.fate)(step).0, container))
+        };
+        Capture {
+            baseline: Arc::clone(self),
+            step: beginning.step,
+            full,
+            homes: homes.iter().map(home).collect(),
+            next: names.iter().map(|_| Vec::new()).collect(),
+            names: names.into_iter().map(|(name, _)| name).collect(),
+            held,
+            changed_bytes: 0,
+            captured: Captured {
+                step: beginning.step,
+                full,
+                ..Captured::default()
+            },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn note(notes: &mut Vec<String>, text: String) {
+    if notes.len() < MAX_NOTES {
+        notes.push(text);
+    }
+}
+
+impl Held {
+    fn homes(&self) -> BTreeSet<u64> {
+        match self {
+            Held::Compared(units) => units.iter().map(|unit| unit.home.step).collect(),
+            Held::Paged(pages) => pages.homes().clone(),
+        }
+    }
+}
+
+/// One snapshot being taken against the baseline.
+pub struct Capture {
+    baseline: Arc<Baseline>,
+    step: u64,
+    full: Option<Full>,
+    /// Steps that stored some of it before: what became of them, and this writer's container.
+    homes: BTreeMap<u64, (Fate, String)>,
+    names: Vec<String>,
+    held: Vec<Option<Held>>,
+    next: Vec<Vec<Unit>>,
+    changed_bytes: u64,
+    captured: Captured,
+}
+
+impl Capture {
+    fn fate(&self, step: u64) -> Fate {
+        if off(Switch::HomeCommitted) {
+            return Fate::Committed;
+        }
+        self.homes.get(&step).map_or(Fate::Lost, |(fate, _)| *fate)
+    }
+
+    /// The pages of a tracked region.
+    #[must_use]
+    pub fn pages(&self, region: usize) -> Option<&Pages> {
+        match self.held.get(region) {
+            Some(Some(Held::Paged(pages))) => Some(pages),
+            _ => None,
+        }
+    }
+
+    /// What must be copied of a tracked region.
+    pub fn want(&mut self, region: usize, most_extents: usize) -> Option<Wanted> {
+        let mut held = self.held.get_mut(region)?.take();
+        let Some(Held::Paged(pages)) = &mut held else {
+            return None;
+        };
+        let most_extents = most_extents.min(Pages::most_extents(pages.span().len_bytes()));
+        let wanted = pages.want(self.full.is_some(), most_extents, &|step| self.fate(step));
+        let wanted = wanted.unwrap_or_else(|(wanted, error)| {
+            let mut state = self.baseline.lock();
+            let name = &self.names[region];
+            let text = format!("region '{name}' is captured whole: {}", error.message());
+            note(&mut state.notes, text);
+            wanted
+        });
+        self.held[region] = held;
+        Some(wanted)
+    }
+
+    /// Whether a page that was copied may be referred to instead.
+    #[must_use]
+    pub fn is_page_stored(&self, pages: &Pages, page: usize, crc: u64) -> bool {
+        pages.is_stored(page, crc, &|step| self.fate(step))
+    }
+
+    /// Enters the pages that were copied of a tracked region and gives its extents.
+    pub fn enter_pages(
+        &mut self,
+        region: usize,
+        wanted: &Wanted,
+        copied: &[Copied],
+        cut_bytes: u64,
+    ) -> Vec<Extent> {
+        let Some(Held::Paged(mut pages)) = self.held[region].take() else {
+            return Vec::new();
+        };
+        let entered = pages.enter(self.step, copied, cut_bytes, &|step| self.fate(step));
+        self.changed_bytes += entered.changed_bytes;
+        self.captured.tracked_bytes += pages.span().len_bytes() as u64;
+        let mut extents = Vec::with_capacity(entered.runs.len());
+        for run in entered.runs {
+            self.count(run.len_bytes, run.place.step == self.step);
+            extents.push(self.extent(run.place, run.len_bytes, run.crc));
+        }
+        if wanted.rests {
+            let mut state = self.baseline.lock();
+            let name = self.names[region].clone();
+            let text = format!("region '{name}' is compared for {REST} checkpoints, not tracked");
+            note(&mut state.notes, text);
+            state.resting.insert(name, REST);
+        } else {
+            self.held[region] = Some(Held::Paged(pages));
+        }
+        extents
+    }
+
+    fn unit(&self, piece: &Piece) -> Option<&Unit> {
+        let Some(Some(Held::Compared(units))) = self.held.get(piece.region) else {
+            return None;
+        };
+        let at = units
+            .binary_search_by_key(&piece.region_at_bytes, |unit| unit.at_bytes)
+            .ok()?;
+        Some(&units[at]).filter(|unit| unit.len_bytes == piece.len_bytes)
+    }
+
+    /// The unit of a piece if its bytes are as they were.
+    fn same(&self, piece: &Piece, crc: u64) -> Option<&Unit> {
+        self.unit(piece).filter(|unit| unit.crc == crc)
+    }
+
+    /// Whether all of a segment may be referred to: it need not be handed over.
+    // Breaks if: `any` instead of `all`; a piece that changed would be lost.
+    #[must_use]
+    pub fn is_stored(&self, segment: &Segment, crcs: &[u64]) -> bool {
+        let worth = segment.len_bytes >= WORTH_BYTES * segment.pieces.len() as u64;
+        let mut pieces = segment.pieces.iter().zip(crcs);
+        self.full.is_none()
+            && worth
+            && pieces.all(|(piece, &crc)| {
+                self.same(piece, crc)
+                    .is_some_and(|unit| self.fate(unit.home.step) == Fate::Committed)
+            })
+    }
+
+    /// Enters a piece and gives its extent. `own`: where it was stored in this stream; `None` for one
+    /// of a segment that [`Self::is_stored`].
+    pub fn enter(&mut self, piece: &Piece, crc: u64, own: Option<u64>) -> Extent {
+        let here = Home {
+            step: self.step,
+            stream_at_bytes: own.unwrap_or(0),
+        };
+        if self.same(piece, crc).is_none() {
+            self.changed_bytes += piece.len_bytes;
+        }
+        let home = match self.same(piece, crc) {
+            // Breaks if: a pending home is replaced; checkpoints that follow closely would never refer.
+            Some(unit) if self.full.is_none() && self.fate(unit.home.step) != Fate::Lost => {
+                unit.home
+            }
+            _ => here,
+        };
+        self.next[piece.region].push(Unit {
+            at_bytes: piece.region_at_bytes,
+            len_bytes: piece.len_bytes,
+            crc,
+            home,
+        });
+        let place = if own.is_some() { here } else { home };
+        self.count(piece.len_bytes, own.is_some());
+        self.extent(place, piece.len_bytes, crc)
+    }
+
+    /// The extent of bytes at a place: of this stream, or of an older one.
+    fn extent(&self, place: Home, len_bytes: u64, crc: u64) -> Extent {
+        let older = self.homes.get(&place.step);
+        Extent {
+            container: older.map(|(_, container)| container.clone()),
+            store: 0,
+            physical: place.stream_at_bytes,
+            stored_len_bytes: len_bytes,
+            len_bytes,
+            encoding: 0,
+            crc_stored: crc,
+            crc_plain: crc,
+        }
+    }
+
+    fn count(&mut self, len_bytes: u64, stored: bool) {
+        if stored {
+            self.captured.stored_bytes += len_bytes;
+        } else {
+            self.captured.referred_bytes += len_bytes;
+        }
+    }
+
+    /// The older steps that must stay as long as this snapshot does; ascending.
+    #[must_use]
+    pub fn refers_to(&self) -> Vec<u64> {
+        let mut homes: BTreeSet<u64> = self
+            .next
+            .iter()
+            .flatten()
+            .map(|unit| unit.home.step)
+            .collect();
+        for held in self.held.iter().flatten() {
+            if let Held::Paged(pages) = held {
+                homes.extend(pages.homes());
+            }
+        }
+        homes.remove(&self.step);
+        homes.into_iter().collect()
+    }
+
+    /// The snapshot is complete: what it found is the baseline of the next one.
+    pub fn finish(mut self) {
+        let baseline = Arc::clone(&self.baseline);
+        let mut state = baseline.lock();
+        // Breaks if: a snapshot that took long puts its baseline over that of a newer one.
+        if state.out != Some(self.step) && !off(Switch::LateBaseline) {
+            return;
+        }
+        let all_bytes = self.captured.stored_bytes + self.captured.referred_bytes;
+        state.mostly_changed = self.full.is_none() && self.changed_bytes > all_bytes / 2;
+        state.captured = self.captured;
+        state.out = None;
+        state.known = true;
+        let found = std::mem::take(&mut self.held).into_iter();
+        let found = found.zip(std::mem::take(&mut self.next));
+        let names = std::mem::take(&mut self.names);
+        let regions = names.into_iter().zip(found);
+        state.regions = regions
+            .map(|(name, (held, units))| match held {
+                Some(paged @ Held::Paged(_)) => (name, paged),
+                _ => (name, Held::Compared(units)),
+            })
+            .collect();
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // What it armed ends with it, before anything is armed anew.
+        self.held.clear();
+        let mut state = self.baseline.lock();
+        if state.out == Some(self.step) {
+            state.out = None;
+        }
+    }
+}

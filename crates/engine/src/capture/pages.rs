@@ -1,0 +1,426 @@
+//! A tracked region, page by page: which pages are stored anew, and what the region is made of then.
+//!
+//! How: the kernel says which pages were written ([`Tracker`]). For each page the table holds the CRC
+//! and the home of its bytes; pages nobody wrote are not read. Written pages are copied one by one
+//! into chunks, and those that turn out unchanged are left out. The CRC of a run of pages is combined
+//! from theirs, so a run of any pages can be referred to or stored; groups of pages that lie in one
+//! piece are summed up once.
+//!
+//! A region of which more than a quarter was written, or that would fall into too many runs, is
+//! captured whole: a fresh base. When that happens several times in a row it is not tracked for a
+//! while, because the first write to each protected page costs more than its copy.
+//!
+//! Invariants:
+//! 1. The scan comes before the copy: a write between the two is copied, or found by the next scan.
+//! 2. A page whose home is not committed is stored again, written or not.
+//! 3. The parts of pages at both ends, which may be shared with other data, count as always written
+//!    and are compared.
+//! 4. After a failed scan nothing is known: everything is stored.
+//!
+//! Not here: the kernel's side (`io::track`), the chunks (`stage.rs`), what homes mean
+//! (`baseline.rs`).
+
+use crate::capture::baseline::{Fate, Home};
+use orcheck_format::crc::{CrcShift, crc64_combine};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::memory::Span;
+use orcheck_pool::{Tracker, page_bytes};
+use std::collections::BTreeSet;
+
+/// A region is captured whole when more than one of so many pages was written.
+const WHOLE_FROM_SHARE: usize = 4;
+/// It rests after so many whole captures in a row.
+const REST_AFTER: u32 = 3;
+/// Pages to an extent, on average, at least.
+const RUNS_PER_PAGES: usize = 2;
+/// Pages that are summed up together where they lie in one piece.
+const GROUP_PAGES: usize = 64;
+
+/// What is known of one page.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    crc: u64,
+    home: Home,
+}
+
+/// A tracked region.
+pub struct Pages {
+    span: Span,
+    /// Size of a page.
+    size: usize,
+    tracker: Tracker,
+    /// Bytes before the first whole page.
+    head_bytes: usize,
+    /// One entry per page, the parts at both ends included; empty while nothing is known.
+    table: Vec<Page>,
+    /// The CRC of so many pages each, where they are whole and lie in one piece: nothing else of a group
+    /// that nobody wrote is looked at.
+    groups: Vec<Option<u64>>,
+    count: usize,
+    /// Steps that stored some of it.
+    homes: BTreeSet<u64>,
+    /// Extents of the last capture.
+    extents: usize,
+    whole_in_a_row: u32,
+    /// The capture that goes on stores all of it.
+    whole: bool,
+    shift: CrcShift,
+    shift_group: CrcShift,
+}
+
+/// What is to be copied of a region.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Pages (first, count), ascending.
+    pub runs: Vec<(usize, usize)>,
+    /// It has been captured whole too often.
+    pub rests: bool,
+}
+
+/// One page as it was copied.
+#[derive(Debug, Clone, Copy)]
+pub struct Copied {
+    /// Its number.
+    pub page: usize,
+    /// CRC of the bytes that were copied.
+    pub crc: u64,
+    /// Where it was stored in this stream; `None` if it is referred to.
+    pub stream_at_bytes: Option<u64>,
+}
+
+/// A part of the region that lies in one piece somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Where.
+    pub place: Home,
+    /// Its length.
+    pub len_bytes: u64,
+    /// CRC of its bytes.
+    pub crc: u64,
+}
+
+/// What a region is made of.
+#[derive(Debug)]
+pub struct Entered {
+    /// Its parts, in order.
+    pub runs: Vec<Run>,
+    /// Bytes that were found to be others than before.
+    pub changed_bytes: u64,
+}
+
+impl Pages {
+    /// Begins to track a region.
+    ///
+    /// # Errors
+    /// What [`Tracker::arm`] says.
+    pub fn arm(span: Span, steps: &Steps) -> Result<Self> {
+        let tracker = Tracker::arm(span, steps)?;
+        let size = page_bytes();
+        let head_bytes = tracker.address() - span.address();
+        let tail = head_bytes + tracker.pages() * size < span.len_bytes();
+        Ok(Self {
+            span,
+            size,
+            head_bytes,
+            count: usize::from(head_bytes > 0) + tracker.pages() + usize::from(tail),
+            tracker,
+            table: Vec::new(),
+            groups: Vec::new(),
+            homes: BTreeSet::new(),
+            extents: 0,
+            whole_in_a_row: 0,
+            whole: true,
+            shift: CrcShift::by(size as u64),
+            shift_group: CrcShift::by((GROUP_PAGES * size) as u64),
+        })
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Pages, the parts at both ends included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Most extents that a region of so many bytes is cut into.
+    #[must_use]
+    pub fn most_extents(len_bytes: usize) -> usize {
+        (len_bytes / page_bytes() / RUNS_PER_PAGES).max(1024)
+    }
+
+    /// Steps that stored some of it.
+    #[must_use]
+    pub fn homes(&self) -> &BTreeSet<u64> {
+        &self.homes
+    }
+
+    /// A page's place in the region: offset and length in bytes.
+    #[must_use]
+    pub fn part(&self, page: usize) -> (usize, usize) {
+        let size = self.size;
+        let at = match (self.head_bytes, page) {
+            (0, page) => page * size,
+            (head, 0) => return (0, head),
+            (head, page) => head + (page - 1) * size,
+        };
+        (at, size.min(self.span.len_bytes() - at))
+    }
+
+    /// A page's memory.
+    #[must_use]
+    pub fn memory(&self, page: usize) -> Span {
+        let (at, len) = self.part(page);
+        self.span.sub(at, len)
+    }
+
+    /// Asks the kernel what was written and protects it again; says what must be copied.
+    ///
+    /// # Errors
+    /// What the scan says; everything is wanted then.
+    pub fn want(
+        &mut self,
+        full: bool,
+        most_extents: usize,
+        fate: &dyn Fn(u64) -> Fate,
+    ) -> std::result::Result<Wanted, (Wanted, Error)> {
+        let everything = |rests| Wanted {
+            runs: vec![(0, self.count)],
+            rests,
+        };
+        self.whole = true;
+        let written = match self.tracker.scan() {
+            Ok(written) => written,
+            Err(_) if off(Switch::FailedScan) => Vec::new(),
+            Err(error) => {
+                self.table.clear();
+                self.homes.clear();
+                return Err((everything(true), error));
+            }
+        };
+        if self.table.is_empty() || full {
+            self.whole_in_a_row = 0;
+            return Ok(everything(false));
+        }
+        let head = usize::from(self.head_bytes > 0);
+        let mut runs = Runs::default();
+        if head > 0 && !off(Switch::PageEnds) {
+            runs.add(0, 1);
+        }
+        for &(first, count) in &written {
+            runs.add(first + head, count);
+        }
+        if head + self.tracker.pages() < self.count && !off(Switch::PageEnds) {
+            runs.add(self.count - 1, 1);
+        }
+        let heavy = runs.pages * WHOLE_FROM_SHARE > self.count;
+        // Breaks if: homes that are pending or lost are not looked at; their pages would be in no
+        // committed checkpoint.
+        if self.homes.iter().any(|&step| fate(step) != Fate::Committed) {
+            runs = self.with_uncommitted(&runs, fate);
+        }
+        let scattered = self.extents + 2 * runs.runs.len() > most_extents;
+        if heavy || scattered {
+            self.whole_in_a_row += 1;
+            return Ok(everything(self.whole_in_a_row >= REST_AFTER));
+        }
+        self.whole_in_a_row = 0;
+        self.whole = false;
+        Ok(Wanted {
+            runs: runs.runs,
+            rests: false,
+        })
+    }
+
+    /// `runs` and all pages whose home is not committed.
+    fn with_uncommitted(&self, runs: &Runs, fate: &dyn Fn(u64) -> Fate) -> Runs {
+        let mut all = Runs::default();
+        let mut written = runs.runs.iter().peekable();
+        let mut last = (u64::MAX, false);
+        for (number, page) in self.table.iter().enumerate() {
+            if last.0 != page.home.step {
+                last = (page.home.step, fate(page.home.step) != Fate::Committed);
+            }
+            while written
+                .next_if(|(first, count)| first + count <= number)
+                .is_some()
+            {}
+            let is_written = written.peek().is_some_and(|(first, _)| *first <= number);
+            if last.1 || is_written {
+                all.add(number, 1);
+            }
+        }
+        all
+    }
+
+    /// Whether a page that was copied is as it was, and may be referred to.
+    #[must_use]
+    pub fn is_stored(&self, page: usize, crc: u64, fate: &dyn Fn(u64) -> Fate) -> bool {
+        // Breaks if: a whole capture leaves unchanged pages out; it would be no fresh base.
+        !self.whole
+            && self
+                .table
+                .get(page)
+                .is_some_and(|known| known.crc == crc && fate(known.home.step) == Fate::Committed)
+    }
+
+    /// Enters what was copied (ascending; all pages if nothing was known) and gives the parts the
+    /// region is made of, each of at most `cut_bytes`.
+    pub fn enter(
+        &mut self,
+        step: u64,
+        copied: &[Copied],
+        cut_bytes: u64,
+        fate: &dyn Fn(u64) -> Fate,
+    ) -> Entered {
+        let unknown = self.table.is_empty();
+        if unknown {
+            let home = Home {
+                step,
+                stream_at_bytes: 0,
+            };
+            self.table = vec![Page { crc: 0, home }; self.count];
+        }
+        let mut changed_bytes = 0;
+        for copy in copied {
+            let len_bytes = self.part(copy.page).1 as u64;
+            let page = &mut self.table[copy.page];
+            let same = !unknown && page.crc == copy.crc;
+            changed_bytes += if same { 0 } else { len_bytes };
+            page.crc = copy.crc;
+            if let Some(stream_at_bytes) = copy.stream_at_bytes
+                && !(same && !self.whole && fate(page.home.step) != Fate::Lost)
+            {
+                page.home = Home {
+                    step,
+                    stream_at_bytes,
+                };
+            }
+        }
+        let runs = self.runs(step, copied, cut_bytes);
+        self.extents = runs.len();
+        Entered {
+            runs,
+            changed_bytes,
+        }
+    }
+
+    fn runs(&mut self, step: u64, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
+        self.sum_up(copied);
+        let mut stored = copied
+            .iter()
+            .filter_map(|copy| Some((copy.page, copy.stream_at_bytes?)))
+            .peekable();
+        let mut runs: Vec<Run> = Vec::new();
+        let (mut homes, mut last) = (BTreeSet::new(), None);
+        let group_bytes = (GROUP_PAGES * self.size) as u64;
+        let mut number = 0;
+        while let Some(page) = self.table.get(number) {
+            if last != Some(page.home.step) {
+                last = Some(page.home.step);
+                homes.insert(page.home.step);
+            }
+            let group = (number.is_multiple_of(GROUP_PAGES))
+                .then(|| self.groups[number / GROUP_PAGES])
+                .flatten()
+                // Breaks if: pages that were stored now are taken from the home that they had.
+                .filter(|_| {
+                    stored
+                        .peek()
+                        .is_none_or(|(at, _)| *at >= number + GROUP_PAGES)
+                })
+                .filter(|_| group_bytes <= cut_bytes);
+            let (place, len_bytes, crc) = match group {
+                Some(crc) => (page.home, group_bytes, crc),
+                None => {
+                    let now = stored.next_if(|(at, _)| *at == number);
+                    let place = now.map_or(page.home, |(_, stream_at_bytes)| Home {
+                        step,
+                        stream_at_bytes,
+                    });
+                    (place, self.part(number).1 as u64, page.crc)
+                }
+            };
+            match runs.last_mut() {
+                Some(run)
+                    if run.place.step == place.step
+                        && run.place.stream_at_bytes + run.len_bytes == place.stream_at_bytes
+                        && run.len_bytes + len_bytes <= cut_bytes =>
+                {
+                    run.crc = self.append(run.crc, crc, len_bytes);
+                    run.len_bytes += len_bytes;
+                }
+                _ => runs.push(Run {
+                    place,
+                    len_bytes,
+                    crc,
+                }),
+            }
+            number += group.map_or(1, |_| GROUP_PAGES);
+        }
+        self.homes = homes;
+        runs
+    }
+
+    /// Sums the groups up again of which something was copied.
+    // Breaks if: this is done only once.
+    fn sum_up(&mut self, copied: &[Copied]) {
+        let size = self.size as u64;
+        self.groups.resize(self.count.div_ceil(GROUP_PAGES), None);
+        let mut last = None;
+        for copy in copied {
+            let group = copy.page / GROUP_PAGES;
+            if last.replace(group) == Some(group) {
+                continue;
+            }
+            let first = group * GROUP_PAGES;
+            let pages = self.table.get(first..first + GROUP_PAGES).unwrap_or(&[]);
+            let in_one_piece = pages.windows(2).all(|pair| {
+                pair[0].home.step == pair[1].home.step
+                    && pair[0].home.stream_at_bytes + size == pair[1].home.stream_at_bytes
+            });
+            let whole = |number| self.part(number).1 as u64 == size;
+            let fine = !pages.is_empty() && in_one_piece;
+            self.groups[group] =
+                (fine && whole(first) && whole(first + GROUP_PAGES - 1)).then(|| {
+                    let crcs = pages.iter().map(|page| page.crc);
+                    crcs.reduce(|sum, crc| self.shift.append(sum, crc))
+                        .unwrap_or(0)
+                });
+        }
+    }
+
+    /// The CRC of `a ++ b`.
+    fn append(&self, a: u64, b: u64, len_b_bytes: u64) -> u64 {
+        if len_b_bytes == self.size as u64 {
+            self.shift.append(a, b)
+        } else if len_b_bytes == (GROUP_PAGES * self.size) as u64 {
+            self.shift_group.append(a, b)
+        } else {
+            crc64_combine(a, b, len_b_bytes)
+        }
+    }
+}
+
+/// Ascending runs of pages that do not touch.
+#[derive(Default)]
+struct Runs {
+    runs: Vec<(usize, usize)>,
+    pages: usize,
+}
+
+impl Runs {
+    fn add(&mut self, first: usize, count: usize) {
+        self.pages += count;
+        match self.runs.last_mut() {
+            Some((last, before)) if *last + *before == first => *before += count,
+            _ => self.runs.push((first, count)),
+        }
+    }
+}

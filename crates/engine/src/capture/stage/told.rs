@@ -1,0 +1,109 @@
+//! What a rank tells its CP-thread of the pieces in a segment, where they are encoded or checked.
+//!
+//! Invariant: pieces are told in the order in which they lie in their segment, before it, and together they hold all
+//! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`flush/pieces.rs`).
+
+use crate::encoding::EncodePiece;
+use crate::node::Descriptor;
+use crate::capture::pages::{Copied, Pages};
+use crate::capture::stage::context::StageContext;
+use crate::capture::stream::{Piece, Segment};
+use orcheck_format::crc::crc64_combine;
+use orcheck_format::error::Result;
+use orcheck_format::ids::Dtype;
+use orcheck_format::manifest::RegionRecord;
+
+/// What encoding and checking must know of a region.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    identity: [u8; 16],
+    element_log2: u8,
+}
+
+impl Kind {
+    pub(crate) fn of(record: &RegionRecord) -> Self {
+        // Complex numbers are shuffled by their parts.
+        let element_bytes = match record.dtype {
+            Dtype::C64 => 4,
+            Dtype::C128 => 8,
+            other => other.size_bytes(),
+        };
+        Kind {
+            identity: record.identity(),
+            element_log2: element_bytes.trailing_zeros() as u8,
+        }
+    }
+
+    /// A piece of such a region, with the CRC of its bytes.
+    pub(crate) fn piece(self, piece: &Piece, crc_plain: u64, checked: bool) -> EncodePiece {
+        EncodePiece {
+            segment_at_bytes: piece.segment_at_bytes as u32,
+            len_bytes: piece.len_bytes as u32,
+            region_at_bytes: piece.region_at_bytes,
+            crc_plain,
+            element_log2: self.element_log2,
+            region: self.identity,
+            checked,
+        }
+    }
+}
+
+/// Describes the pieces of the segment that follows, where the CP-thread encodes or checks.
+pub(super) fn push_pieces(
+    context: &StageContext,
+    segment: &Segment,
+    crcs: &[u64],
+    kinds: &[Kind],
+) -> Result<()> {
+    if kinds.is_empty() {
+        return Ok(());
+    }
+    for (piece, &crc_plain) in segment.pieces.iter().zip(crcs) {
+        let told = kinds[piece.region].piece(piece, crc_plain, context.checked);
+        context.push(Descriptor::Piece(told))?;
+    }
+    Ok(())
+}
+
+/// Describes copied pages, where the CP-thread checks: one piece for each run of them without padding.
+pub(super) fn push_pages(
+    context: &StageContext,
+    pages: &Pages,
+    copied: &[Copied],
+    kind: Option<&Kind>,
+) -> Result<()> {
+    let Some(kind) = kind else {
+        return Ok(());
+    };
+    let mut run: Option<EncodePiece> = None;
+    for copy in copied {
+        let Some(at) = copy.stream_at_bytes else {
+            continue;
+        };
+        let (begin, len) = pages.part(copy.page);
+        let page = EncodePiece {
+            segment_at_bytes: at as u32,
+            len_bytes: len as u32,
+            region_at_bytes: begin as u64,
+            crc_plain: copy.crc,
+            element_log2: kind.element_log2,
+            region: kind.identity,
+            checked: context.checked,
+        };
+        run = Some(match run.take() {
+            Some(run) if run.segment_at_bytes + run.len_bytes == page.segment_at_bytes => {
+                EncodePiece {
+                    len_bytes: run.len_bytes + page.len_bytes,
+                    crc_plain: crc64_combine(run.crc_plain, page.crc_plain, len as u64),
+                    ..run
+                }
+            }
+            Some(ended) => {
+                context.push(Descriptor::Piece(ended))?;
+                page
+            }
+            None => page,
+        });
+    }
+    run.map_or(Ok(()), |run| context.push(Descriptor::Piece(run)))
+}

@@ -1,0 +1,626 @@
+//! The control thread of a node: carries the commit protocol's messages and actions.
+//!
+//! One thread on the node's lowest rank. It hears the node's writers over Unix sockets, and the nodes
+//! above and below it in the tree to the lead over one authenticated connection each; it runs the pure
+//! state machines of `protocol.rs` and `relay.rs`, and does what they ask for: commit records, the board
+//! that the ranks wait on, lanes, prune.
+//!
+//! Invariants:
+//! 1. All decisions are in `protocol.rs`, all passing on in `relay.rs`; nothing here depends on the order in which sockets become
+//!    readable.
+//! 2. A peer that hangs up, sends rubbish or stalls costs at most the steps in flight; it never
+//!    blocks this thread longer than `SEND_TIMEOUT`.
+//! 3. When this thread ends for whatever reason, waiting ranks are told (`set_gone`).
+//!
+//! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
+
+use crate::commit::record as commit;
+use crate::directory::halt::Watch;
+use crate::node::HaltRequest;
+use crate::node::{Index, IndexShape, Outcome};
+use crate::directory::Places;
+use crate::commit::protocol::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
+use crate::directory::prune::{KeepRule, Referred, prune};
+use crate::commit::relay::{Relay, RelayAction, RelayEvent, Tree};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::poll::Poller;
+use orcheck_net::Conn;
+use orcheck_plan::Placement;
+use orcheck_pool::{Gate, Pool};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest time one message may take to leave.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(500);
+
+/// What a CP-thread of the same process tells the control thread.
+pub enum Reported {
+    /// What it would send from another process.
+    Message(Message),
+    /// This writer has no ranks any more, and reports nothing.
+    Done(u32),
+}
+
+/// What the session and the control thread of a node share.
+#[derive(Default)]
+pub struct ControlShared {
+    /// The session ends.
+    pub stop: AtomicBool,
+    /// All ranks close the session, and have said what they had to: who hangs up from now on has only closed.
+    pub closing: AtomicBool,
+    /// The checkpoint this run resumed from (step, epoch counter), once known.
+    pub resumed: Mutex<Option<(u64, u64)>>,
+    /// What the user should know, oldest first; bounded.
+    pub notes: Mutex<Vec<String>>,
+    /// How many there were so far.
+    pub noted: AtomicU64,
+    /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
+    /// each snapshot in the pool.
+    pub reports: Mutex<VecDeque<Reported>>,
+    /// Containers of other nodes of this run in the node's directory, as of its last commit there: counted in agents, which are asked.
+    pub replicas: AtomicU64,
+    /// See `replicas`.
+    pub replica_bytes: AtomicU64,
+    /// CP-threads of this process that may still leave reports there.
+    pub reporters: AtomicU32,
+}
+
+impl ControlShared {
+    /// Adds a note; beyond 64 the newest are dropped.
+    pub fn note(&self, text: String) {
+        let mut notes = self
+            .notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if notes.len() < 64 {
+            notes.push(text);
+            self.noted.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// What a control thread needs to know.
+pub struct ControlContext {
+    /// The node's pool.
+    pub pool: Arc<Pool>,
+    /// Shape of the index in it.
+    pub shape: IndexShape,
+    /// This node.
+    pub node: u32,
+    /// The job.
+    pub facts: JobFacts,
+    /// The ranks of this node, in order.
+    pub ranks: Vec<u32>,
+    /// Ranks of this node that host a writer.
+    pub writer_hosts: BTreeSet<u32>,
+    /// Writers of this node.
+    pub writers: u32,
+    /// The job's directories.
+    pub places: Places,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// Where the lanes lead at first; `None` without placed directories.
+    pub placement: Option<Placement>,
+    /// The way to the lead, which is node 0.
+    pub tree: Tree,
+    /// Whether this thread outlives the ranks: it then ends by itself, when none is left and all that they handed over
+    /// is decided.
+    pub outlives: bool,
+    /// Clock for records.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Shared with the session.
+    pub shared: Arc<ControlShared>,
+    /// Held for as long as this thread lives: whoever can lock it knows that the thread is gone,
+    /// however it ended.
+    #[allow(dead_code)] // what counts is that it is there
+    pub alive: Gate,
+}
+
+/// The connections of a control thread.
+pub struct Links {
+    /// One per rank of this node.
+    pub ranks: Vec<(u32, Conn)>,
+    /// To the lead, or to the node between; `None` on the lead.
+    pub lead: Option<Conn>,
+    /// One per node right below this one in the tree.
+    pub nodes: Vec<(u32, Conn)>,
+}
+
+enum Work {
+    Node(NodeEvent),
+    Lead(LeadEvent),
+    Relay(RelayEvent),
+}
+
+/// A control thread's state.
+pub struct Control {
+    context: ControlContext,
+    links: Links,
+    poller: Poller,
+    node: NodeState,
+    lead: Option<LeadState>,
+    /// On a node between others and the lead.
+    relay: Option<Relay>,
+    work: VecDeque<Work>,
+    /// Steps of this run committed at each level, the newest few.
+    committed: BTreeMap<Level, BTreeSet<u64>>,
+    referred: BTreeMap<Level, Referred>,
+    inactive: BTreeSet<u32>,
+    halt: Watch,
+    /// The lead knows that no rank is left here.
+    left: bool,
+}
+
+impl Control {
+    /// Prepares the control thread; `poller` is the one whose waker the session holds.
+    #[must_use]
+    pub fn new(context: ControlContext, links: Links, poller: Poller) -> Self {
+        let levels = context.places.levels();
+        let outlived = if context.outlives {
+            context.ranks.len()
+        } else {
+            0
+        };
+        let node = NodeState::new(context.node, context.writers, levels).outliving(outlived as u32);
+        let lead = (context.node == 0)
+            .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
+        let relay = (context.tree.relays().contains(&context.node))
+            .then(|| Relay::new(context.tree, context.node));
+        let placed = context.places.servers.iter().flatten();
+        let mut claimed: Vec<Arc<dyn Dir>> =
+            placed.filter(|_| context.node == 0).cloned().collect();
+        claimed.extend(context.places.node.clone());
+        let clock = &context.clock;
+        let halt = Watch::new(
+            claimed,
+            context.facts.epoch.counter,
+            clock.now(),
+            clock.unix_ms(),
+        );
+        let mut this = Self {
+            halt,
+            context,
+            links,
+            poller,
+            node,
+            lead,
+            relay,
+            work: VecDeque::new(),
+            committed: BTreeMap::new(),
+            referred: BTreeMap::new(),
+            inactive: BTreeSet::new(),
+            left: false,
+        };
+        if let Some(placement) = this.context.placement.clone() {
+            this.take_placement(&placement, false);
+        }
+        this
+    }
+
+    /// Runs until the session ends. Ranks that wait are told when it ends early.
+    ///
+    /// # Errors
+    /// A defect, or a test's injected failure; the node then commits nothing any more.
+    pub fn run(mut self) -> Result<()> {
+        let result = self.serve();
+        Index::new(&self.context.pool, self.context.shape).set_gone();
+        result
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while !self.context.shared.stop.load(Ordering::Acquire) && !self.is_over() {
+            let fds: Vec<_> = self
+                .links
+                .ranks
+                .iter()
+                .map(|(_, conn)| conn.as_fd())
+                .chain(self.links.lead.iter().map(AsFd::as_fd))
+                .chain(self.links.nodes.iter().map(|(_, conn)| conn.as_fd()))
+                .collect();
+            self.poller.wait(&fds, SLICE)?;
+            drop(fds);
+            self.receive();
+            self.say_goodbye();
+            self.look_for_halt();
+            while let Some(work) = self.work.pop_front() {
+                match work {
+                    Work::Node(event) => {
+                        for action in self.node.step(event) {
+                            self.do_for_node(action)?;
+                        }
+                    }
+                    Work::Lead(event) => {
+                        let now = self.context.clock.unix_ms();
+                        let Some(lead) = &mut self.lead else { continue };
+                        for action in lead.step(event, now) {
+                            self.do_for_lead(action)?;
+                        }
+                    }
+                    Work::Relay(event) => {
+                        let Some(relay) = &mut self.relay else {
+                            continue;
+                        };
+                        for action in relay.step(event) {
+                            self.do_for_relay(action)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look_for_halt(&mut self) {
+        let Some(asked) = self
+            .halt
+            .look(self.context.clock.now(), self.context.clock.unix_ms())
+        else {
+            return;
+        };
+        Index::new(&self.context.pool, self.context.shape).set_halt(asked);
+        self.context.shared.note(match asked {
+            HaltRequest::Now => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
+            HaltRequest::After(count) => {
+                let count = orcheck_format::error::count(count, "more checkpoint");
+                format!("the run is asked to halt after {count}")
+            }
+            HaltRequest::None => "the request to halt was withdrawn".to_owned(),
+        });
+    }
+
+    /// Whether everything that the ranks, all gone, handed over is decided.
+    fn is_over(&self) -> bool {
+        // Breaks if: only the lead waits for others; what is decided for the nodes below would not reach them.
+        let others = !self.links.nodes.is_empty();
+        let decides = self.lead.as_ref().is_some_and(|lead| !lead.is_idle());
+        self.left && self.work.is_empty() && self.node.is_idle() && !others && !decides
+    }
+
+    /// Tells the lead when no rank is left and all CP-threads have reported what there was.
+    fn say_goodbye(&mut self) {
+        let shared = &self.context.shared;
+        // The count first: what the last one reported is then seen below, or was already.
+        let over = self.links.ranks.is_empty() && shared.reporters.load(Ordering::Acquire) == 0;
+        let reported = self.take_reports();
+        if self.context.outlives && over && !reported && !self.left {
+            self.left = true;
+            self.work.push_back(Work::Node(NodeEvent::RanksGone));
+        }
+    }
+
+    /// Takes what CP-threads of this process reported; whether there was anything.
+    fn take_reports(&mut self) -> bool {
+        let reports = self.context.shared.reports.lock();
+        let mut reports = reports.unwrap_or_else(PoisonError::into_inner);
+        let any = !reports.is_empty();
+        let reports = reports.drain(..);
+        self.work.extend(reports.map(|reported| {
+            Work::Node(match reported {
+                Reported::Message(message) => NodeEvent::FromRank(message),
+                Reported::Done(writer) => NodeEvent::WriterDone(writer),
+            })
+        }));
+        any
+    }
+
+    /// Moves every message that has arrived into the queue; drops connections that are gone.
+    fn receive(&mut self) {
+        let work = &mut self.work;
+        let hosts = &self.context.writer_hosts;
+        self.links.ranks.retain_mut(|(rank, conn)| {
+            match drain(conn, |message| {
+                work.push_back(Work::Node(NodeEvent::FromRank(message)));
+                Ok(())
+            }) {
+                Ok(()) => true,
+                Err(error) => {
+                    // Its CP-thread must not wait for the rest of a snapshot that will not come.
+                    if let Some(local) = self.context.ranks.iter().position(|r| r == rank) {
+                        Index::new(&self.context.pool, self.context.shape)
+                            .set_rank_gone(local as u32);
+                    }
+                    if hosts.contains(rank) {
+                        let error =
+                            error.at(format!("rank {rank}, which flushes for its node, is gone"));
+                        work.push_back(Work::Node(NodeEvent::WriterGone(error)));
+                    }
+                    false
+                }
+            }
+        });
+        let mut drained = Ok(());
+        if let Some(conn) = &mut self.links.lead {
+            let relays = self.relay.is_some();
+            drained = drain(conn, |message| {
+                if relays {
+                    work.push_back(Work::Relay(RelayEvent::FromAbove(message.clone())));
+                }
+                work.push_back(Work::Node(NodeEvent::FromLead(message)));
+                Ok(())
+            });
+        }
+        let (tree, leads) = (self.context.tree, self.lead.is_some());
+        self.links.nodes.retain_mut(|(node, conn)| {
+            let node = *node;
+            let drained = drain(conn, |message| {
+                tree.allows(node, &message)?;
+                work.push_back(if leads {
+                    Work::Lead(LeadEvent::FromNode(node, message))
+                } else {
+                    Work::Relay(RelayEvent::FromBelow(node, message))
+                });
+                Ok(())
+            });
+            if let Err(error) = drained {
+                work.push_back(gone(leads, node, error));
+                return false;
+            }
+            true
+        });
+        if let Err(error) = drained {
+            self.lead_gone(error);
+        }
+    }
+
+    /// The way to the lead is lost.
+    fn lead_gone(&mut self, error: Error) {
+        self.links.lead = None;
+        let error = error.at("the lead of the job is gone");
+        self.work.push_back(Work::Relay(RelayEvent::AboveGone));
+        self.work.push_back(Work::Node(NodeEvent::LeadGone(error)));
+    }
+
+    fn send_up(&mut self, message: &Message) {
+        if let Some(conn) = &mut self.links.lead
+            && let Err(error) = conn.send(message, SEND_TIMEOUT)
+        {
+            self.lead_gone(error);
+        }
+    }
+
+    fn send_down(&mut self, message: &Message) {
+        let (work, leads) = (&mut self.work, self.lead.is_some());
+        self.links.nodes.retain_mut(|(node, conn)| {
+            let sent = conn.send(message, SEND_TIMEOUT);
+            sent.map_err(|error| work.push_back(gone(leads, *node, error)))
+                .is_ok()
+        });
+    }
+
+    fn do_for_node(&mut self, action: NodeAction) -> Result<()> {
+        match action {
+            NodeAction::ToLead(message) => {
+                self.context
+                    .steps
+                    .at("control.to_lead", name_of(&message))?;
+                let node = self.context.node;
+                if self.lead.is_some() {
+                    let event = LeadEvent::FromNode(node, message);
+                    self.work.push_back(Work::Lead(event));
+                } else if self.relay.is_some() {
+                    let event = RelayEvent::FromBelow(node, message);
+                    self.work.push_back(Work::Relay(event));
+                } else {
+                    self.send_up(&message);
+                }
+            }
+            NodeAction::Publish(step, level, outcome) => {
+                self.context.steps.at("control.publish", "")?;
+                let index = Index::new(&self.context.pool, self.context.shape);
+                // First: who learns of the outcome and asks for notes at once gets those that explain it.
+                index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
+                index.publish(step, level, &outcome);
+                let word = match outcome {
+                    Outcome::Committed => "committed",
+                    _ => "lost",
+                };
+                let facts = &self.context.facts;
+                let node = &facts.nodes[self.context.node as usize];
+                let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
+                self.context.steps.at("control.published", &what)?;
+                if outcome == Outcome::Committed {
+                    self.after_commit(step, level);
+                }
+            }
+            NodeAction::WriteRecord(step, level, bytes) => {
+                let written = match &self.context.places.node {
+                    Some(dir) => commit::make_visible_here(dir, &bytes, &self.context.places.trust)
+                        .map(|record| {
+                            let referred = self.referred.entry(level).or_default();
+                            referred.learn(&record);
+                        }),
+                    None => Err(Error::internal(format!("level {level} has no directory"))),
+                };
+                let event = NodeEvent::RecordWritten(step, level, written);
+                self.work.push_back(Work::Node(event));
+            }
+            NodeAction::Lanes(_, text) => {
+                let roots: Vec<String> = self.context.facts.servers.clone();
+                match Placement::from_toml(&text, &self.context.facts.nodes, &roots) {
+                    Ok(placement) => self.take_placement(&placement, true),
+                    Err(error) => self
+                        .context
+                        .shared
+                        .note(format!("placement not taken: {error}")),
+                }
+            }
+            NodeAction::Gone(error) => {
+                self.context.steps.at("control.gone", error.message())?;
+                // Breaks if: it is noted in any case; a session that closes without a fault warns of its own end.
+                if !self.context.shared.closing.load(Ordering::Acquire) {
+                    self.context.shared.note(error.message().to_owned());
+                }
+                Index::new(&self.context.pool, self.context.shape).set_gone();
+            }
+        }
+        Ok(())
+    }
+
+    fn do_for_lead(&mut self, action: LeadAction) -> Result<()> {
+        match action {
+            LeadAction::ToAll(message) => {
+                self.context.steps.at("control.to_all", name_of(&message))?;
+                self.send_down(&message);
+                self.work
+                    .push_back(Work::Node(NodeEvent::FromLead(message)));
+            }
+            LeadAction::WriteRecord(record) => {
+                self.context.steps.at("control.write_record", "")?;
+                let written = self.write_global(&record);
+                let referred = self.referred.entry(Level::Global).or_default();
+                referred.learn(&record);
+                self.work
+                    .push_back(Work::Lead(LeadEvent::RecordWritten(record.step, written)));
+            }
+        }
+        Ok(())
+    }
+
+    fn do_for_relay(&mut self, action: RelayAction) -> Result<()> {
+        match action {
+            RelayAction::Up(message) => {
+                self.context.steps.at("control.relay", name_of(&message))?;
+                self.send_up(&message);
+            }
+            RelayAction::Down(message) => {
+                self.context.steps.at("control.spread", name_of(&message))?;
+                self.send_down(&message);
+            }
+            RelayAction::HangUp => self.links.nodes.clear(),
+        }
+        Ok(())
+    }
+
+    /// The record goes into every placed directory that still takes part.
+    fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), (Option<u32>, Error)> {
+        let (numbers, dirs) = self.active_servers();
+        commit::make_visible(&dirs, record, &self.context.places.trust)
+            .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
+    }
+
+    /// Follows a placement; with `tell` the user learns which directories are out of use.
+    fn take_placement(&mut self, placement: &Placement, tell: bool) {
+        let index = Index::new(&self.context.pool, self.context.shape);
+        if placement.generation < index.generation() {
+            return;
+        }
+        if let Some(lanes) = placement.lanes.get(self.context.node as usize) {
+            index.set_lanes(placement.generation, lanes);
+        }
+        for (number, server) in placement.servers.iter().enumerate() {
+            if !server.active {
+                index.set_inactive(number as u32);
+            }
+            if !server.active && self.inactive.insert(number as u32) && tell {
+                self.context.shared.note(format!(
+                    "directory {} takes no more containers of this run (placement generation {})",
+                    server.name, placement.generation
+                ));
+            }
+        }
+    }
+
+    /// Keeps count, and prunes the level.
+    fn after_commit(&mut self, step: u64, level: Level) {
+        let dirs = match level {
+            Level::Process => return,
+            Level::Global if self.lead.is_none() => return,
+            Level::Global => self.active_servers().1,
+            _ => self.context.places.of_level(level),
+        };
+        let committed = self.committed.entry(level).or_default();
+        committed.insert(step);
+        while committed.len() > self.context.keep.max(1) {
+            committed.pop_first();
+        }
+        let resumed = self.context.shared.resumed.lock();
+        let rule = KeepRule {
+            keep: self.context.keep,
+            epoch: self.context.facts.epoch,
+            resumed: *resumed.unwrap_or_else(std::sync::PoisonError::into_inner),
+            committed: committed.clone(),
+        };
+        let referred = self.referred.entry(level).or_default();
+        if let Err(error) = prune(&dirs, level, &rule, referred) {
+            // Nothing is lost by keeping too much; the next commit tries again.
+            self.context.shared.note(format!("prune: {error}"));
+        }
+        if matches!(level, Level::Peers(_)) && self.context.outlives {
+            dirs.iter()
+                .for_each(|dir| self.count_replicas(dir.as_ref()));
+        }
+    }
+
+    /// Counts what this node holds for others, for those who ask.
+    fn count_replicas(&self, dir: &dyn Dir) {
+        // A directory that cannot be listed is noticed by those who need it.
+        let Ok(entries) = dir.list() else { return };
+        let epoch = self.context.facts.epoch;
+        let of_others = entries.iter().filter(|entry| {
+            matches!(FileName::parse(&entry.name), Some(FileName::Container { epoch: counter, run, node, .. })
+                if (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node != self.context.node)
+        });
+        let (count, bytes) = of_others.fold((0, 0), |(count, bytes), entry| {
+            (count + 1, bytes + entry.len_bytes)
+        });
+        self.context.shared.replicas.store(count, Ordering::Release);
+        self.context
+            .shared
+            .replica_bytes
+            .store(bytes, Ordering::Release);
+    }
+
+    /// The placed directories that still take part: their numbers and themselves.
+    fn active_servers(&self) -> (Vec<u32>, Vec<Arc<dyn Dir>>) {
+        let servers = self.context.places.servers.iter().enumerate();
+        servers
+            .map(|(server, dir)| (server as u32, dir))
+            .filter(|(server, _)| !self.inactive.contains(server))
+            .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
+            .unzip()
+    }
+}
+
+fn drain(conn: &mut Conn, mut take: impl FnMut(Message) -> Result<()>) -> Result<()> {
+    while let Some(message) = conn.try_receive()? {
+        take(message)?;
+    }
+    Ok(())
+}
+
+/// A node right below is gone.
+fn gone(leads: bool, node: u32, error: Error) -> Work {
+    if leads {
+        Work::Lead(LeadEvent::NodeGone(node, error))
+    } else {
+        Work::Relay(RelayEvent::Gone(node, error))
+    }
+}
+
+/// Short name of a message, as the numbered steps show it.
+fn name_of(message: &Message) -> &'static str {
+    match message {
+        Message::Vote { .. } => "vote",
+        Message::NotDurable { .. } => "not durable",
+        Message::Recorded { .. } => "recorded",
+        Message::Committed { .. } => "committed",
+        Message::Aborted { .. } => "aborted",
+        Message::Record { .. } => "record",
+        Message::Said { message, .. } => name_of(message),
+        _ => "other",
+    }
+}

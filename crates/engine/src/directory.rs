@@ -1,0 +1,26 @@
+//! The directories of a job: what lies there, who may write, what goes.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `places.rs` | all directories of a job, opened once |
+//! | `catalog.rs` | which checkpoints they hold |
+//! | `epoch.rs` | claims: who may write, and from where a run resumed |
+//! | `choose.rs` | checkpoints that are rejected, kept or removed by hand |
+//! | `halt.rs` | requests to take a checkpoint and end |
+//! | `prune.rs` | older checkpoints are removed; `prune/leftovers.rs`: what killed runs left |
+//! | `routed.rs` | directories of files that the program writes itself |
+//!
+//! Not here: making a checkpoint visible (`commit`).
+
+mod catalog;
+pub mod choose;
+pub mod epoch;
+pub mod halt;
+mod places;
+pub mod prune;
+pub mod routed;
+
+pub use catalog::{Catalog, Commit, Unread, job_named_by};
+pub(crate) use catalog::{RECORD_LIMIT_BYTES};
+pub use places::{Places};
+pub(crate) use places::{is_directory_loss};

@@ -1,0 +1,752 @@
+//! The catalog: what the directories of one job hold.
+//!
+//! A job keeps its files in one directory per place (a placed directory of level `global`, a node's own
+//! directory of level `node`). A scan lists every place once, reads the small files (commit records, claims,
+//! resumed records), drops what cannot be proven and says so, and merges the copies of one commit record.
+//! "Latest" is computed here from commit records each time; there is no pointer file that could be stale.
+//!
+//! Invariants:
+//! 1. A scan changes nothing on any disk.
+//! 2. A commit is visible only through a record whose checksum, name, job, step, epoch and level all agree.
+//! 3. The resume rule: a commit (s, e) is fenced once an epoch after e has resumed from a step below s, or from
+//!    nothing; a commit (s', e') with e' > e and s' <= s proves that, should the record of it be lost. An epoch
+//!    that claimed but has neither recorded where it resumed from nor committed restricts nothing.
+//! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
+//!    names both, never a choice.
+//! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
+//!    that vanished between listing and reading (another process pruned it), temporary files, and claims that are not
+//!    believed, which restrict nothing. Of many of one sort in one place only the last in its listing, the newest, are
+//!    told one by one; the others are counted in one note.
+//! 6. With a key, only what `trust` believes counts. The file's name of a choice counts without.
+//!
+//! Faults survived: any number of unreadable places as long as one can be read; damaged, truncated, renamed or
+//! foreign files; stale copies that reappear; a crash of any writer at any point.
+//!
+//! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
+//! about which commit to use. Records that do not count: `catalog/unread.rs`.
+
+mod unread;
+
+use orcheck_format::error::{Detail, printable};
+use orcheck_format::sabotage::{Switch, off};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::encoding::{Proof, Trust};
+use orcheck_format::choice::{Choice, Decision};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{Claim, CommitRecord, Resumed};
+use orcheck_io::disk::{Dir, Entry, read_small};
+
+pub use unread::Unread;
+
+/// Largest commit record, claim or resumed record that a scan reads, in bytes.
+pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
+
+/// The job that a file of this name belongs to, as a claim or a commit record says that is believed; `None` for any other file,
+/// and for a record that is damaged, forged or without the seal that it needs.
+///
+/// # Errors
+/// Invalid, marked as [`Detail::OtherKey`], for a record that was sealed with a key that is not given.
+pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<JobName>> {
+    let is_claim = match FileName::parse(name) {
+        Some(FileName::Claim { .. }) => true,
+        Some(FileName::Commit { .. }) => false,
+        _ => return Ok(None),
+    };
+    let Ok(bytes) = read_small(dir, name, RECORD_LIMIT_BYTES) else {
+        return Ok(None);
+    };
+    // Breaks if: the seal is not asked; whoever can write to a directory would choose the job that a command works on.
+    match trust.check(&bytes) {
+        Err(_) if off(Switch::JobProven) => {}
+        Err(error) if error.is(Detail::OtherKey) => return Err(error),
+        Err(_) => return Ok(None),
+        Ok(_) => {}
+    }
+    Ok(match is_claim {
+        true => Claim::decode(&bytes).ok().map(|claim| claim.job),
+        false => (CommitRecord::decode(&bytes).ok()).map(|record| record.job),
+    })
+}
+
+/// A commit record and the places that hold a valid copy of it.
+#[derive(Debug, Clone)]
+pub struct Commit {
+    /// The record itself.
+    pub record: CommitRecord,
+    /// Indices of the places that hold a valid copy, ascending.
+    pub copies: Vec<usize>,
+    /// What is known of its seal; all copies are alike in that.
+    pub proof: Proof,
+}
+
+/// What the directories of one job hold at the time of the scan.
+pub struct Catalog {
+    places: Vec<Arc<dyn Dir>>,
+    commits: Vec<Commit>,
+    fenced: Vec<Commit>,
+    rejected: Vec<Commit>,
+    choices: BTreeMap<ChoiceKey, Option<Choice>>,
+    claims: Vec<(Claim, Option<Resumed>)>,
+    notes: Vec<String>,
+    problems: Vec<Error>,
+    refused: Option<Error>,
+    other_key: Option<u64>,
+    files: Vec<(usize, Entry, Option<FileName>)>,
+    unread: Vec<Unread>,
+}
+
+/// Commits are ordered and merged by this key.
+type CommitKey = (u64, Epoch, Level);
+
+/// What was decided about a checkpoint: step, epoch counter, beginning of the run id.
+type ChoiceKey = ((u64, u64, [u8; 4]), Decision);
+
+fn choice_key(step: u64, epoch: Epoch, decision: Decision) -> ChoiceKey {
+    ((step, epoch.counter, epoch.run.short_bytes()), decision)
+}
+
+impl Catalog {
+    /// Reads the job's directories. An unreadable one becomes a note.
+    ///
+    /// # Errors
+    /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced` if two runs
+    /// claimed one epoch counter.
+    pub fn scan(job: &JobName, places: &[Arc<dyn Dir>]) -> Result<Catalog> {
+        Self::scan_trusting(job, places, &Trust::default())
+    }
+
+    /// As [`Catalog::scan`]; only what `trust` believes counts.
+    ///
+    /// # Errors
+    /// As [`Catalog::scan`].
+    pub fn scan_trusting(job: &JobName, places: &[Arc<dyn Dir>], trust: &Trust) -> Result<Catalog> {
+        let mut scan = Scan::new(job, places, trust);
+        let mut first_error = None;
+        let mut readable = 0usize;
+        for (place, dir) in places.iter().enumerate() {
+            match dir.list() {
+                Ok(entries) => {
+                    readable += 1;
+                    scan.read_place(place, dir.as_ref(), entries);
+                }
+                Err(error) => {
+                    let place = format!("place {} cannot be listed", dir.path().display());
+                    scan.skip(error.clone().at(place));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if readable == 0 {
+            return Err(first_error.unwrap_or_else(|| {
+                Error::invalid(format!("no directory given for job {}", job.as_str()))
+                    .next("name at least one directory")
+            }));
+        }
+        scan.finish()
+    }
+
+    /// The visible commits, newest first: by step, then epoch, then level, all descending. Copies of one
+    /// (step, epoch, level) are merged; fenced commits are left out.
+    pub fn commits(&self) -> &[Commit] {
+        &self.commits
+    }
+
+    /// The commits that the resume rule excludes, newest first.
+    pub fn fenced(&self) -> &[Commit] {
+        &self.fenced
+    }
+
+    /// Why the resume rule excludes this one of [`Self::fenced`].
+    #[must_use]
+    pub fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
+        let begin = does_not_count(record);
+        let mut notes = self.notes.iter();
+        notes.find_map(|note| note.strip_prefix(&begin))
+    }
+
+    /// The commits that count but were found wrong by the program, newest first.
+    pub fn rejected(&self) -> &[Commit] {
+        &self.rejected
+    }
+
+    /// Whether somebody wants this checkpoint to stay.
+    #[must_use]
+    pub fn is_kept(&self, step: u64, epoch: Epoch) -> bool {
+        let key = choice_key(step, epoch, Decision::Kept);
+        self.choices.contains_key(&key)
+    }
+
+    /// Who wants it to stay and why; `None` where the file that says so cannot be read, or nobody does.
+    #[must_use]
+    pub fn mark(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+        let key = choice_key(step, epoch, Decision::Kept);
+        self.choices.get(&key).and_then(Option::as_ref)
+    }
+
+    /// Who rejected this checkpoint and why; `None` where the file that says so cannot be read, or nobody did.
+    #[must_use]
+    pub fn rejection(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+        let key = choice_key(step, epoch, Decision::Rejected);
+        self.choices.get(&key).and_then(Option::as_ref)
+    }
+
+    /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
+    pub fn claims(&self) -> &[(Claim, Option<Resumed>)] {
+        &self.claims
+    }
+
+    /// The newest step of which there is a commit record under the seal of another key.
+    pub fn other_key(&self) -> Option<u64> {
+        self.other_key
+    }
+
+    /// Why the first commit record was not believed.
+    pub fn refused(&self) -> Option<&Error> {
+        self.refused.as_ref()
+    }
+
+    /// What was skipped and why, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The notes that report a fault: Corrupt for a damaged record, Unsupported for one of a newer version, otherwise what the
+    /// disk said.
+    pub fn problems(&self) -> &[Error] {
+        &self.problems
+    }
+
+    /// See the module `unread`.
+    pub fn unread(&self) -> &[Unread] {
+        &self.unread
+    }
+
+    /// Every entry of every place: index of the place, the entry, and its name if it is one of ours.
+    pub fn files(&self) -> &[(usize, Entry, Option<FileName>)] {
+        &self.files
+    }
+
+    /// The places in the order they were given.
+    pub fn places(&self) -> &[Arc<dyn Dir>] {
+        &self.places
+    }
+}
+
+/// How the note begins that tells why the resume rule excludes a commit.
+fn does_not_count(record: &CommitRecord) -> String {
+    format!(
+        "step {} of epoch {} (level {}) does not count: ",
+        record.step, record.epoch, record.level
+    )
+}
+
+/// Why the resume rule excludes this commit, or `None`.
+fn fenced_by(
+    commit: &CommitRecord,
+    claims: &BTreeMap<u64, Claim>,
+    resumed: &BTreeMap<u64, Resumed>,
+    oldest: &BTreeMap<u64, u64>,
+) -> Option<String> {
+    let counter = commit.epoch.counter;
+    if let Some(claim) = claims.get(&counter)
+        && claim.epoch.run != commit.epoch.run
+        && !off(Switch::RunOfRecord)
+    {
+        return Some(format!(
+            "epoch counter {counter} belongs to epoch {} of another run",
+            claim.epoch
+        ));
+    }
+    if off(Switch::Superseded) {
+        return None;
+    }
+    resumed
+        .range(counter.saturating_add(1)..)
+        .find_map(|(_, later)| match later.step {
+            None => Some(format!("epoch {} started afresh after it", later.epoch)),
+            Some(step) if commit.step > step => {
+                Some(format!("epoch {} resumed from step {step}", later.epoch))
+            }
+            Some(_) => None,
+        })
+        .or_else(|| {
+            if off(Switch::SupersededByLater) {
+                return None;
+            }
+            // The same without the record: steps grow, so a later run had resumed from before its own.
+            let (later, step) = oldest
+                .range(counter.saturating_add(1)..)
+                .find(|&(_, &step)| step <= commit.step)?;
+            Some(format!("epoch {later} committed step {step} after it"))
+        })
+}
+
+/// Whether a scan reads the file.
+fn is_small(name: &FileName) -> bool {
+    matches!(
+        name,
+        FileName::Commit { .. }
+            | FileName::Claim { .. }
+            | FileName::Resumed { .. }
+            | FileName::Choice { .. }
+    )
+}
+
+/// What a small file is called in notes.
+fn sort_of(name: Option<&FileName>) -> &'static str {
+    match name {
+        Some(FileName::Commit { .. }) => "commit records",
+        Some(FileName::Claim { .. }) => "claims",
+        Some(FileName::Resumed { .. }) => "notes of resumption",
+        _ => "choices",
+    }
+}
+
+/// That a checkpoint is left out, by whose decision.
+fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String {
+    let who = choice.as_ref().map_or_else(String::new, |choice| {
+        let why = match choice.why.is_empty() {
+            true => String::new(),
+            false => format!(": {}", choice.why),
+        };
+        format!(" by user {} on host {}{why}", choice.uid, choice.host)
+    });
+    format!(
+        "step {} of epoch {} (level {}) was rejected{who}",
+        record.step, record.epoch, record.level
+    )
+}
+
+/// Most files of one sort and place that are told one by one when they cannot be read.
+const TOLD_MOST: usize = 8;
+
+/// Files of one sort and place that cannot be read.
+#[derive(Default)]
+struct Unreadable {
+    /// The last ones: whether it is a fault of the disk, and the path where the file is skipped.
+    last: VecDeque<(bool, Option<String>, Error)>,
+    /// How many more there are of each kind, and the first.
+    more: Vec<(bool, u64, Error)>,
+}
+
+impl Unreadable {
+    fn add(&mut self, is_fault: bool, skipped: Option<&str>, error: Error) {
+        (self.last).push_back((is_fault, skipped.map(str::to_owned), error));
+        // Breaks if: all are kept; a directory full of damaged files would fill the memory and the user's screen.
+        if self.last.len() <= TOLD_MOST || off(Switch::NotesBound) {
+            return;
+        }
+        if let Some((is_fault, path, error)) = self.last.pop_front() {
+            let error = match path {
+                Some(path) => error.at(path),
+                None => error,
+            };
+            let same = |(other, _, first): &&mut (bool, u64, Error)| {
+                *other == is_fault && first.kind() == error.kind()
+            };
+            match self.more.iter_mut().find(same) {
+                Some((_, count, _)) => *count += 1,
+                None => self.more.push((is_fault, 1, error)),
+            }
+        }
+    }
+}
+
+/// A scan in progress.
+struct Scan<'a> {
+    job: &'a JobName,
+    places: &'a [Arc<dyn Dir>],
+    trust: &'a Trust,
+    refused: Option<Error>,
+    other_key: Option<u64>,
+    commits: BTreeMap<CommitKey, Vec<Commit>>,
+    claims: BTreeMap<u64, Vec<(Claim, String)>>,
+    resumed: BTreeMap<u64, Resumed>,
+    choices: BTreeMap<ChoiceKey, Option<Choice>>,
+    files: Vec<(usize, Entry, Option<FileName>)>,
+    foreign: Vec<Vec<String>>,
+    notes: Vec<String>,
+    problems: Vec<Error>,
+    /// Why commit records do not count, by place and name.
+    unread: BTreeMap<(usize, String), Error>,
+}
+
+impl<'a> Scan<'a> {
+    fn new(job: &'a JobName, places: &'a [Arc<dyn Dir>], trust: &'a Trust) -> Self {
+        Scan {
+            job,
+            places,
+            trust,
+            refused: None,
+            other_key: None,
+            commits: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            resumed: BTreeMap::new(),
+            choices: BTreeMap::new(),
+            files: Vec::new(),
+            foreign: vec![Vec::new(); places.len()],
+            notes: Vec::new(),
+            problems: Vec::new(),
+            unread: BTreeMap::new(),
+        }
+    }
+
+    /// Tells what could not be read in a place.
+    fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unreadable) {
+        let summed = unread.more.into_iter().map(|(is_fault, count, first)| {
+            let place = format!(
+                "skipped {count} more such files ({sorts}) in {}, the first of them",
+                dir.path().display()
+            );
+            (is_fault, first.at(place))
+        });
+        let last = unread.last.into_iter();
+        let last = last.map(|(is_fault, path, error)| match path {
+            Some(path) => (is_fault, error.at(format!("skipped {path}"))),
+            None => (is_fault, error),
+        });
+        for (is_fault, error) in summed.chain(last) {
+            match is_fault {
+                true => self.skip(error),
+                false => self.notes.push(error.to_string()),
+            }
+        }
+    }
+
+    fn skip(&mut self, error: Error) {
+        self.notes.push(error.to_string());
+        self.problems.push(error);
+    }
+
+    fn read_place(&mut self, place: usize, dir: &dyn Dir, entries: Vec<Entry>) {
+        let mut unread: BTreeMap<&str, Unreadable> = BTreeMap::new();
+        for entry in entries {
+            let name = FileName::parse(&entry.name);
+            // Breaks if: no directory is looked at; one in place of the newest commit record would hide the checkpoint.
+            let name = name.filter(|name| !entry.is_dir || is_small(name));
+            match &name {
+                None if entry.is_dir => {}
+                None => self.foreign[place].push(entry.name.clone()),
+                Some(name_of_small) if is_small(name_of_small) => {
+                    let path = dir.path().join(&entry.name).display().to_string();
+                    let unread = unread.entry(sort_of(name.as_ref())).or_default();
+                    match read_small(dir, &entry.name, RECORD_LIMIT_BYTES) {
+                        Ok(bytes) => {
+                            let taken = match &name {
+                                Some(FileName::Commit { .. }) => {
+                                    self.take_commit(place, &entry.name, &bytes)
+                                }
+                                Some(FileName::Claim { epoch }) => {
+                                    self.take_claim(*epoch, &bytes, &path)
+                                }
+                                Some(FileName::Resumed { epoch }) => {
+                                    self.take_resumed(*epoch, &bytes, unread)
+                                }
+                                Some(name @ FileName::Choice { .. }) => {
+                                    self.take_choice(name, &bytes)
+                                }
+                                _ => Ok(()),
+                            };
+                            match taken {
+                                Ok(()) => {}
+                                // A run that died while it claimed leaves a torn claim. It restricts nothing,
+                                // so it is no fault of the disk.
+                                Err(error) => {
+                                    let torn = matches!(name, Some(FileName::Claim { .. }));
+                                    self.keep_why(place, &entry.name, &name, &error);
+                                    unread.add(!torn, Some(&path), error);
+                                }
+                            }
+                        }
+                        // Pruned by another process between the listing and now.
+                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                        Err(error) => {
+                            self.keep_why(place, &entry.name, &name, &error);
+                            unread.add(true, Some(&path), error);
+                        }
+                    }
+                }
+                Some(_) => {}
+            }
+            self.files.push((place, entry, name));
+        }
+        for (sort, unread) in unread {
+            self.tell(dir, sort, unread);
+        }
+    }
+
+    /// Remembers why a commit record does not count: of each, not only of those that are told.
+    fn keep_why(&mut self, place: usize, file: &str, name: &Option<FileName>, error: &Error) {
+        if matches!(name, Some(FileName::Commit { .. })) {
+            (self.unread).insert((place, file.to_owned()), error.clone());
+        }
+    }
+
+    fn check_job(&self, found: &JobName) -> Result<()> {
+        if found == self.job || off(Switch::JobInRecord) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the record belongs to another job: expected {}, found {}",
+            self.job.as_str(),
+            found.as_str()
+        ))
+        .next("move the file back to the directory of its own job"))
+    }
+
+    fn take_commit(&mut self, place: usize, name: &str, bytes: &[u8]) -> Result<()> {
+        let record = CommitRecord::decode(bytes)?;
+        let proof = self.trust.check(bytes).inspect_err(|error| {
+            self.refused.get_or_insert_with(|| error.clone());
+            if error.is(Detail::OtherKey) {
+                self.other_key = self.other_key.max(Some(record.step));
+            }
+        })?;
+        self.check_job(&record.job)?;
+        let expected = FileName::commit(record.step, record.epoch, record.level).to_string();
+        if name != expected && !off(Switch::NameInRecord) {
+            // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
+            return Err(Error::corrupt(format!(
+                "the file name and the record disagree: the record belongs into {expected}"
+            ))
+            .next("rename the file back"));
+        }
+        let variants = self
+            .commits
+            .entry((record.step, record.epoch, record.level))
+            .or_default();
+        let same = |commit: &&mut Commit| commit.record == record && commit.proof == proof;
+        match variants.iter_mut().find(same) {
+            Some(commit) => commit.copies.push(place),
+            None => variants.push(Commit {
+                record,
+                copies: vec![place],
+                proof,
+            }),
+        }
+        Ok(())
+    }
+
+    fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
+        let claim = Claim::decode(bytes)?;
+        // What is not believed restricts nothing, and each run with another key leaves one: nothing to tell.
+        if self.trust.check(bytes).is_err() {
+            return Ok(());
+        }
+        self.check_job(&claim.job)?;
+        if claim.epoch.counter != counter {
+            return Err(Error::corrupt(format!(
+                "the file name and the claim disagree: name says epoch {counter}, claim says {}",
+                claim.epoch
+            )));
+        }
+        let claims = self.claims.entry(counter).or_default();
+        if claims
+            .iter()
+            .all(|(other, _)| other.epoch.run != claim.epoch.run)
+        {
+            claims.push((claim, path.to_string()));
+        }
+        Ok(())
+    }
+
+    fn take_resumed(&mut self, counter: u64, bytes: &[u8], unread: &mut Unreadable) -> Result<()> {
+        let resumed = Resumed::decode(bytes)?;
+        // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
+        if let Err(error) = self.trust.check(bytes) {
+            let what = format!("the note of resumption of epoch {counter} does not count");
+            unread.add(false, None, error.at(what));
+            return Ok(());
+        }
+        self.check_job(&resumed.job)?;
+        if resumed.epoch.counter != counter {
+            return Err(Error::corrupt(format!(
+                "the file name and the resumed record disagree: name says epoch {counter}, record says {}",
+                resumed.epoch
+            )));
+        }
+        // Copies that differ: the one that fences more wins, because a step that was resumed past must never
+        // come back.
+        match self.resumed.get(&counter) {
+            Some(known) if known.step <= resumed.step && !off(Switch::FencesMore) => {}
+            _ => {
+                self.resumed.insert(counter, resumed);
+            }
+        }
+        Ok(())
+    }
+
+    /// A choice counts by its name: what the program found wrong must not come back because a file was damaged.
+    fn take_choice(&mut self, name: &FileName, bytes: &[u8]) -> Result<()> {
+        let FileName::Choice {
+            step,
+            epoch,
+            run,
+            decision,
+        } = *name
+        else {
+            return Ok(());
+        };
+        let read = Choice::decode(bytes);
+        if let Ok(choice) = &read {
+            self.check_job(&choice.job)?;
+        }
+        let read = read.and_then(|choice| match choice.file_name() == *name {
+            true => Ok(choice),
+            false => Err(Error::corrupt(format!(
+                "the file name and the choice disagree: the choice belongs into {}",
+                choice.file_name()
+            ))),
+        });
+        let known = self
+            .choices
+            .entry(((step, epoch, run), decision))
+            .or_default();
+        let choice = read?;
+        known.get_or_insert(choice);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Catalog> {
+        let mut claims = BTreeMap::new();
+        for (counter, mut found) in std::mem::take(&mut self.claims) {
+            // A run whose start failed may have left its claim; only runs that got further count.
+            let wrote = |run| {
+                self.resumed
+                    .get(&counter)
+                    .is_some_and(|resumed| resumed.epoch.run == run)
+                    || self
+                        .commits
+                        .keys()
+                        .any(|(_, epoch, _)| epoch.counter == counter && epoch.run == run)
+            };
+            if found.len() > 1
+                && found
+                    .iter()
+                    .filter(|(claim, _)| wrote(claim.epoch.run))
+                    .count()
+                    < 2
+            {
+                found.sort_by_key(|(claim, _)| wrote(claim.epoch.run));
+                if let Some(last) = found.pop() {
+                    found = vec![last];
+                }
+            }
+            if let [(first, first_path), (second, second_path), ..] = found.as_slice()
+                && !off(Switch::OneRunAClaim)
+            {
+                // Breaks if: the first claim is taken instead; two runs would then write under one epoch.
+                return Err(Error::fenced(format!(
+                    "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",
+                    self.job.as_str(),
+                    first.epoch,
+                    first.host,
+                    first.pid,
+                    second.epoch,
+                    second.host,
+                    second.pid
+                ))
+                .next("find out which run is real, stop the other, and remove the other's claim file"));
+            }
+            if let Some((claim, _)) = found.pop() {
+                claims.insert(counter, claim);
+            }
+        }
+
+        let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
+        for (step, epoch, _) in self.commits.keys() {
+            let first = oldest.entry(epoch.counter).or_insert(*step);
+            *first = (*first).min(*step);
+        }
+        let mut commits = Vec::new();
+        let mut fenced = Vec::new();
+        let mut rejected = Vec::new();
+        for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
+            if variants.len() > 1 {
+                // Proven ones first, then most copies; a stable sort keeps the order of the places otherwise.
+                variants.sort_by_key(|commit| {
+                    std::cmp::Reverse((commit.proof == Proof::Sealed, commit.copies.len()))
+                });
+                let places: Vec<String> = variants[1..]
+                    .iter()
+                    .flat_map(|other| &other.copies)
+                    .map(|&place| self.places[place].path().display().to_string())
+                    .collect();
+                let differ = Error::corrupt(format!(
+                    "commit records of step {} epoch {} level {} differ between places; the one with most copies counts, not that in {}",
+                    key.0,
+                    key.1,
+                    key.2,
+                    places.join(", ")
+                ));
+                self.skip(differ);
+            }
+            let commit = variants.swap_remove(0);
+            match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
+                None => {
+                    let known = self
+                        .choices
+                        .get(&choice_key(key.0, key.1, Decision::Rejected));
+                    match known.filter(|_| !off(Switch::Rejected)) {
+                        None => commits.push(commit),
+                        Some(choice) => {
+                            // Breaks if: it is offered all the same; the program would find it wrong at every restart.
+                            self.notes.push(describe_rejection(&commit.record, choice));
+                            rejected.push(commit);
+                        }
+                    }
+                }
+                Some(why) => {
+                    let note = format!("{}{why}", does_not_count(&commit.record));
+                    let claimed = claims.get(&key.1.counter);
+                    if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
+                        // Files of two runs under one counter: somebody mixed directories.
+                        self.skip(Error::fenced(note));
+                    } else {
+                        self.notes.push(printable(note));
+                    }
+                    fenced.push(commit);
+                }
+            }
+        }
+
+        for (place, names) in self.foreign.iter_mut().enumerate() {
+            names.sort();
+            if let Some(first) = names.first() {
+                self.notes.push(printable(format!(
+                    "{} file{} in {} not written by Orcheck left alone (first: {first})",
+                    names.len(),
+                    if names.len() == 1 { "" } else { "s" },
+                    self.places[place].path().display()
+                )));
+            }
+        }
+
+        let mut resumed = self.resumed;
+        let catalog = Catalog {
+            places: self.places.to_vec(),
+            commits,
+            fenced,
+            rejected,
+            choices: self.choices,
+            claims: claims
+                .into_iter()
+                .map(|(counter, claim)| (claim, resumed.remove(&counter)))
+                .collect(),
+            notes: self.notes,
+            problems: self.problems,
+            refused: self.refused,
+            other_key: self.other_key,
+            files: self.files,
+            unread: Vec::new(),
+        };
+        Ok(Catalog {
+            unread: unread::find(&catalog, self.unread),
+            ..catalog
+        })
+    }
+}

@@ -1,0 +1,397 @@
+//! The directories of one job: where level `node` (or `peers`) and level `global` keep their files.
+//!
+//! `<node root>/<job>/<node name>/` and `<placed root>/<job>/`, all opened once, beneath their
+//! roots, without following symbolic links.
+//!
+//! Invariants:
+//! 1. A root is never created: a mistyped path is an error, not a new directory.
+//! 2. A placed root that is gone or cannot be written is left out only when another one remembers
+//!    the job (it holds a claim), and that is reported. One that can be read still is. All of them are
+//!    left out only when the node's own directory remembers the job.
+//! 3. While roots cannot be looked at, an error that a checkpoint cannot be restored names them, and asks to bring
+//!    them back.
+//!
+//! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
+
+use crate::encoding::Trust;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::Dir;
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::client::shown;
+use orcheck_staging::{open_dir, open_shared};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directory handles of one job as one node sees them.
+#[derive(Clone)]
+pub struct Places {
+    /// Whose directories they are.
+    pub job: JobName,
+    /// Level `node`, or `peers`: this node's own directory.
+    pub node: Option<Arc<dyn Dir>>,
+    /// Losses of nodes that its checkpoints survive by their replicas on other nodes; 0: level `node`.
+    pub losses: u8,
+    /// Level `peers`: what other nodes hold, each file once in each of them as far as there are copies.
+    pub others: Vec<Arc<dyn Dir>>,
+    /// Level `global`: the placed directories by server index; `None` for one that takes no files.
+    pub servers: Vec<Option<Arc<dyn Dir>>>,
+    /// Those of them that take no files but can be read: what they hold may be the newest there is.
+    pub read_only: Vec<Arc<dyn Dir>>,
+    /// Paths as configured, by server index.
+    pub server_roots: Vec<PathBuf>,
+    /// Placed directories of a known job that can be neither written nor read: what is missing elsewhere may lie there.
+    pub away: Vec<Away>,
+    /// What was skipped and why.
+    pub notes: Vec<String>,
+    /// Which records are believed.
+    pub trust: Arc<Trust>,
+}
+
+/// A placed directory that cannot be written, or not even looked at.
+#[derive(Debug, Clone)]
+pub struct Away {
+    /// The path as configured.
+    pub root: String,
+    /// Why.
+    pub why: Error,
+}
+
+impl Away {
+    fn error(&self) -> Error {
+        let place = format!("level global, directory {}", self.root);
+        self.why.clone().at(place)
+    }
+}
+
+impl Places {
+    /// Opens (and with `create` makes, below the roots) the directories of `job`.
+    ///
+    /// # Errors
+    /// Invalid for the same root twice; NotFound or Unavailable for a root that is missing or
+    /// cannot be written, unless the job is known from another root.
+    pub fn open(
+        job: &JobName,
+        node_name: &str,
+        node_root: Option<&PathBuf>,
+        server_roots: &[PathBuf],
+        steps: &Steps,
+        create: bool,
+    ) -> Result<Self> {
+        Self::open_shared(
+            job,
+            node_name,
+            (node_root, server_roots),
+            steps,
+            (create, None),
+        )
+    }
+
+    /// The same; what is made is shared with the members of a group, and what is there must be.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_shared(
+        job: &JobName,
+        node_name: &str,
+        (node_root, server_roots): (Option<&PathBuf>, &[PathBuf]),
+        steps: &Steps,
+        create: (bool, Option<u32>),
+    ) -> Result<Self> {
+        let mut seen: Vec<&PathBuf> = Vec::new();
+        for root in server_roots.iter().chain(node_root) {
+            if seen.contains(&root) {
+                return Err(Error::invalid(format!(
+                    "directory {} is configured twice",
+                    name_of(root)
+                ))
+                .next("give every level and every I/O server its own directory"));
+            }
+            seen.push(root);
+        }
+        let node = match node_root {
+            Some(root) => Some(
+                open_beneath(root, &[job.as_str(), node_name], steps, create).map_err(|error| {
+                    error.at(format!("level node, directory {}", root.display()))
+                })?,
+            ),
+            None => None,
+        };
+        let mut notes = Vec::new();
+        let mut servers = Vec::new();
+        let mut read_only = Vec::new();
+        let (mut away, mut skipped, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        for root in server_roots {
+            match open_beneath(root, &[job.as_str()], steps, create) {
+                Ok(dir) => servers.push(Some(dir)),
+                Err(error) => {
+                    let one = Away {
+                        root: name_of(root),
+                        why: error,
+                    };
+                    match open_to_read(root, job, steps) {
+                        Ok(readable) => {
+                            notes.push(format!("read, but not written: {}", one.error().message()));
+                            read_only.push(readable);
+                        }
+                        Err(unread) => {
+                            // One that can be looked at and does not know the job holds nothing of it.
+                            let is_there = || open_dir(root, steps.clone())?.list();
+                            if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
+                                away.push(one.clone());
+                            }
+                            skipped.push(one.clone());
+                        }
+                    }
+                    servers.push(None);
+                    missing.push(one);
+                }
+            }
+        }
+        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
+        if let Some(error) = all_of(&skipped) {
+            let note = error.next(how_to_bring_back(&skipped));
+            notes.push(format!("skipped: {}", note.message()));
+        }
+        let known = servers
+            .iter()
+            .flatten()
+            .any(|dir| holds_claim(dir.as_ref()));
+        let known_to_readers = read_only.iter().any(|dir| holds_claim(dir.as_ref()));
+        // The node's own directory remembers the job: it is not new, it is without one of its levels.
+        let none_there = servers.iter().all(Option::is_none) && read_only.is_empty();
+        let known_to_node =
+            none_there && node.as_ref().is_some_and(|dir| holds_claim(dir.as_ref()));
+        let known = known || known_to_node && !off(Switch::NodeRemembers);
+        match all_of(&missing) {
+            Some(error) if !known && known_to_readers => Err(error),
+            Some(error) if !known && !off(Switch::AllDirectories) => {
+                let next = how_to_complete(&missing);
+                Err(error.next(next).at(format!(
+                    "no directory that can be read knows job '{}', and a new job needs all its directories",
+                    job.as_str()
+                )))
+            }
+            _ => Ok(Self {
+                job: job.clone(),
+                node,
+                losses: 0,
+                others: Vec::new(),
+                servers,
+                read_only,
+                server_roots: server_roots.to_vec(),
+                away,
+                notes,
+                trust: Trust::nobody(),
+            }),
+        }
+    }
+
+    /// Whether level `global` is configured and none of its directories can even be read.
+    #[must_use]
+    pub fn has_lost_global(&self) -> bool {
+        !self.server_roots.is_empty()
+            && self.servers.iter().all(Option::is_none)
+            && self.read_only.is_empty()
+    }
+
+    /// The error of a checkpoint that cannot be restored. While a configured directory cannot be looked at, that is the
+    /// cause as far as anybody knows: the error is then Unavailable, names the directory, and asks to bring it back.
+    #[must_use]
+    pub fn blame_away(&self, error: Error) -> Error {
+        let [first, more @ ..] = &self.away[..] else {
+            return error;
+        };
+        // Breaks if: the missing containers alone are named; the user would be advised to give up good checkpoints.
+        if off(Switch::AwayNamed) {
+            return error;
+        }
+        let more: String = more
+            .iter()
+            .map(|other| format!(", nor can {}", other.root))
+            .collect();
+        let text = format!(
+            "directory {} of level global cannot be read ({}){more}; without it: {}",
+            first.root,
+            first.why.what(),
+            error.what()
+        );
+        Error::unavailable(text).next(how_to_bring_back(&self.away))
+    }
+
+    /// As [`Self::blame_away`], for an error of a search: one that a directory which is back would not change stays.
+    #[must_use]
+    pub fn blame_for(&self, error: Error) -> Error {
+        let may_be_there = matches!(
+            error.kind(),
+            ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+        );
+        match may_be_there && !error.is(Detail::Unauthenticated) {
+            true => self.blame_away(error),
+            false => error,
+        }
+    }
+
+    /// Leaves level `global` out.
+    pub fn without_global(&mut self) {
+        self.servers.clear();
+        self.server_roots.clear();
+    }
+
+    /// Directories that take the files of `level`.
+    #[must_use]
+    pub fn of_level(&self, level: Level) -> Vec<Arc<dyn Dir>> {
+        match level {
+            Level::Global => self.servers.iter().flatten().cloned().collect(),
+            _ => self.node.iter().cloned().collect(),
+        }
+    }
+
+    /// Directories of `level` that can be read: those of [`Self::of_level`], and after them those that are only read.
+    #[must_use]
+    pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
+        let mut dirs = self.of_level(level);
+        match level {
+            Level::Global => dirs.extend(self.read_only.iter().cloned()),
+            // None where no replicas are asked for.
+            _ => dirs.extend(self.others.iter().cloned()),
+        }
+        dirs
+    }
+
+    /// All directories this node can read: the nearest first, those that can be written before
+    /// those that cannot.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<dyn Dir>> {
+        let mut dirs = self.to_read(self.node_level());
+        dirs.extend(self.to_read(Level::Global));
+        dirs
+    }
+
+    /// The level of what lies in the node's own directory.
+    #[must_use]
+    pub fn node_level(&self) -> Level {
+        match self.losses {
+            0 => Level::Node,
+            losses => Level::Peers(losses),
+        }
+    }
+
+    /// Configured levels, weakest first.
+    #[must_use]
+    pub fn levels(&self) -> Vec<Level> {
+        let mut levels = Vec::new();
+        levels.extend(self.node.as_ref().map(|_| self.node_level()));
+        if !self.server_roots.is_empty() {
+            levels.push(Level::Global);
+        }
+        levels
+    }
+}
+
+/// What is wrong with them, as one error with the next step of the first.
+fn all_of(away: &[Away]) -> Option<Error> {
+    let (first, more) = away.split_first()?;
+    if more.is_empty() {
+        return Some(first.error());
+    }
+    let all: Vec<String> = away.iter().map(|one| one.error().what()).collect();
+    let error = Error::new(first.why.kind(), all.join("; "));
+    Some(match first.why.next_step() {
+        Some(next) => error.next(next),
+        None => error,
+    })
+}
+
+fn roots_of(away: &[Away]) -> String {
+    let roots: Vec<&str> = away.iter().map(|one| one.root.as_str()).collect();
+    roots.join(" and ")
+}
+
+/// What to do about directories of a job that has checkpoints.
+fn how_to_bring_back(away: &[Away]) -> String {
+    // A directory that is made again would be empty.
+    if let [one] = away
+        && one.why.kind() != ErrorKind::NotFound
+        && let Some(next) = one.why.next_step()
+    {
+        return format!("{next}; then start the job again");
+    }
+    format!("bring {} back, then start the job again", roots_of(away))
+}
+
+/// What to do about directories that a new job lacks.
+fn how_to_complete(away: &[Away]) -> String {
+    if let [one] = away
+        && let Some(next) = one.why.next_step()
+    {
+        return next.to_owned();
+    }
+    let roots = roots_of(away);
+    let all = |kind| away.iter().all(|one| one.why.kind() == kind);
+    if all(ErrorKind::NotFound) {
+        return format!("create {roots}, or correct the paths");
+    }
+    if all(ErrorKind::NoSpace) {
+        return format!("free space in {roots}, or configure other directories");
+    }
+    let them = if away.len() == 1 { "it" } else { "them" };
+    format!("make {roots} reachable and writable, or leave {them} out of `global`")
+}
+
+/// What messages call a root.
+fn name_of(root: &Path) -> String {
+    shown(&root.to_string_lossy()).to_owned()
+}
+
+fn open_beneath(
+    root: &Path,
+    names: &[&str],
+    steps: &Steps,
+    (create, group): (bool, Option<u32>),
+) -> Result<Arc<dyn Dir>> {
+    let mut dir = open_shared(root, group, steps.clone())?;
+    if dir.read_only()? {
+        // Breaks if: it is left out; a user without permission would be told to mount the directory again.
+        dir.permits_writing()?;
+        return Err(
+            Error::unavailable(format!("{} is read-only", name_of(root)))
+                .next("mount it writable, or configure another directory"),
+        );
+    }
+    for name in names {
+        let child = dir.child(name, create)?;
+        if create {
+            // The new entry must survive a power cut before anything below it can.
+            dir.sync()?;
+        }
+        dir = child;
+    }
+    Ok(dir)
+}
+
+/// What a directory holds that takes no new files.
+fn open_to_read(root: &Path, job: &JobName, steps: &Steps) -> Result<Arc<dyn Dir>> {
+    let dir = open_dir(root, steps.clone())?.child(job.as_str(), false)?;
+    dir.list().map(|_| dir)
+}
+
+fn holds_claim(dir: &dyn Dir) -> bool {
+    match dir.list() {
+        Ok(entries) => entries
+            .iter()
+            .any(|entry| matches!(FileName::parse(&entry.name), Some(FileName::Claim { .. }))),
+        Err(_) => false,
+    }
+}
+
+/// Whether an error says that a directory, rather than a file's content, is the problem.
+#[must_use]
+pub fn is_directory_loss(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NoSpace | ErrorKind::Unavailable | ErrorKind::NotFound
+    )
+}

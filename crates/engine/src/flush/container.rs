@@ -1,0 +1,628 @@
+//! Writing one container: sequential, aligned, durable when [`ContainerWriter::finish`] returns.
+//!
+//! ```text
+//! header │ rank header │ stream … │ rank record │ … │ manifest │ trailer (end of last block)
+//! ```
+//!
+//! A striped container (mode `traditional`) keeps only the small blocks in its own file; unit `u`
+//! of rank `r`'s stream goes to stripe file `(u + r) mod S`, 64 KiB at a time.
+//!
+//! With incremental capture the stream holds only what is stored anew, its length is known at its end,
+//! and other extents lie in older containers of the same writer (`ledger.rs`).
+//! An encoded container holds pieces of other lengths than the pool: see `container/encoded.rs`.
+//!
+//! Invariants:
+//! 1. Every write begins where the last one of its file ended, at a multiple of a block.
+//! 2. `finish` = manifest, trailer, truncate, fsync of every file, close, fsync of every
+//!    directory, in this order; an error anywhere means the container is lost. So does a directory that its
+//!    configured path does not lead to any more.
+//! 3. A container that is not finished is removed (or, after a crash, collected by prune): no
+//!    commit record ever names it. One that may take the place of an older file does so whole.
+//!
+//! Survives: short writes (in `io`), a full disk (fallocate says so early), failed fsync and
+//! close. Not here: making it visible (`commit.rs`).
+
+mod encoded;
+
+use crate::encoding::ContainerKey;
+use crate::flush::ledger::Ledger;
+use crate::directory::prune::coming_name;
+use encoded::Encoded;
+use orcheck_format::container::{
+    BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
+    Trailer, decode_rank_record, encode_rank_record, header_crc,
+};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{MAX_METADATA_BYTES, Manifest};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{ContainerRef, ranks_to_ranges};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::{Create, Dir, File};
+use orcheck_pool::Pool;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Stripe unit of mode `traditional`.
+pub const STRIPE_BYTES: u64 = STRIPE_UNIT_BYTES;
+
+/// A stream whose length is not known is given room in steps of this size, and no more is reserved of what is likely to
+/// follow: containers that grow side by side then lie in long runs, and not between each other. (Reserving in memory costs
+/// time, and a small container must not fill a small quota.)
+const ROOM_BYTES: u64 = 64 << 20;
+
+/// Where a container goes.
+pub struct Target {
+    /// Directory of the container's own file.
+    pub dir: Arc<dyn Dir>,
+    /// Server index of that directory (0 at level `node`).
+    pub server: u32,
+    /// Server index and directory of each stripe file; empty for a container that is not striped.
+    pub stripes: Vec<(u32, Arc<dyn Dir>)>,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// How many ranks are going to be in it.
+    pub ranks: u64,
+    /// The files appear under their names only when they are whole: until then they have temporary ones of the epoch with
+    /// this counter. For a directory in which there may be older files of the same names.
+    pub coming: Option<u64>,
+}
+
+struct Store {
+    server: u32,
+    file: Box<dyn File>,
+    dir: Arc<dyn Dir>,
+    name: String,
+    /// What it is called until it is whole.
+    coming: Option<String>,
+    at: u64,
+    /// Up to where space is reserved.
+    reserved: u64,
+}
+
+impl Store {
+    fn create(server: u32, dir: &Arc<dyn Dir>, name: String, target: &Target) -> Result<Self> {
+        let coming = target.coming.map(|epoch| coming_name(&name, epoch));
+        let first = coming.as_ref().unwrap_or(&name);
+        let how = if target.direct {
+            Create::Direct
+        } else {
+            Create::Buffered
+        };
+        let mut file = dir.create(first, how)?;
+        if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
+            // Our blocks are smaller than this device's: through the page cache, then.
+            file.close()?;
+            dir.remove(first)?;
+            file = dir.create(first, Create::Buffered)?;
+        }
+        Ok(Self {
+            server,
+            file,
+            dir: Arc::clone(dir),
+            name,
+            coming,
+            at: 0,
+            reserved: 0,
+        })
+    }
+
+    /// Reserves space for so many more bytes, and for `besides` that may follow if there is room for them.
+    fn reserve(&mut self, more: u64, besides: u64) -> Result<()> {
+        let end = self.at + more;
+        if end <= self.reserved {
+            return Ok(());
+        }
+        let with = end + besides.min(ROOM_BYTES);
+        self.reserved = match self.file.allocate(with) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && with > end => {
+                self.file.allocate(end)?;
+                end
+            }
+            reserved => reserved.map(|()| with)?,
+        };
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_at(bytes, self.at)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn write_padded(&mut self, mut bytes: Vec<u8>) -> Result<()> {
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        self.write(&bytes)
+    }
+
+    fn make_durable(self) -> Result<()> {
+        // Only where there is a surplus: a file system whose server was lost may keep a truncation waiting for minutes
+        // (MooseFS: as long as the chunk is locked for a writer), but tells it at once to who syncs.
+        if !off(Switch::TruncateSurplus) && self.file.len_bytes()? != self.at {
+            self.file.truncate(self.at)?;
+        }
+        if !off(Switch::FsyncContainer) {
+            self.file.sync()?;
+        }
+        self.file.close()?;
+        if let Some(coming) = &self.coming {
+            self.dir.rename(coming, &self.name)?;
+        }
+        if !off(Switch::FsyncContainerDirectory) {
+            self.dir.sync()?;
+        }
+        self.dir.check_path()
+    }
+
+    /// Everything that it may be called.
+    fn names(&self) -> impl Iterator<Item = (Arc<dyn Dir>, String)> + '_ {
+        let names = self.coming.iter().chain([&self.name]);
+        names.map(|name| (Arc::clone(&self.dir), name.clone()))
+    }
+}
+
+/// A container being written.
+pub struct ContainerWriter {
+    header: ContainerHeader,
+    header_crc: u64,
+    /// Server whose file was used last: the one that failed when something failed.
+    used: u32,
+    main: Store,
+    stripes: Vec<Store>,
+    manifest: Manifest,
+    ranks: u64,
+    /// Older steps that the ranks refer to.
+    refers_to: BTreeSet<u64>,
+    stream: Option<Stream>,
+    encoded: Option<Encoded>,
+    /// Bytes of all streams so far, as the ranks sent them.
+    flushed_bytes: u64,
+}
+
+/// What a rank announces of its stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Announced {
+    /// Its length, or the most it can be.
+    pub stream_len_bytes: u64,
+    /// Longest extent.
+    pub cut_bytes: u32,
+    /// It may turn out shorter.
+    pub may_shrink: bool,
+}
+
+/// The rank whose stream is being written.
+struct Stream {
+    rank: u32,
+    announced: Announced,
+    at: u64,
+    base: u64,
+    /// Physical offset of every stripe unit so far.
+    units: Vec<u64>,
+}
+
+impl ContainerWriter {
+    /// Creates the file(s) and writes the header, whose features say whether pieces are encoded; `key` encrypts
+    /// them.
+    ///
+    /// # Errors
+    /// The server that failed and what its directory says.
+    pub fn create(
+        header: ContainerHeader,
+        node_name: &str,
+        target: &Target,
+        key: Option<ContainerKey>,
+    ) -> std::result::Result<Self, (u32, Error)> {
+        let encoded =
+            (header.features.incompat & Features::ENCODED != 0).then(|| Encoded::new(key));
+        let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
+        let run = epoch.run.short_bytes();
+        let name = FileName::Container {
+            step,
+            epoch: epoch.counter,
+            run,
+            node,
+            writer,
+        }
+        .to_string();
+        let main = Store::create(target.server, &target.dir, name.clone(), target)
+            .map_err(|error| (target.server, error))?;
+        let mut this = Self {
+            manifest: Manifest {
+                job: header.job.clone(),
+                step,
+                epoch,
+                level: header.level,
+                node,
+                node_name: node_name.to_owned(),
+                writer,
+                world_size: header.world_size,
+                stores: vec![name],
+                ranks: Vec::new(),
+            },
+            header,
+            ranks: target.ranks,
+            header_crc: 0,
+            used: target.server,
+            main,
+            stripes: Vec::new(),
+            refers_to: BTreeSet::new(),
+            stream: None,
+            encoded,
+            flushed_bytes: 0,
+        };
+        let begun = this.begin(target, run);
+        if let Err(error) = begun {
+            let failed = (this.used, error);
+            this.abort();
+            return Err(failed);
+        }
+        Ok(this)
+    }
+
+    fn begin(&mut self, target: &Target, run: [u8; 4]) -> Result<()> {
+        let ContainerHeader {
+            step,
+            epoch,
+            node,
+            writer,
+            ..
+        } = self.header;
+        for (number, (server, dir)) in target.stripes.iter().enumerate() {
+            self.used = *server;
+            let name = FileName::Stripe {
+                step,
+                epoch: epoch.counter,
+                run,
+                node,
+                writer,
+                stripe: number as u32 + 1,
+            }
+            .to_string();
+            self.stripes
+                .push(Store::create(*server, dir, name.clone(), target)?);
+            self.manifest.stores.push(name);
+        }
+        self.used = self.main.server;
+        let block = self.header.encode();
+        self.header_crc = header_crc(&block);
+        self.main.write(&block)
+    }
+
+    /// The server whose file was used last; after an error: the one that failed.
+    #[must_use]
+    pub fn used_server(&self) -> u32 {
+        self.used
+    }
+
+    /// Begins the stream of a rank.
+    ///
+    /// # Errors
+    /// NoSpace as early as the file system can tell.
+    pub fn begin_rank(&mut self, rank: u32, announced: Announced) -> Result<()> {
+        let Announced {
+            stream_len_bytes,
+            cut_bytes,
+            may_shrink,
+        } = announced;
+        let header = RankHeader {
+            rank,
+            step: self.header.step,
+            epoch: self.header.epoch,
+            stream_len_bytes: if may_shrink || self.encoded.is_some() {
+                STREAM_LEN_UNKNOWN
+            } else {
+                stream_len_bytes
+            },
+            cut_bytes,
+        };
+        // A disk that cannot take what is not stored anew may well take what is.
+        let now_bytes = if may_shrink {
+            stream_len_bytes.min(ROOM_BYTES)
+        } else {
+            stream_len_bytes
+        };
+        // The others are likely to be as long.
+        let others = self
+            .ranks
+            .saturating_sub(self.manifest.ranks.len() as u64 + 1);
+        if self.encoded.is_some() {
+            // Space is reserved as it is needed.
+        } else if self.stripes.is_empty() {
+            let now_bytes = 4 * BLOCK_BYTES as u64 + now_bytes;
+            self.main
+                .reserve(now_bytes, others.saturating_mul(now_bytes))?;
+        } else {
+            let units = stream_len_bytes
+                .div_ceil(STRIPE_BYTES)
+                .div_ceil(self.stripes.len() as u64);
+            let now_bytes = units * STRIPE_BYTES;
+            for store in &mut self.stripes {
+                self.used = store.server;
+                store.reserve(now_bytes, others.saturating_mul(now_bytes))?;
+            }
+        }
+        self.used = self.main.server;
+        self.main.write(&header.encode())?;
+        let base = self.main.at;
+        self.stream = Some(Stream {
+            rank,
+            announced,
+            at: 0,
+            base,
+            units: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Writes the next bytes of the stream, straight from the pool.
+    ///
+    /// # Errors
+    /// What the file says; Internal for more bytes than announced.
+    pub fn append(&mut self, pool: &Pool, pool_at_bytes: u64, len_bytes: u64) -> Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Err(Error::internal("stream bytes outside a rank"));
+        };
+        let most_bytes = stream.announced.stream_len_bytes;
+        if len_bytes > most_bytes - stream.at && !off(Switch::Announced) {
+            return Err(Error::corrupt(format!(
+                "rank {} sends {} bytes more than the {most_bytes} it announced",
+                stream.rank,
+                stream.at + len_bytes - most_bytes,
+            )));
+        }
+        if self.stripes.is_empty() {
+            let left_bytes = most_bytes - stream.at - len_bytes;
+            self.main.reserve(len_bytes, left_bytes)?;
+            pool.write_to(
+                self.main.file.as_ref(),
+                pool_at_bytes,
+                len_bytes,
+                self.main.at,
+            )?;
+            self.main.at += len_bytes;
+            stream.at += len_bytes;
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < len_bytes {
+            let unit = stream.at / STRIPE_BYTES;
+            let take = (len_bytes - done).min(STRIPE_BYTES - stream.at % STRIPE_BYTES);
+            let stripe = ((unit + u64::from(stream.rank)) % self.stripes.len() as u64) as usize;
+            let store = &mut self.stripes[stripe];
+            self.used = store.server;
+            if stream.at.is_multiple_of(STRIPE_BYTES) {
+                stream.units.push(store.at);
+            }
+            pool.write_to(store.file.as_ref(), pool_at_bytes + done, take, store.at)?;
+            store.at += take;
+            stream.at += take;
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// Bytes of streams that came in, and the bytes that they and all else take in files.
+    #[must_use]
+    pub fn written(&self) -> (u64, u64) {
+        let stripes: u64 = self.stripes.iter().map(|store| store.at).sum();
+        (self.flushed_bytes, self.main.at + stripes)
+    }
+
+    /// Ends a rank with its framed record; its extents become absolute in the manifest. Those that
+    /// lie in containers of the steps it `refers_to` are looked up in the ledger, in which its own
+    /// are entered.
+    ///
+    /// # Errors
+    /// Corrupt when the record does not fit the stream; what the ledger says.
+    pub fn end_rank(
+        &mut self,
+        mut framed: Vec<u8>,
+        refers_to: &[u64],
+        ledger: &mut Ledger,
+    ) -> Result<()> {
+        let Some(stream) = self.stream.take() else {
+            return Err(Error::internal("a rank record outside a rank"));
+        };
+        let (mut record, used) = decode_rank_record(&framed)?;
+        let Announced {
+            stream_len_bytes,
+            may_shrink,
+            ..
+        } = stream.announced;
+        let fits = used == framed.len()
+            && record.rank == stream.rank
+            && record.stream_len_bytes == stream.at
+            && (stream.at == stream_len_bytes || may_shrink);
+        if !fits && !off(Switch::RecordOfStream) {
+            return Err(Error::corrupt(format!(
+                "rank {}: its record (rank {}, {} of {} bytes read, a stream of {} bytes) does not fit the stream ({} of {stream_len_bytes} bytes)",
+                stream.rank,
+                record.rank,
+                used,
+                framed.len(),
+                record.stream_len_bytes,
+                stream.at,
+            )));
+        }
+        let level = self.header.level;
+        let references = (record.regions.iter())
+            .flat_map(|region| &region.extents)
+            .any(|extent| extent.container.is_some());
+        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
+        // any file, and prune would not know of it.
+        if references && refers_to.is_empty() && !off(Switch::ReferencesNamed) {
+            return Err(Error::corrupt(format!(
+                "rank {} refers to older containers and named none",
+                stream.rank
+            )));
+        }
+        if !refers_to.is_empty() {
+            let manifest = &self.manifest;
+            let step_of = |name: &str| {
+                let step = manifest.referred_step(name).ok()?;
+                (refers_to.contains(&step) || off(Switch::ReferenceStep)).then_some(step)
+            };
+            ledger.resolve(level, &mut record, step_of)?;
+            self.refers_to.extend(refers_to);
+        }
+        self.flushed_bytes += stream.at;
+        // Where own extents lay in the rank's stream: encoded ones lie elsewhere in the container's.
+        let sent_at: Vec<u64> = (record.regions.iter())
+            .flat_map(|region| &region.extents)
+            .filter(|extent| extent.container.is_none())
+            .map(|extent| extent.physical)
+            .collect();
+        let mut stored_len_bytes = stream.at;
+        if let Some(encoded) = &mut self.encoded {
+            self.used = self.main.server;
+            encoded.close(&mut self.main)?;
+            encoded.rewrite(&mut record)?;
+            stored_len_bytes = self.main.at - stream.base;
+            record.stream_len_bytes = stored_len_bytes;
+        }
+        if !refers_to.is_empty() || self.encoded.is_some() {
+            // On disk the record must be readable without the ledger, and say where bytes are.
+            framed = encode_rank_record(&record);
+        }
+        let stripes = self.stripes.len() as u64;
+        let mut stored = Vec::new();
+        for (extent, stream_at) in record
+            .regions
+            .iter_mut()
+            .flat_map(|region| &mut region.extents)
+            .filter(|extent| extent.container.is_none())
+            .zip(sent_at)
+        {
+            let end = extent.physical.checked_add(extent.stored_len_bytes);
+            let outside = end.is_none_or(|end| end > stored_len_bytes);
+            if outside && !off(Switch::ExtentInStream) {
+                return Err(Error::corrupt(format!(
+                    "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",
+                    stream.rank, extent.stored_len_bytes, extent.physical, stored_len_bytes
+                )));
+            }
+            if stripes == 0 {
+                extent.physical += stream.base;
+                if may_shrink {
+                    stored.push((stream_at, extent.clone()));
+                }
+            } else {
+                let unit = extent.physical / STRIPE_BYTES;
+                extent.store = (1 + (unit + u64::from(stream.rank)) % stripes) as u16;
+                extent.physical = stream.units[unit as usize] + extent.physical % STRIPE_BYTES;
+            }
+        }
+        self.used = self.main.server;
+        self.main.write_padded(framed)?;
+        if may_shrink {
+            // In the order of the stream, which is not that of the regions.
+            stored.sort_by_key(|(stream_at, _)| *stream_at);
+            ledger.enter((level, record.rank, self.header.step), refers_to, stored);
+        }
+        self.manifest.ranks.push(record);
+        Ok(())
+    }
+
+    /// Writes manifest and trailer and makes everything durable.
+    ///
+    /// # Errors
+    /// Any, with the server that failed: the container is lost and has been removed where possible.
+    pub fn finish(mut self) -> std::result::Result<ContainerRef, (u32, Error)> {
+        let reference = match self.seal() {
+            Ok(reference) => reference,
+            Err(error) => {
+                let failed = (self.used, error);
+                self.abort();
+                return Err(failed);
+            }
+        };
+        let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
+            .chain(&self.stripes)
+            .flat_map(Store::names)
+            .collect();
+        let durable = self
+            .stripes
+            .into_iter()
+            .chain([self.main])
+            .try_for_each(|store| {
+                let server = store.server;
+                store.make_durable().map_err(|error| (server, error))
+            });
+        if let Err(failed) = durable {
+            remove_all(&dirs);
+            return Err(failed);
+        }
+        Ok(reference)
+    }
+
+    fn seal(&mut self) -> Result<ContainerRef> {
+        // Ranks come in the order in which they were flushed; the manifest is in rank order.
+        self.manifest.ranks.sort_by_key(|record| record.rank);
+        let bytes = self.manifest.encode();
+        if bytes.len() > MAX_METADATA_BYTES {
+            return Err(Error::unsupported(format!(
+                "the manifest of {} takes {} bytes, the format allows {MAX_METADATA_BYTES}",
+                self.main.name,
+                bytes.len()
+            ))
+            .next("protect fewer or larger regions, or use more nodes"));
+        }
+        let digest = Manifest::digest(&bytes);
+        let manifest_at = self.main.at;
+        let manifest_len_bytes = bytes.len() as u64;
+        self.main.write_padded(bytes)?;
+        let len_bytes = self.main.at + BLOCK_BYTES as u64;
+        let trailer = Trailer {
+            manifest_at,
+            manifest_len_bytes,
+            manifest_digest: digest,
+            file_len_bytes: len_bytes,
+            header_crc: self.header_crc,
+        }
+        .encode();
+        let mut block = vec![0; BLOCK_BYTES];
+        block[BLOCK_BYTES - trailer.len()..].copy_from_slice(&trailer);
+        self.main.write(&block)?;
+        let ranks: Vec<u32> = self
+            .manifest
+            .ranks
+            .iter()
+            .map(|record| record.rank)
+            .collect();
+        Ok(ContainerRef {
+            file: self.main.name.clone(),
+            server: self.main.server,
+            node: self.header.node,
+            writer: self.header.writer,
+            len_bytes,
+            manifest_digest: digest,
+            ranks: ranks_to_ranges(&ranks),
+            refers_to: self.refers_to.iter().copied().collect(),
+            holders: Vec::new(),
+        })
+    }
+
+    /// Gives the container up and frees its space.
+    pub fn abort(self) {
+        let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
+            .chain(&self.stripes)
+            .flat_map(Store::names)
+            .collect();
+        remove_all(&dirs);
+    }
+}
+
+/// Best effort: what cannot be removed now is collected by prune.
+fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
+    if off(Switch::GivenUpGoes) {
+        return;
+    }
+    for (dir, name) in files {
+        let removed = dir.remove(name);
+        debug_assert!(
+            removed.is_ok()
+                || removed
+                    .as_ref()
+                    .is_err_and(|e| e.kind() != ErrorKind::Invalid)
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! What comes from the rings of the ranks.
+//!
+//! Invariants:
+//! 1. A ring is asked whether its rank ended before it is looked at; then nothing that came is overlooked.
+//! 2. A rank that ended holds no other one up: while another one's snapshot is waited for, the chunks of those that it did
+//!    not finish are given back.
+//!
+//! Survives: a rank that ends at any moment, but for the chunk in its hand. Not here: what is done with a snapshot
+//! (`flush.rs`).
+
+use super::{Announced, Begin, Flusher, SLICE};
+use crate::node::Descriptor;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use std::collections::VecDeque;
+
+impl Flusher {
+    /// Takes the begin of a rank's next snapshot off its ring, if it is there.
+    pub(super) fn look_for_begin(&mut self, which: usize) -> Result<()> {
+        let (_, rank) = self.context.ranks[which];
+        if self.begun[which].is_some() {
+            return Ok(());
+        }
+        match self.pop(which)? {
+            None => Ok(()),
+            Some(Descriptor::Begin {
+                step,
+                stream_len_bytes,
+                cut_bytes,
+                pipelined,
+                may_shrink,
+                kept,
+            }) => {
+                self.begun[which] = Some(Begin {
+                    step,
+                    announced: Announced {
+                        stream_len_bytes,
+                        cut_bytes,
+                        may_shrink,
+                    },
+                    pipelined,
+                    kept,
+                });
+                Ok(())
+            }
+            Some(other) => Err(Error::corrupt(format!(
+                "rank {rank} sent {other:?} where the begin of a snapshot was expected"
+            ))),
+        }
+    }
+
+    /// The rank's next descriptor; `None` when the session ends first.
+    pub(super) fn next(&mut self, which: usize) -> Result<Option<Descriptor>> {
+        if let Some(descriptor) = self.ahead.pop_front() {
+            return Ok(Some(descriptor));
+        }
+        loop {
+            let news = self.index().writer_news(self.context.writer);
+            let gone = self.is_gone(which);
+            if let Some(descriptor) = self.pop(which)? {
+                return Ok(Some(descriptor));
+            }
+            if gone {
+                return Ok(Some(Descriptor::Fail));
+            }
+            if self.stopping() {
+                return Ok(None);
+            }
+            self.drop_unfinished(which)?;
+            self.index()
+                .wait_for_entries(self.context.writer, news, SLICE);
+        }
+    }
+
+    /// Whether the rank ended. Asked before its ring is looked at: nothing can come later.
+    pub(super) fn is_gone(&self, which: usize) -> bool {
+        self.index().is_rank_gone(self.context.ranks[which].0) && !off(Switch::RankGone)
+    }
+
+    pub(super) fn pop(&mut self, which: usize) -> Result<Option<Descriptor>> {
+        match self.left[which].pop_front() {
+            None => self.index().pop(self.context.ranks[which].0),
+            descriptor => Ok(descriptor),
+        }
+    }
+
+    /// Gives back what ranks other than `waited_for` took for a snapshot that they did not finish before they ended: it
+    /// may be all there is, and what is waited for may wait for it.
+    fn drop_unfinished(&mut self, waited_for: usize) -> Result<()> {
+        for which in 0..self.context.ranks.len() {
+            if which == waited_for || !self.left[which].is_empty() || !self.is_gone(which) {
+                continue;
+            }
+            let mut left = VecDeque::new();
+            while let Some(descriptor) = self.pop(which)? {
+                left.push_back(descriptor);
+            }
+            let begun = self.begun[which].as_ref().map(|begin| begin.kept);
+            let kept = begun == Some(true)
+                || matches!(left.front(), Some(Descriptor::Begin { kept: true, .. }));
+            if !kept && !left.contains(&Descriptor::Seal) && !off(Switch::UnfinishedDropped) {
+                for descriptor in &left {
+                    if let Descriptor::Segment {
+                        chunk: Some(chunk), ..
+                    }
+                    | Descriptor::Record { chunk, .. } = *descriptor
+                    {
+                        self.give(Some((chunk, 1)))?;
+                    }
+                }
+                left.retain(|descriptor| matches!(descriptor, Descriptor::Begin { .. }));
+            }
+            self.left[which] = left;
+        }
+        Ok(())
+    }
+}

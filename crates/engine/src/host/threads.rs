@@ -1,0 +1,324 @@
+//! The host of a node's engine: starts the threads that do a node's work, in whichever process that is.
+//!
+//! | thread | what it does |
+//! | --- | --- |
+//! | control | votes, placement, commit records of the node; on node 0 the lead (`control.rs`) |
+//! | CP-thread, one a writer | containers (`flush.rs`) |
+//! | keeper | replicas of other nodes (`keeper.rs`) |
+//!
+//! Invariants:
+//! 1. A node's lanes are known before any rank can ask for them.
+//! 2. What the threads must know is data ([`HostPlan`]), the same whoever starts them.
+//!
+//! Not here: who is in the job and where (crate `client`), when the threads end.
+
+use crate::commit::{Control, ControlContext, ControlShared, Links};
+use crate::encoding::Recipe;
+use crate::flush::{FlushContext, Flusher, Report};
+use crate::node::{ENGINE_ALIVE, Index, IndexShape};
+use crate::replicas::{KeeperContext, KeeperThread};
+use crate::node::{Layout, Mode, Node};
+use crate::directory::Places;
+use crate::commit::JobFacts;
+use crate::commit::Tree;
+use crate::replicas::NodeAt;
+use crate::replicas::{Replicas, ReplicasContext};
+use crate::replicas::{ReplicaStore, Room};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_io::clock::Clock;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::thread::spawn;
+use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_net::{Key, Listener};
+use orcheck_plan::Placement;
+use orcheck_pool::{Gates, Pool};
+use orcheck_redundancy::Domains;
+use orcheck_staging::client::shown;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest wait for a thread at the end.
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A thread that waits for descriptors, and what ends its wait.
+pub type Running = (JoinHandle<Result<()>>, Waker);
+
+/// What placement and records call the I/O servers that are configured as `roots`. Of several places on one staging server,
+/// which differ in their keys, each has a name of its own.
+#[must_use]
+pub fn server_names(roots: &[String]) -> Vec<String> {
+    let name = |(at, root): (usize, &String)| {
+        let shown_before = |one: &&String| **one != *root && shown(one) == shown(root);
+        match roots[..at].iter().filter(shown_before).count() {
+            0 => shown(root).to_owned(),
+            before => format!("{}#{}", shown(root), before + 1),
+        }
+    };
+    roots.iter().enumerate().map(name).collect()
+}
+
+/// What the threads of a node must know.
+#[derive(Clone)]
+pub struct HostPlan {
+    /// The job.
+    pub job: JobName,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// Who is where.
+    pub layout: Layout,
+    /// This node.
+    pub node: u32,
+    /// Placed directories as configured.
+    pub servers: Vec<String>,
+    /// Directory of the nodes as configured, or empty.
+    pub node_root: String,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// How streams travel.
+    pub mode: Mode,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// CP-threads run on the SMT sibling where there is one.
+    pub pin: bool,
+    /// Snapshots may refer to older containers.
+    pub incremental: bool,
+    /// Longest wait inside the engine.
+    pub timeout: Duration,
+    /// Most nodes directly below one in the tree to the lead.
+    pub fan_out: u32,
+    /// How containers are encoded.
+    pub recipe: Recipe,
+    /// Replicas on other nodes, where they are asked for.
+    pub replication: Option<Replication>,
+}
+
+/// What replicas take.
+#[derive(Clone)]
+pub struct Replication {
+    /// Replicas of each container.
+    pub replicas: u32,
+    /// Room for those of other nodes.
+    pub budget_bytes: u64,
+    /// Where those lie.
+    pub store: ReplicaStore,
+    /// Which nodes fail together.
+    pub domains: Domains,
+    /// Where the keepers of the nodes are.
+    pub nodes: Vec<NodeAt>,
+    /// The job's key.
+    pub key: Key,
+}
+
+/// Starts a node's threads.
+#[derive(Clone)]
+pub struct Host {
+    /// What they must know.
+    pub plan: HostPlan,
+    /// The node's pool.
+    pub pool: Arc<Pool>,
+    /// Shape of the index in it.
+    pub shape: IndexShape,
+    /// The job's directories.
+    pub places: Places,
+    /// Where replicas of other nodes lie, where they are asked for.
+    pub room: Option<Arc<Room>>,
+    /// Locks between processes.
+    pub gates: Arc<Gates>,
+    /// Shared with the control thread.
+    pub shared: Arc<ControlShared>,
+    /// Clock.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Whether the threads outlive the ranks: they are in an agent.
+    pub outlives: bool,
+}
+
+impl Host {
+    fn node(&self) -> &Node {
+        &self.plan.layout.nodes[self.plan.node as usize]
+    }
+
+    /// The control thread; with `placement` the lanes lead there at first.
+    ///
+    /// # Errors
+    /// Lack of threads or descriptors; another one that lives.
+    pub fn control(&self, links: Links, placement: Option<Placement>) -> Result<Running> {
+        let plan = &self.plan;
+        if let Some(placement) = &placement
+            && let Some(lanes) = placement.lanes.get(plan.node as usize)
+        {
+            // Before any rank can ask: the control thread starts later.
+            Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
+        }
+        let writers = &self.node().writers;
+        let context = ControlContext {
+            pool: Arc::clone(&self.pool),
+            shape: self.shape,
+            node: plan.node,
+            facts: JobFacts {
+                job: plan.job.clone(),
+                epoch: plan.epoch,
+                world_size: plan.layout.world_size(),
+                nodes: plan.layout.node_names(),
+                servers: server_names(&plan.servers),
+                node_root: plan.node_root.clone(),
+            },
+            ranks: self.node().ranks.clone(),
+            writer_hosts: (writers.iter())
+                .filter(|_| !self.outlives)
+                .filter_map(|ranks| ranks.first().copied())
+                .collect(),
+            writers: writers.len() as u32,
+            places: self.places.clone(),
+            keep: plan.keep,
+            placement,
+            tree: Tree::new(plan.layout.nodes.len() as u32, plan.fan_out),
+            outlives: self.outlives,
+            clock: Arc::clone(&self.clock),
+            steps: self.steps.clone(),
+            shared: Arc::clone(&self.shared),
+            alive: self.gates.lock(ENGINE_ALIVE, Duration::from_secs(1))?,
+        };
+        let poller = Poller::new()?;
+        let waker = poller.waker();
+        let control = Control::new(context, links, poller);
+        Ok((spawn("orcheck-control", move || control.run())?, waker))
+    }
+
+    /// The keeper, where replicas are asked for; others come in by `doors`.
+    ///
+    /// # Errors
+    /// Lack of threads or descriptors.
+    pub fn keeper(&self, doors: Vec<Listener>, stop: &Arc<AtomicBool>) -> Result<Option<Running>> {
+        let (Some(replication), Some(room)) = (&self.plan.replication, &self.room) else {
+            return Ok(None);
+        };
+        let context = KeeperContext {
+            epoch: self.plan.epoch,
+            node: self.plan.node,
+            room: Arc::clone(room),
+            budget_bytes: replication.store.granted_bytes(replication.budget_bytes),
+            direct: self.plan.direct,
+            key: replication.key.clone(),
+            steps: self.steps.clone(),
+            stop: Arc::clone(stop),
+        };
+        let poller = Poller::new()?;
+        let waker = poller.waker();
+        let keeper = KeeperThread::new(context, doors, poller);
+        let shared = Arc::clone(&self.shared);
+        let thread = spawn("orcheck-keeper", move || {
+            keeper.run().inspect_err(|error| {
+                shared.note(format!("the keeper of replicas ended: {error}"));
+            })
+        })?;
+        Ok(Some((thread, waker)))
+    }
+
+    /// What brings containers to other nodes, where replicas are asked for; `rank` is who asks.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes; lack of descriptors.
+    pub fn replicas(&self, rank: u32, stop: &Arc<AtomicBool>) -> Result<Option<Arc<Replicas>>> {
+        let Some(replication) = &self.plan.replication else {
+            return Ok(None);
+        };
+        let context = ReplicasContext {
+            job: self.plan.job.clone(),
+            epoch: self.plan.epoch,
+            own: (rank, self.plan.node),
+            replicas: replication.replicas,
+            domains: replication.domains.clone(),
+            nodes: replication.nodes.clone(),
+            timeout: self.plan.timeout,
+            clock: Arc::clone(&self.clock),
+            steps: self.steps.clone(),
+            stop: Arc::clone(stop),
+        };
+        Replicas::new(context).map(Some)
+    }
+
+    /// The CP-thread of a writer; `rank` is whose process it is in, `report` reaches the control thread.
+    ///
+    /// # Errors
+    /// Lack of threads or descriptors.
+    pub fn flusher(
+        &self,
+        writer: u32,
+        rank: u32,
+        report: Report,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<JoinHandle<Result<()>>> {
+        let (plan, node) = (&self.plan, self.node());
+        let context = FlushContext {
+            pool: Arc::clone(&self.pool),
+            shape: self.shape,
+            job: plan.job.clone(),
+            epoch: plan.epoch,
+            world_size: plan.layout.world_size(),
+            node: (plan.node, node.name.clone()),
+            writer,
+            ranks: node.writers[writer as usize]
+                .iter()
+                .map(|&rank| (plan.layout.local_index(rank), rank))
+                .collect(),
+            mode: plan.mode,
+            places: self.places.clone(),
+            direct: plan.direct,
+            incremental: plan.incremental,
+            recipe: plan.recipe.clone(),
+            gate_timeout: plan.timeout,
+            clock: Arc::clone(&self.clock),
+            steps: self.steps.clone(),
+            replicas: self.replicas(rank, stop)?,
+            stop: Arc::clone(stop),
+        };
+        let mut flusher = Flusher::new(context, report)?;
+        let shared = Arc::clone(&self.shared);
+        // The CP-thread shares a core with the worker: its SMT sibling where it has one in our set.
+        let cpus = cpuset();
+        let sibling = if plan.pin && plan.mode == Mode::Orchestrated {
+            cpus.first().and_then(|&cpu| sibling_of(cpu))
+        } else {
+            None
+        };
+        spawn("orcheck-flush", move || {
+            if let Some(cpu) = sibling
+                && let Err(error) = pin_current_thread(&[cpu])
+            {
+                shared.note(format!("the CP-thread is not pinned: {error}"));
+            }
+            let result = flusher.run();
+            if let Err(error) = &result {
+                shared.note(format!("the CP-thread ended: {error}"));
+            }
+            result
+        })
+    }
+}
+
+/// Waits for a thread that was told to end, at most `timeout`.
+///
+/// # Errors
+/// Its own; Unavailable when it hangs, Internal when it panicked.
+pub fn join(thread: JoinHandle<Result<()>>, clock: &dyn Clock, timeout: Duration) -> Result<()> {
+    let until = clock.now() + timeout;
+    while !thread.is_finished() {
+        if clock.now() >= until {
+            return Err(Error::unavailable(format!(
+                "thread {} still hangs in a directory after {:.1} s and is left behind",
+                thread.thread().name().unwrap_or("of the session"),
+                timeout.as_secs_f64()
+            )));
+        }
+        clock.sleep(Duration::from_millis(1));
+    }
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::internal("a thread of the session panicked")))
+}

@@ -1,0 +1,29 @@
+//! What the processes of a node share through the pool, and who is where.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `index.rs` | words and rings that ranks, CP-threads and the control thread tell each other by |
+//! | `descriptor.rs` | what a rank tells its CP-thread about a segment |
+//! | `kept.rs` | snapshots that stay in the pool until they are safe |
+//! | `halt.rs` | what a run is asked for from outside |
+//! | `patience.rs` | waiting for the engine, but not for one that is gone |
+//! | `budget.rs` | how large the pool may be |
+//! | `layout.rs` | nodes, ranks, and which writer flushes which rank |
+//!
+//! Not here: the pool itself (`orcheck-pool`).
+
+mod budget;
+mod descriptor;
+mod halt;
+mod index;
+mod kept;
+mod layout;
+mod patience;
+
+pub use halt::HaltRequest;
+pub use budget::{pool_chunks};
+pub use index::{Descriptor, ENGINE_ALIVE, Index, IndexShape, MAX_LANES, Outcome, POOL_IN_USE};
+pub use kept::{Kept};
+pub use layout::{Layout, Mode, Scheme};
+pub(crate) use layout::{Node};
+pub use patience::{Patience};

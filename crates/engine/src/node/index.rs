@@ -1,0 +1,643 @@
+//! The snapshot index: what ranks, CP-threads and the control thread of a node tell each other
+//! through the shared pool.
+//!
+//! Shared words (each a 64-bit atomic) and one ring of descriptors per rank:
+//!
+//! ```text
+//! word  0            news: bumped whenever the board or a committed step changes (waited on)
+//!       1, 2         newest step committed at level node / global, plus one
+//!       3            the engine of this node is gone
+//!       4            placement generation
+//!       5 … 12       server of lane 0 … 7, plus one
+//!       13           chunks that ranks of this node took with `alloc`
+//!       14           returns from checkpoint calls, of all ranks of the node together
+//!       15           notes for the user so far, of an engine in another process
+//!       16 … 31      one bit per placed directory: out of use
+//!       32           newest step committed at level process, plus one
+//!       33           the run is asked to take a checkpoint and end
+//!       34, 35, 36   the interval that triggers keep by what they measured, what a checkpoint costs, and how long it takes
+//!                    until it is safe, microseconds; 0: none
+//!       37 …         per writer: news (bumped when one of its rings gets an entry)
+//!       …            per rank:   done, taken, popped, declared[2], …, why it gave up each of its last 16 such snapshots
+//!       …            the board: the last 64 steps, state and error per level, error text
+//! ```
+//!
+//! Invariants:
+//! 1. A word has one writer: a rank its own block, the lowest rank the interval, a CP-thread `done/taken/popped` of its ranks,
+//!    the control thread the rest; the news words may be bumped, and chunks of `alloc` and returns
+//!    counted, by anyone.
+//! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
+//! 3. A board entry's text is written before its state, and its step is checked after reading.
+//!
+//! Survives: a rank that dies (its entries simply stop). Not here: the memory itself (`io::pool`).
+
+mod reasons;
+mod returns;
+#[cfg(test)]
+mod tests;
+
+pub use crate::node::descriptor::Descriptor;
+use crate::node::HaltRequest;
+use crate::node::layout::Node;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_pool::Pool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+const NEWS: u32 = 0;
+const COMMITTED: u32 = 1;
+const GONE: u32 = 3;
+const GENERATION: u32 = 4;
+const LANES: u32 = 5;
+/// Lanes a node can have at most.
+pub const MAX_LANES: u32 = 8;
+const ALLOCATED: u32 = 13;
+const RETURNS: u32 = 14;
+const NOTES: u32 = 15;
+const INACTIVE: u32 = 16;
+/// Placed directories of which the index can say that they are out of use; more are never left out.
+const MAX_INACTIVE: u32 = 1024;
+const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
+const HALT: u32 = COMMITTED_PROCESS + 1;
+const INTERVAL: u32 = HALT + 1;
+const WRITERS: u32 = INTERVAL + 3;
+const RANK_WORDS: u32 = REASON + reasons::WORDS;
+const BOARD_STEPS: u32 = 64;
+const TEXT_WORDS: u32 = 64;
+/// Step, state per level, text length per level, text per level.
+const BOARD_WORDS: u32 = 1 + LEVELS * (2 + TEXT_WORDS);
+const LEVELS: u32 = 3;
+/// Largest error text that reaches the other ranks of a node, in bytes.
+const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
+
+/// What became of one step at one level, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing known yet.
+    Pending,
+    /// Committed.
+    Committed,
+    /// It will never be committed.
+    Lost(Error),
+}
+
+/// Shape of the index, and the pool words and rings it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexShape {
+    /// Ranks of the node.
+    pub ranks: u32,
+    /// Writers of the node.
+    pub writers: u32,
+}
+
+impl IndexShape {
+    /// The shape for this node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        Self {
+            ranks: node.ranks.len() as u32,
+            writers: node.writers.len() as u32,
+        }
+    }
+
+    /// Shared words the pool must have.
+    #[must_use]
+    pub fn words(self) -> u32 {
+        self.board_base() + BOARD_STEPS * BOARD_WORDS
+    }
+
+    fn rank_base(self) -> u32 {
+        WRITERS + self.writers
+    }
+
+    fn board_base(self) -> u32 {
+        self.rank_base() + self.ranks * RANK_WORDS
+    }
+}
+
+/// The index of one node's pool.
+pub struct Index<'p> {
+    pool: &'p Pool,
+    shape: IndexShape,
+}
+
+const DONE: u32 = 0;
+const TAKEN: u32 = 1;
+const POPPED: u32 = 2;
+const DECLARED: u32 = 3;
+const FLUSH_CPU_NS: u32 = 5;
+const WANTED: u32 = 6;
+const RANK_GONE: u32 = 7;
+const FLUSHED_BYTES: u32 = 8;
+const STORED_BYTES: u32 = 9;
+const ROUTED_BYTES: u32 = 10;
+const REASON: u32 = 11;
+
+/// Lock byte that the control thread of a node holds while it lives.
+pub const ENGINE_ALIVE: u64 = 8;
+/// Lock byte that an agent holds while a thread of a session in it may touch the pool.
+pub const POOL_IN_USE: u64 = 9;
+
+impl<'p> Index<'p> {
+    /// The index inside `pool`.
+    #[must_use]
+    pub fn new(pool: &'p Pool, shape: IndexShape) -> Self {
+        Self { pool, shape }
+    }
+
+    fn rank_word(&self, local: u32, word: u32) -> u32 {
+        self.shape.rank_base() + local * RANK_WORDS + word
+    }
+
+    fn get(&self, word: u32) -> u64 {
+        self.pool.word(word).load(Acquire)
+    }
+
+    fn set(&self, word: u32, value: u64) {
+        self.pool.word(word).store(value, Release);
+    }
+
+    fn bump(&self, word: u32) {
+        self.pool.word(word).fetch_add(1, AcqRel);
+        self.pool.wake(word);
+    }
+
+    // ---- rank to CP-thread -------------------------------------------------------------------
+
+    /// Says how many chunks this rank's next snapshot takes; `turn` alternates between
+    /// checkpoints, so that a fast rank cannot overwrite what a slow one still has to read.
+    pub fn declare_chunks(&self, local: u32, turn: u64, chunks: u64) {
+        self.set(self.rank_word(local, DECLARED + (turn % 2) as u32), chunks);
+    }
+
+    /// Says what the files take that this rank's program writes itself, and returns what those of all ranks of the node take.
+    /// Of ranks that say it at the same time, the last one sees what all said.
+    pub fn add_routed(&self, local: u32, bytes: u64) -> u64 {
+        self.set(self.rank_word(local, ROUTED_BYTES), bytes);
+        fence(SeqCst);
+        let of_rank = |local| self.get(self.rank_word(local, ROUTED_BYTES));
+        (0..self.shape.ranks)
+            .map(of_rank)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The most chunks that a rank declared for this turn or the one before or after.
+    #[must_use]
+    pub fn chunks_of(&self, local: u32) -> u64 {
+        let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED + turn)));
+        declared[0].max(declared[1])
+    }
+
+    /// Chunks all ranks of the node declared for this turn.
+    #[must_use]
+    pub fn declared_chunks(&self, turn: u64) -> u64 {
+        (0..self.shape.ranks)
+            .map(|local| self.get(self.rank_word(local, DECLARED + (turn % 2) as u32)))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory
+    /// ready before the first checkpoint.
+    pub fn want_chunks(&self, local: u32, writer: u32, chunks: u64) {
+        self.set(self.rank_word(local, WANTED), chunks);
+        self.nudge(writer);
+    }
+
+    /// Chunks a rank said it will stage into.
+    #[must_use]
+    pub fn wanted_chunks(&self, local: u32) -> u64 {
+        self.get(self.rank_word(local, WANTED))
+    }
+
+    /// Where in a pool of `chunk_count` chunks a rank looks first: its own part, whose pages it has
+    /// mapped already.
+    #[must_use]
+    pub fn first_chunk(&self, local: u32, chunk_count: u32) -> u32 {
+        (u64::from(chunk_count) * u64::from(local) / u64::from(self.shape.ranks.max(1))) as u32
+    }
+
+    /// Hands a descriptor to the CP-thread of `writer`, waiting while the ring is full.
+    ///
+    /// # Errors
+    /// Unavailable when the CP-thread takes nothing before `timeout`.
+    pub fn push(
+        &self,
+        local: u32,
+        writer: u32,
+        descriptor: Descriptor,
+        timeout: Duration,
+    ) -> Result<()> {
+        let words = descriptor.encode();
+        loop {
+            let popped = self.get(self.rank_word(local, POPPED));
+            if self.pool.ring(local).push(&words) {
+                self.bump(WRITERS + writer);
+                return Ok(());
+            }
+            if !self
+                .pool
+                .wait_while(self.rank_word(local, POPPED), popped, timeout)
+            {
+                return Err(Error::unavailable(format!(
+                    "the CP-thread took no snapshot descriptor for {:.1} s",
+                    timeout.as_secs_f64()
+                ))
+                .next("look for a stopped process or a stalled directory on this node"));
+            }
+        }
+    }
+
+    /// Takes a rank's next descriptor, if there is one.
+    ///
+    /// # Errors
+    /// Corrupt for an entry that no rank of this version writes.
+    pub fn pop(&self, local: u32) -> Result<Option<Descriptor>> {
+        let Some(words) = self.pool.ring(local).pop() else {
+            return Ok(None);
+        };
+        self.bump(self.rank_word(local, POPPED));
+        Descriptor::decode(words).map(Some).ok_or_else(|| {
+            Error::corrupt(format!(
+                "the snapshot index of local rank {local} holds an unknown descriptor {words:?}"
+            ))
+        })
+    }
+
+    /// Value to hand to [`Self::wait_for_entries`] after the rings were found empty.
+    #[must_use]
+    pub fn writer_news(&self, writer: u32) -> u64 {
+        self.get(WRITERS + writer)
+    }
+
+    /// Sleeps until an entry arrives or `timeout` passes.
+    pub fn wait_for_entries(&self, writer: u32, news: u64, timeout: Duration) {
+        // Woken or not: the caller looks again.
+        let _ = self.pool.wait_while(WRITERS + writer, news, timeout);
+    }
+
+    /// Wakes a writer without an entry, for it to see a stop flag.
+    pub fn nudge(&self, writer: u32) {
+        self.bump(WRITERS + writer);
+    }
+
+    // ---- CP-thread to rank -------------------------------------------------------------------
+
+    /// The snapshot of `step` has its turn at the lane (Algorithm 1: the flush lock is held).
+    pub fn set_taken(&self, local: u32, step: u64) {
+        self.set(self.rank_word(local, TAKEN), step + 1);
+        self.pool.wake(self.rank_word(local, TAKEN));
+    }
+
+    /// All chunks of the snapshot of `step` are free again.
+    pub fn set_done(&self, local: u32, step: u64, cpu_ns: u64) {
+        self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
+        self.set(self.rank_word(local, DONE), step + 1);
+        self.pool.wake(self.rank_word(local, DONE));
+    }
+
+    /// Processor time of the CP-thread that flushed this rank, since the session opened.
+    #[must_use]
+    pub fn flush_cpu_ns(&self, local: u32) -> u64 {
+        self.get(self.rank_word(local, FLUSH_CPU_NS))
+    }
+
+    /// What the CP-thread of this rank wrote since the session opened: bytes of streams, and the bytes they took
+    /// in files; every level counts.
+    pub fn set_flushed(&self, local: u32, flushed_bytes: u64, stored_bytes: u64, cpu_ns: u64) {
+        self.set(self.rank_word(local, FLUSHED_BYTES), flushed_bytes);
+        self.set(self.rank_word(local, STORED_BYTES), stored_bytes);
+        self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
+    }
+
+    /// What [`Self::set_flushed`] said: bytes of streams, bytes in files.
+    #[must_use]
+    pub fn flushed_bytes(&self, local: u32) -> (u64, u64) {
+        (
+            self.get(self.rank_word(local, FLUSHED_BYTES)),
+            self.get(self.rank_word(local, STORED_BYTES)),
+        )
+    }
+
+    /// Whether the rank's snapshot of `step` (or a later one) left the pool.
+    #[must_use]
+    pub fn is_done(&self, local: u32, step: u64) -> bool {
+        self.get(self.rank_word(local, DONE)) > step
+    }
+
+    /// Waits for [`Self::is_done`]; false at the deadline.
+    pub fn wait_done(&self, local: u32, step: u64, timeout: Duration) -> bool {
+        self.wait_word(self.rank_word(local, DONE), step, timeout)
+    }
+
+    /// Waits until the snapshot of `step` has its turn at the lane; false at the deadline.
+    pub fn wait_taken(&self, local: u32, step: u64, timeout: Duration) -> bool {
+        self.wait_word(self.rank_word(local, TAKEN), step, timeout)
+    }
+
+    /// Waits in slices, so that the death of the engine's host ends the wait.
+    fn wait_word(&self, word: u32, step: u64, timeout: Duration) -> bool {
+        let mut left = timeout;
+        loop {
+            let value = self.get(word);
+            if value > step {
+                return true;
+            }
+            if left.is_zero() || self.is_gone() {
+                return false;
+            }
+            let slice = left.min(Duration::from_millis(100));
+            let _ = self.pool.wait_while(word, value, slice);
+            left = left.saturating_sub(slice);
+        }
+    }
+
+    /// Makes the index as new for another engine; what became of past steps stays. Only while no engine uses it.
+    pub fn renew(&self, last_step: Option<u64>) {
+        for word in [NOTES].into_iter().chain(INACTIVE..COMMITTED_PROCESS) {
+            self.set(word, 0);
+        }
+        for local in 0..self.shape.ranks {
+            self.set(self.rank_word(local, RANK_GONE), 0);
+            self.set_left(local, last_step.map_or(0, |step| step + 1));
+        }
+        self.set(GONE, 0);
+        self.bump(NEWS);
+    }
+
+    /// As if every snapshot of this rank before `step` had left the pool, and none from it on. Only while no engine uses it.
+    pub fn set_left(&self, local: u32, step: u64) {
+        for word in [TAKEN, DONE] {
+            self.set(self.rank_word(local, word), step);
+        }
+    }
+
+    /// Forgets that `step` was lost at `level`: it is being made safe again.
+    pub fn forget_loss(&self, step: u64, level: Level) {
+        if let Some(base) = self.board_place(step)
+            && matches!(self.outcome(step, level), Outcome::Lost(_))
+        {
+            self.set(base + 1 + level_slot(level), 0);
+        }
+    }
+
+    // ---- control thread to all ---------------------------------------------------------------
+
+    /// Says how many notes for the user there are so far.
+    pub fn set_notes(&self, count: u64) {
+        self.set(NOTES, count);
+    }
+
+    /// How many notes for the user there are so far.
+    #[must_use]
+    pub fn notes(&self) -> u64 {
+        self.get(NOTES)
+    }
+
+    /// Says whether the run is asked to take a checkpoint and end, and when.
+    pub fn set_halt(&self, asked: HaltRequest) {
+        self.set(HALT, asked.word());
+    }
+
+    /// Whether the run is asked to take a checkpoint and end, and when.
+    #[must_use]
+    pub fn halt(&self) -> HaltRequest {
+        HaltRequest::of_word(self.get(HALT))
+    }
+
+    /// The interval that triggers keep by what they measured, what a checkpoint costs the program, and how long it then takes
+    /// until it is safe; seconds. From the lowest rank of the node.
+    pub fn set_interval(&self, seconds: [f64; 3]) {
+        for (word, seconds) in (INTERVAL..).zip(seconds) {
+            self.set(word, (seconds * 1e6).ceil() as u64);
+        }
+    }
+
+    /// What [`Self::set_interval`] said, microseconds; 0: nothing yet.
+    #[must_use]
+    pub fn interval_us(&self) -> [u64; 3] {
+        [0, 1, 2].map(|number| self.get(INTERVAL + number))
+    }
+
+    /// The process of a rank ended; its CP-thread gets nothing more from it.
+    pub fn set_rank_gone(&self, local: u32) {
+        self.set(self.rank_word(local, RANK_GONE), 1);
+        for writer in 0..self.shape.writers {
+            self.nudge(writer);
+        }
+    }
+
+    /// Whether the process of a rank ended.
+    #[must_use]
+    pub fn is_rank_gone(&self, local: u32) -> bool {
+        self.get(self.rank_word(local, RANK_GONE)) != 0
+    }
+
+    /// The engine of this node ended; nothing will be committed any more.
+    pub fn set_gone(&self) {
+        self.set(GONE, 1);
+        self.bump(NEWS);
+    }
+
+    /// Whether the engine of this node ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.get(GONE) != 0
+    }
+
+    /// Publishes where the lanes of this node lead.
+    pub fn set_lanes(&self, generation: u64, servers: &[u32]) {
+        for lane in 0..MAX_LANES {
+            let server = servers.get(lane as usize).map_or(0, |&s| u64::from(s) + 1);
+            self.set(LANES + lane, server);
+        }
+        self.set(GENERATION, generation);
+    }
+
+    /// Says that a placed directory takes no more containers of this run.
+    pub fn set_inactive(&self, server: u32) {
+        if server < MAX_INACTIVE {
+            let word = self.pool.word(INACTIVE + server / 64);
+            word.fetch_or(1 << (server % 64), AcqRel);
+        }
+    }
+
+    /// Whether a placed directory is out of use.
+    #[must_use]
+    pub fn is_inactive(&self, server: u32) -> bool {
+        server < MAX_INACTIVE && self.get(INACTIVE + server / 64) & 1 << (server % 64) != 0
+    }
+
+    /// Counts `chunks` as taken for good by a rank, if `limit` in all are not exceeded.
+    #[must_use]
+    pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
+        let word = self.pool.word(ALLOCATED);
+        let fits =
+            word.fetch_add(u64::from(chunks), AcqRel) + u64::from(chunks) <= u64::from(limit);
+        if !fits && off(Switch::RoomForSnapshots) {
+            return true;
+        }
+        if !fits {
+            self.unreserve(chunks);
+        }
+        fits
+    }
+
+    /// Takes back a [`Self::reserve`].
+    pub fn unreserve(&self, chunks: u32) {
+        self.pool
+            .word(ALLOCATED)
+            .fetch_sub(u64::from(chunks), AcqRel);
+    }
+
+    /// Server of lane `lane` (modulo the lanes there are).
+    #[must_use]
+    pub fn lane_server(&self, lane: u32) -> Option<u32> {
+        let servers: Vec<u64> = (0..MAX_LANES)
+            .map(|l| self.get(LANES + l))
+            .take_while(|&s| s != 0)
+            .collect();
+        let server = *servers.get(lane as usize % servers.len().max(1))?;
+        Some(server as u32 - 1)
+    }
+
+    /// Placement generation that the lanes belong to.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.get(GENERATION)
+    }
+
+    /// First word of a place on the board.
+    fn board_word(&self, place: u32) -> u32 {
+        self.shape.board_base() + place * BOARD_WORDS
+    }
+
+    /// The place that holds `step`. Looked for, not computed: steps that all are multiples of the
+    /// board's length would otherwise push each other out.
+    fn board_place(&self, step: u64) -> Option<u32> {
+        (0..BOARD_STEPS)
+            .map(|place| self.board_word(place))
+            .find(|&base| self.get(base) == step + 1)
+    }
+
+    /// The place for `step`: its own, or that of the oldest step; `None` when all are newer.
+    fn board_place_for(&self, step: u64) -> Option<u32> {
+        if let Some(base) = self.board_place(step) {
+            return Some(base);
+        }
+        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
+        let base = places
+            .min_by_key(|&base| self.get(base))
+            .filter(|&base| self.get(base) <= step)?;
+        self.set(base, 0);
+        for slot in 0..LEVELS {
+            self.set(base + 1 + slot, 0);
+        }
+        self.set(base, step + 1);
+        Some(base)
+    }
+
+    /// The newest step of which anything is known here.
+    #[must_use]
+    pub fn newest_step(&self) -> Option<u64> {
+        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
+        places.map(|base| self.get(base)).max()?.checked_sub(1)
+    }
+
+    /// Publishes what became of `step` at `level`.
+    pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
+        if *outcome == Outcome::Committed {
+            let committed = committed_word(level);
+            self.set(committed, self.get(committed).max(step + 1));
+        }
+        if let Some(base) = self.board_place_for(step) {
+            self.publish_at(base, level, outcome);
+        }
+        self.bump(NEWS);
+    }
+
+    fn publish_at(&self, base: u32, level: Level, outcome: &Outcome) {
+        let slot = level_slot(level);
+        let at = base + 1 + slot;
+        match outcome {
+            Outcome::Pending => {}
+            Outcome::Committed => self.set(at, 1),
+            // The first loss stays: it is the cause, later ones are its consequences.
+            Outcome::Lost(error) if self.get(at) == 0 => {
+                let len_bytes = self.set_text(text_base(base, slot), error.message());
+                self.set(base + 1 + LEVELS + slot, len_bytes);
+                self.set(at, 2 + (u64::from(code_of_loss(error)) << 8));
+            }
+            Outcome::Lost(_) => {}
+        }
+    }
+
+    /// What became of `step` at `level`.
+    #[must_use]
+    pub fn outcome(&self, step: u64, level: Level) -> Outcome {
+        let Some(base) = self.board_place(step) else {
+            return Outcome::Pending;
+        };
+        let slot = level_slot(level);
+        let state = self.get(base + 1 + slot);
+        let outcome = match state & 0xff {
+            1 => Outcome::Committed,
+            2 => {
+                let len_bytes = self.get(base + 1 + LEVELS + slot);
+                let text = self.text(text_base(base, slot), len_bytes);
+                Outcome::Lost(Error::from_code((state >> 8) as u32, text))
+            }
+            _ => Outcome::Pending,
+        };
+        if self.get(base) == step + 1 {
+            outcome
+        } else {
+            Outcome::Pending
+        }
+    }
+
+    /// Newest step committed at `level` in this session.
+    #[must_use]
+    pub fn committed_step(&self, level: Level) -> Option<u64> {
+        self.get(committed_word(level)).checked_sub(1)
+    }
+
+    /// Value for [`Self::wait_news`].
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.get(NEWS)
+    }
+
+    /// Sleeps until something is published or `timeout` passes.
+    pub fn wait_news(&self, news: u64, timeout: Duration) {
+        let _ = self.pool.wait_while(NEWS, news, timeout);
+    }
+}
+
+/// The code of the error with which a call reports a loss: whatever the cause, that call and its step are not wrong.
+fn code_of_loss(cause: &Error) -> u32 {
+    match cause.kind() {
+        ErrorKind::Invalid | ErrorKind::NotFound => cause.code_as(ErrorKind::Unavailable),
+        _ => cause.code(),
+    }
+}
+
+/// First word of the text of a level at a place of the board.
+fn text_base(base: u32, slot: u32) -> u32 {
+    base + 1 + 2 * LEVELS + slot * TEXT_WORDS
+}
+
+/// A job has one of the levels `node` and `peers`, so they share a slot.
+fn level_slot(level: Level) -> u32 {
+    match level {
+        Level::Node | Level::Peers(_) => 0,
+        Level::Global => 1,
+        Level::Process => 2,
+    }
+}
+
+fn committed_word(level: Level) -> u32 {
+    [COMMITTED, COMMITTED + 1, COMMITTED_PROCESS][level_slot(level) as usize]
+}

@@ -1,0 +1,128 @@
+//! Snapshots that stay in the pool until they are safe, so that the successor of an engine can flush them again.
+//!
+//! Only with agents: an engine in a rank ends with it. The CP-thread gives no chunk of such a snapshot back; the rank
+//! does, at its next checkpoints.
+//!
+//! Invariants:
+//! 1. A snapshot whose flush is not over keeps its chunks.
+//! 2. At most `held_steps` snapshots of a rank are in the pool, which is what the pool has room for.
+//!
+//! Survives: an engine that ends at any moment. Not here: a pool that does not hold all snapshots: there chunks go back as
+//! they are written, and what was sealed goes with the engine; the succession itself (`client/src/succession.rs`).
+
+use crate::node::descriptor::Descriptor;
+use orcheck_pool::{Chunk, Pool};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a rank told its CP-thread of one snapshot.
+#[derive(Debug, Clone)]
+struct Snapshot {
+    step: u64,
+    told: Vec<Descriptor>,
+}
+
+impl Snapshot {
+    fn chunks(&self) -> impl Iterator<Item = u32> {
+        self.told.iter().filter_map(|descriptor| match *descriptor {
+            Descriptor::Segment { chunk, .. } => chunk,
+            Descriptor::Record { chunk, .. } => Some(chunk),
+            _ => None,
+        })
+    }
+
+    /// Whether another engine can flush it: it is whole, nothing of it lies in memory of the program, which may be
+    /// written by now, and it refers to nothing that only the engine which ended can find.
+    fn can_be_told_again(&self) -> bool {
+        self.told.last() == Some(&Descriptor::Seal)
+            && !self.told.iter().any(|descriptor| {
+                matches!(
+                    descriptor,
+                    Descriptor::Segment { chunk: None, .. } | Descriptor::Refers { .. }
+                )
+            })
+    }
+}
+
+/// The snapshots of one rank that are in the pool.
+#[derive(Debug, Default)]
+pub struct Kept {
+    snapshots: Mutex<Vec<Snapshot>>,
+}
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Vec<Snapshot>> {
+        self.snapshots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the CP-thread was told.
+    pub fn note(&self, descriptor: Descriptor) {
+        let mut snapshots = self.lock();
+        if let Descriptor::Begin { step, .. } = descriptor {
+            snapshots.push(Snapshot {
+                step,
+                told: Vec::new(),
+            });
+        }
+        if let Some(snapshot) = snapshots.last_mut() {
+            snapshot.told.push(descriptor);
+        }
+    }
+
+    /// Gives chunks back of snapshots whose flush is over: those that are safe, and the oldest where more than `most`
+    /// are left.
+    pub fn give_back(
+        &self,
+        pool: &Pool,
+        is_over: impl Fn(u64) -> bool,
+        is_safe: impl Fn(u64) -> bool,
+        most: usize,
+    ) {
+        let mut snapshots = self.lock();
+        let mut surplus = snapshots.len().saturating_sub(most);
+        let mut left = Vec::new();
+        for snapshot in std::mem::take(&mut *snapshots) {
+            let goes = is_over(snapshot.step) && (surplus > 0 || is_safe(snapshot.step));
+            surplus = surplus.saturating_sub(1);
+            if !goes {
+                left.push(snapshot);
+                continue;
+            }
+            // One that is free already was given back by an engine that gave the snapshot up.
+            for index in snapshot.chunks() {
+                if let Ok(chunk) = Chunk::from_index(pool, index) {
+                    pool.give(chunk);
+                }
+            }
+        }
+        *snapshots = left;
+    }
+
+    /// Whether the snapshot of `step` can be flushed by another engine.
+    #[must_use]
+    pub fn has(&self, step: u64) -> bool {
+        self.lock()
+            .iter()
+            .any(|snapshot| snapshot.step == step && snapshot.can_be_told_again())
+    }
+
+    /// After [`Pool::renew`]: keeps the snapshots of `steps`, takes their chunks again, and forgets all others.
+    pub fn keep_only(&self, steps: &[u64], pool: &Pool) {
+        let mut snapshots = self.lock();
+        snapshots.retain(|snapshot| steps.contains(&snapshot.step));
+        for snapshot in snapshots.iter() {
+            snapshot
+                .chunks()
+                .for_each(|chunk| pool.take_again(chunk, 1));
+        }
+    }
+
+    /// What the CP-thread was told of `step`.
+    #[must_use]
+    pub fn told(&self, step: u64) -> Vec<Descriptor> {
+        let snapshots = self.lock();
+        let snapshot = snapshots.iter().find(|snapshot| snapshot.step == step);
+        snapshot.map_or_else(Vec::new, |snapshot| snapshot.told.clone())
+    }
+}

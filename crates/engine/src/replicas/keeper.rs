@@ -1,0 +1,443 @@
+//! The holder's side of replication: one thread that takes in what other nodes bring, and others that read to those who ask.
+//!
+//! How: it listens for other nodes, each of which proves that it knows the job's key. Their containers are written into
+//! this node's own directory, beside its own ones and under the names that they have everywhere; prune treats them alike.
+//! A peer that asks for bytes gets a thread of its own, so that one who does not take them keeps nobody waiting; of those
+//! there are so many at once, and the next ones wait for their turn.
+//!
+//! Invariants:
+//! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
+//! 2. A replica gets its name when it is whole and durable.
+//! 3. No name leads outside the directory, and only names of this job's files are read or written.
+//! 4. A peer that sends rubbish, stalls or vanishes costs its own containers. What is said to an owner is so short that
+//!    only one that never listens has it wait, and it is then left.
+//!
+//! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
+//! (`remote.rs`).
+
+use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
+use crate::directory::prune::coming_name;
+use crate::replicas::remote::files_of;
+use crate::replicas::room::Room;
+use orcheck_format::crc::Crc64;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Epoch;
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::{MAX_DATA_BYTES, Message};
+use orcheck_io::disk::{Create, Dir, Entry, File};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::thread::spawn;
+use orcheck_io::memory::zeroed;
+use orcheck_io::poll::{Poller, Waker};
+use orcheck_net::{Conn, Key, Listener};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest time one word to an owner may take to leave: some bytes, of which a socket takes thousands.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that a reader may take for one piece.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Peers that are read to at once.
+const READERS_MAX: usize = 64;
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(500);
+/// Most connections at once.
+const CONNS_MAX: usize = 4096;
+/// Bytes of one container that may be on the way.
+pub const CREDIT_BYTES: u64 = 32 << 20;
+
+/// What a keeper needs to know.
+pub struct KeeperContext {
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// This node.
+    pub node: u32,
+    /// Where replicas lie, and the node's own files.
+    pub room: Arc<Room>,
+    /// Bytes of replicas of others that may lie there.
+    pub budget_bytes: u64,
+    /// Direct I/O where the file system takes it.
+    pub direct: bool,
+    /// The job's key.
+    pub key: Key,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// The session ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A holder's thread.
+pub struct KeeperThread {
+    context: KeeperContext,
+    listeners: Vec<Listener>,
+    poller: Poller,
+    keeper: Keeper,
+    /// By a number of our own: the protocol knows connections by it.
+    peers: BTreeMap<u32, Peer>,
+    next_peer: u32,
+    files: BTreeMap<Place, Incoming>,
+    readers: Vec<(JoinHandle<()>, Waker)>,
+    /// Peers whose turn to be read to has not come, with what they asked for.
+    waiting: VecDeque<(Conn, Message)>,
+}
+
+struct Peer {
+    conn: Conn,
+    /// Its node, once it said so.
+    node: Option<u32>,
+}
+
+struct Incoming {
+    file: Box<dyn File>,
+    /// What it is called as long as it is not whole, and then.
+    names: (String, String),
+    crc: Crc64,
+}
+
+impl KeeperThread {
+    /// Prepares the thread; `poller` is the one whose waker the session holds.
+    #[must_use]
+    pub fn new(context: KeeperContext, listeners: Vec<Listener>, poller: Poller) -> Self {
+        let keeper = Keeper::new(context.epoch, context.budget_bytes, CREDIT_BYTES);
+        Self {
+            context,
+            listeners,
+            poller,
+            keeper,
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            files: BTreeMap::new(),
+            readers: Vec::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Runs until the session ends.
+    ///
+    /// # Errors
+    /// A defect, lack of descriptors, or a test's injected failure.
+    pub fn run(mut self) -> Result<()> {
+        while !self.context.stop.load(Ordering::Acquire) {
+            let doors = self.listeners.len();
+            let fds: Vec<_> = (self.listeners.iter().map(AsFd::as_fd))
+                .chain(self.peers.values().map(|peer| peer.conn.as_fd()))
+                .collect();
+            let ready = self.poller.wait(&fds, SLICE)?;
+            drop(fds);
+            for door in ready.into_iter().filter(|&at| at < doors) {
+                let (key, steps) = (&self.context.key, &self.context.steps);
+                // Breaks if: it stays at the door; with strangers there all the time, replicas would come in drop by drop.
+                if let Some(conn) = self.listeners[door].accept(key, steps, Duration::ZERO)?
+                    && self.peers.len() < CONNS_MAX
+                {
+                    self.peers.insert(self.next_peer, Peer { conn, node: None });
+                    self.next_peer = self.next_peer.wrapping_add(1);
+                }
+            }
+            let peers: Vec<u32> = self.peers.keys().copied().collect();
+            for peer in peers {
+                self.hear(peer)?;
+            }
+            self.begin_to_read()?;
+        }
+        // They look at the same flag.
+        for (_, waker) in &self.readers {
+            waker.wake();
+        }
+        for (reader, _) in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+        Ok(())
+    }
+
+    /// Reads to those who wait, as far as there is room for more.
+    fn begin_to_read(&mut self) -> Result<()> {
+        self.readers.retain(|(reader, _)| !reader.is_finished());
+        while self.readers.len() < READERS_MAX
+            && let Some((conn, first)) = self.waiting.pop_front()
+        {
+            let (room, stop) = (
+                Arc::clone(&self.context.room),
+                Arc::clone(&self.context.stop),
+            );
+            let poller = Poller::new()?;
+            let waker = poller.waker();
+            let read = move || read_to(conn, first, room.as_ref(), &poller, &stop);
+            self.readers.push((spawn("orcheck-reader", read)?, waker));
+        }
+        Ok(())
+    }
+
+    /// Everything that a peer has said.
+    fn hear(&mut self, number: u32) -> Result<()> {
+        loop {
+            let Some(peer) = self.peers.get_mut(&number) else {
+                return Ok(());
+            };
+            match peer.conn.try_receive() {
+                Ok(None) => return Ok(()),
+                Ok(Some(message)) => self.take(number, message)?,
+                Err(_) => self.forget(number)?,
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) -> Result<()> {
+        self.peers.remove(&number);
+        self.step(KeeperEvent::Gone(number), None)
+    }
+
+    fn take(&mut self, number: u32, message: Message) -> Result<()> {
+        match message {
+            Message::Hello { node, .. } => {
+                if let Some(peer) = self.peers.get_mut(&number) {
+                    peer.node = Some(node);
+                }
+                self.step(KeeperEvent::Came(number, node), None)
+            }
+            Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            } => {
+                let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
+                self.step(event, Some(&bytes))
+            }
+            Message::Fetch { .. } | Message::List => {
+                // Whoever reads brings nothing.
+                if let Some(peer) = self.peers.remove(&number) {
+                    self.waiting.push_back((peer.conn, message));
+                }
+                self.step(KeeperEvent::Gone(number), None)
+            }
+            other => {
+                if matches!(other, Message::Reserve { .. }) && self.context.budget_bytes < u64::MAX
+                {
+                    let held_bytes = self.held_bytes();
+                    self.step(KeeperEvent::Holding(held_bytes), None)?;
+                }
+                self.step(KeeperEvent::From(number, other), None)
+            }
+        }
+    }
+
+    /// Bytes of containers here that are not this node's own of this run. What cannot be listed is full.
+    fn held_bytes(&self) -> u64 {
+        let Ok(entries) = self.context.room.held() else {
+            return u64::MAX;
+        };
+        let (epoch, own) = (self.context.epoch, self.context.node);
+        let held = |entry: &&Entry| {
+            let Some(FileName::Container {
+                epoch: counter,
+                run,
+                node,
+                ..
+            }) = FileName::parse(&entry.name)
+            else {
+                return false;
+            };
+            let ours = (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node == own;
+            !ours && !self.keeper.is_coming(&entry.name)
+        };
+        entries
+            .iter()
+            .filter(held)
+            .map(|entry| entry.len_bytes)
+            .sum()
+    }
+
+    fn tell(&mut self, number: u32, message: &Message) -> Result<()> {
+        let Some(peer) = self.peers.get_mut(&number) else {
+            return Ok(());
+        };
+        match peer.conn.send(message, SEND_TIMEOUT) {
+            Ok(()) => Ok(()),
+            Err(_) => self.forget(number),
+        }
+    }
+
+    /// Lets the protocol decide, and does it.
+    fn step(&mut self, event: KeeperEvent, bytes: Option<&[u8]>) -> Result<()> {
+        let mut actions: VecDeque<KeeperAction> = self.keeper.step(event).into();
+        while let Some(action) = actions.pop_front() {
+            let news = match action {
+                KeeperAction::To(number, message) => {
+                    self.context.steps.at("keeper.send", "")?;
+                    self.tell(number, &message)?;
+                    continue;
+                }
+                KeeperAction::Create(place, name, len) => {
+                    let names = (self.coming_name(&name), name);
+                    let created = self.create(&names.0, len);
+                    match created {
+                        Ok(file) => {
+                            let crc = Crc64::new();
+                            let incoming = Incoming { file, names, crc };
+                            self.files.insert(place, incoming);
+                            continue;
+                        }
+                        Err(error) => KeeperEvent::Failed(place, error),
+                    }
+                }
+                KeeperAction::Write(place, at, len) => {
+                    let (Some(one), Some(bytes)) = (self.files.get_mut(&place), bytes) else {
+                        return Err(Error::internal("bytes of a replica without a file"));
+                    };
+                    one.crc.update(bytes);
+                    match one.file.write_at(bytes, at) {
+                        Ok(()) => KeeperEvent::Written(place, len),
+                        Err(error) => KeeperEvent::Failed(place, error),
+                    }
+                }
+                KeeperAction::Sync(place, len) => match self.make_durable(place, len) {
+                    Ok(crc) => KeeperEvent::Synced(place, crc),
+                    Err(error) => KeeperEvent::Failed(place, error),
+                },
+                KeeperAction::Remove(place, name) => {
+                    let coming = self.files.remove(&place).map(|one| one.names.0);
+                    // Best effort: what cannot be removed now is collected by prune.
+                    let _ = self.context.room.remove(coming.as_ref().unwrap_or(&name));
+                    continue;
+                }
+                KeeperAction::HangUp(number, _) => {
+                    self.peers.remove(&number);
+                    continue;
+                }
+            };
+            actions.extend(self.keeper.step(news));
+        }
+        Ok(())
+    }
+
+    fn create(&self, name: &str, len: u64) -> Result<Box<dyn File>> {
+        let how = if self.context.direct {
+            Create::Direct
+        } else {
+            Create::Buffered
+        };
+        self.context.room.create_replica(name, how, len)
+    }
+
+    /// The checksum of what is durable now.
+    fn make_durable(&mut self, place: Place, len: u64) -> Result<u64> {
+        let Some(Incoming { file, names, crc }) = self.files.remove(&place) else {
+            return Err(Error::internal("the end of a replica without a file"));
+        };
+        let (coming, name) = names;
+        let room = &self.context.room;
+        let written = file
+            .truncate(len)
+            .and_then(|()| file.sync())
+            .and_then(|()| file.close())
+            .and_then(|()| room.name_replica(&coming, &name));
+        if let Err(error) = written {
+            let _ = room.remove(&coming);
+            return Err(error);
+        }
+        room.sync()?;
+        room.check_path()?;
+        Ok(crc.value())
+    }
+
+    /// What a replica is called that is not whole.
+    // Breaks if: it has its name from the beginning; after a crash on the way it would count as a copy.
+    fn coming_name(&self, name: &str) -> String {
+        if off(Switch::ReplicaWhole) {
+            return name.to_owned();
+        }
+        coming_name(name, self.context.epoch.counter)
+    }
+}
+
+/// Answers one peer until it goes, takes too long, or the session ends.
+fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop: &AtomicBool) {
+    let mut open = None;
+    let mut next = Some(first);
+    while !stop.load(Ordering::Acquire) {
+        let asked = match next.take() {
+            Some(message) => Ok(Some(message)),
+            None => conn.try_receive(),
+        };
+        let (slot, file, at_bytes, len_bytes) = match asked {
+            Ok(Some(Message::List)) => {
+                if conn.send(&listing(dir), READ_TIMEOUT).is_err() {
+                    return;
+                }
+                continue;
+            }
+            Ok(Some(Message::Fetch {
+                slot,
+                file,
+                at_bytes,
+                len_bytes,
+            })) => (slot, file, at_bytes, len_bytes),
+            Ok(None) if !conn.is_closed() => {
+                if poller.wait(&[conn.as_fd()], SLICE).is_err() {
+                    return;
+                }
+                continue;
+            }
+            // Gone, or somebody who says what no reader does.
+            _ => return,
+        };
+        let answer = match fetch(dir, &mut open, &file, at_bytes, len_bytes) {
+            Ok(bytes) => Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            },
+            Err(error) => {
+                let (kind, text) = (error.kind(), error.message().to_owned());
+                Message::Lost { slot, kind, text }
+            }
+        };
+        if conn.send(&answer, READ_TIMEOUT).is_err() {
+            return;
+        }
+    }
+}
+
+/// What is here.
+fn listing(dir: &dyn Dir) -> Message {
+    match files_of(dir) {
+        Ok(files) => Message::Listing { files },
+        Err(error) => {
+            let (kind, text) = (error.kind(), error.message().to_owned());
+            Message::Lost {
+                slot: 0,
+                kind,
+                text,
+            }
+        }
+    }
+}
+
+/// Bytes of a file, which stays open for the next piece.
+fn fetch(
+    dir: &dyn Dir,
+    open: &mut Option<(String, Box<dyn File>)>,
+    name: &str,
+    at_bytes: u64,
+    len_bytes: u64,
+) -> Result<Vec<u8>> {
+    // A list of members has keys in it, and is of no use elsewhere.
+    let wanted = !matches!(FileName::parse(name), None | Some(FileName::Members { .. }));
+    if !wanted && !off(Switch::FetchedName) || len_bytes > MAX_DATA_BYTES as u64 {
+        return Err(Error::invalid(format!(
+            "{len_bytes} bytes of {name:?} were asked for: expected at most {MAX_DATA_BYTES} of a file of the job"
+        )));
+    }
+    let file = match open {
+        Some((known, file)) if known == name => file,
+        other => &other.insert((name.to_owned(), dir.open(name)?)).1,
+    };
+    let mut bytes = zeroed(len_bytes as usize)?;
+    file.read_at(&mut bytes, at_bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,180 @@
+//! Mending: after nodes were lost, what the run resumed from gets as many copies again as it is to have.
+//!
+//! How: all nodes know who holds what, so each finds out by itself which copies it has to make: of a container that too few
+//! nodes hold, the first of them brings it to new holders. What only nodes hold that have no rank of this run, which may
+//! leave at any time, one node fetches first. That goes on in the background while the job computes.
+//!
+//! Invariants:
+//! 1. Every missing copy is made by exactly one node.
+//! 2. Copies are counted on nodes of this run only.
+//! 3. A copy that cannot be made is said; it harms nothing that is there.
+//!
+//! Not here: how copies travel (`replicas.rs`).
+
+use crate::replicas::protect::PIECE_BYTES;
+use crate::replicas::remote::Holdings;
+use crate::replicas::owner::Replicas;
+use orcheck_format::crc::crc64;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::names::FileName;
+use orcheck_format::record::CommitRecord;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::{Create, Dir};
+use orcheck_io::memory::zeroed;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A container that this node brings to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// Its file.
+    pub file: String,
+    /// It is not here yet: its length.
+    pub fetch_bytes: Option<u64>,
+    /// To whom.
+    pub to: Vec<u32>,
+}
+
+/// What came of mending.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Copies that were made.
+    pub made: u32,
+    /// Why others were not.
+    pub errors: Vec<Error>,
+}
+
+/// The containers that a restart from this record may read: its own, and the older ones that they refer to.
+fn needed(record: &CommitRecord) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    for container in &record.containers {
+        let name = FileName::parse(&container.file);
+        let older = container.refers_to.iter();
+        files.extend(older.filter_map(|&step| Some(name.as_ref()?.at_step(step).to_string())));
+        files.insert(container.file.clone());
+    }
+    files
+}
+
+/// The copies that this node has to make, in a run of so many `members`; what is behind them in `holdings` are other nodes.
+/// With them, the files of which there is no node for a copy, and why.
+#[must_use]
+pub fn plan(
+    record: &CommitRecord,
+    holdings: &Holdings,
+    members: u32,
+    replicas: &Replicas,
+) -> (Vec<Copy>, Vec<(String, Error)>) {
+    let (mut copies, mut impossible) = (Vec::new(), Vec::new());
+    for file in needed(record) {
+        let len = |node: &Vec<(String, u64)>| {
+            node.iter()
+                .find(|(name, _)| *name == file)
+                .map(|(_, len)| *len)
+        };
+        // One that was cut off is no copy.
+        let own = record.containers.iter().find(|own| own.file == file);
+        let known = own.map(|own| own.len_bytes);
+        let longest = known.or_else(|| holdings.iter().filter_map(len).max());
+        let held = (0..members)
+            .zip(holdings)
+            .filter(|(_, node)| len(node).is_some() && len(node) == longest);
+        let mut held: Vec<u32> = held.map(|(node, _)| node).collect();
+        // Breaks if: nobody fetches it; with the node that has it, it would be gone.
+        let elsewhere = holdings.iter().any(|node| len(node) == longest);
+        let fetch_bytes =
+            longest.filter(|_| held.is_empty() && elsewhere && !off(Switch::MendFetch));
+        if fetch_bytes.is_some() {
+            held.push((crc64(file.as_bytes()) % u64::from(members.max(1))) as u32);
+        }
+        let missing = replicas.copies().saturating_sub(held.len() as u32);
+        let ours = held.first() == Some(&replicas.node());
+        if !ours || missing == 0 && fetch_bytes.is_none() {
+            continue;
+        }
+        // Breaks if: the first for which there is no node ends the plan; copies that can be made would not be made.
+        match replicas.more(record.step, &held, missing) {
+            Ok(to) => copies.push(Copy {
+                file,
+                fetch_bytes,
+                to,
+            }),
+            Err(error) => {
+                let error = error.at(&file);
+                impossible.push((file, error));
+            }
+        }
+    }
+    (copies, impossible)
+}
+
+/// Makes the copies, as far as it goes.
+pub fn mend(
+    copies: &[Copy],
+    dir: &dyn Dir,
+    others: &[Arc<dyn Dir>],
+    replicas: &Arc<Replicas>,
+) -> Mended {
+    let mut mended = Mended::default();
+    for Copy {
+        file,
+        fetch_bytes,
+        to,
+    } in copies
+    {
+        let fetched = match fetch_bytes {
+            Some(len_bytes) => fetch(file, *len_bytes, others, dir).map(|()| 1),
+            None => Ok(0),
+        };
+        let made = fetched.and_then(|fetched| {
+            mended.made += fetched;
+            // Not on the disk: then in the agent's memory, which is asked like another node, and first.
+            let mut dirs = std::iter::once(dir).chain(others.iter().map(|other| other.as_ref()));
+            let has_it = dirs.find(|dir| dir.open(file).is_ok());
+            replicas.copy(has_it.unwrap_or(dir), file, to)
+        });
+        match made {
+            Ok(()) => mended.made += to.len() as u32,
+            Err(error) => mended.errors.push(error.at(file)),
+        }
+    }
+    mended
+}
+
+/// Brings a container here, from the first node that has it whole. Whoever reads it proves it, as any other.
+fn fetch(file: &str, len_bytes: u64, others: &[Arc<dyn Dir>], dir: &dyn Dir) -> Result<()> {
+    let mut last = Error::not_found("no node has it any more");
+    // What a run that ended half-way left of it is in the way.
+    let _ = dir.remove(file);
+    for other in others {
+        match fetch_from(other.as_ref(), file, len_bytes, dir) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+        // What is not whole is no copy.
+        let _ = dir.remove(file);
+    }
+    Err(last)
+}
+
+fn fetch_from(from: &dyn Dir, file: &str, len_bytes: u64, dir: &dyn Dir) -> Result<()> {
+    let source = from.open(file)?;
+    let found = source.len_bytes()?;
+    if found != len_bytes {
+        return Err(Error::corrupt(format!(
+            "expected {len_bytes} bytes, found {found}"
+        )));
+    }
+    // Breaks if: room is set aside first; after a crash half-way it would be as long as a whole one.
+    let target = dir.create(file, Create::Buffered)?;
+    let mut at = 0;
+    while at < len_bytes {
+        let mut bytes = zeroed((len_bytes - at).min(PIECE_BYTES) as usize)?;
+        source.read_at(&mut bytes, at)?;
+        target.write_at(&bytes, at)?;
+        at += bytes.len() as u64;
+    }
+    target.sync()?;
+    target.close()?;
+    dir.sync()
+}

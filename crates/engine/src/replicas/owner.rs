@@ -1,0 +1,545 @@
+//! The owner's side of replication: a directory whose containers appear on other nodes too.
+//!
+//! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own one. A container that is created there is written to the
+//! own directory and sent to its holders at once; when it is made durable, it is so everywhere. Who holds it is drawn anew
+//! for each step. Connections to holders are made when first needed, and again after one was lost.
+//!
+//! Invariants:
+//! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
+//! 2. A write returns when all its bytes are with the kernel for every holder: their memory may then go.
+//! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
+//! 4. A container that is not made durable is let go of everywhere.
+//!
+//! Survives: holders that are slow, refuse, vanish or talk nonsense: the container is lost, with their name. Not here: the
+//! holder's side (`keeper.rs`), the protocol (`protect.rs`).
+
+use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
+use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
+use orcheck_format::crc::Crc64;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::memory::zeroed;
+use orcheck_io::poll::Poller;
+use orcheck_net::Conn;
+use orcheck_redundancy::{Domains, Draw};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest sleep before the stop flag is looked at.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// What bringing replicas to other nodes takes.
+pub struct ReplicasContext {
+    /// The job.
+    pub job: JobName,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// A rank of this node, and the node.
+    pub own: (u32, u32),
+    /// Replicas of each container.
+    pub replicas: u32,
+    /// Which nodes fail together.
+    pub domains: Domains,
+    /// Where their keepers are.
+    pub nodes: Vec<NodeAt>,
+    /// Longest wait for a holder without any progress.
+    pub timeout: Duration,
+    /// Clock for waits.
+    pub clock: Arc<dyn Clock>,
+    /// Numbered steps, for tests.
+    pub steps: Steps,
+    /// Set when the session ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// The replicas of what one writer writes.
+pub struct Replicas {
+    context: ReplicasContext,
+    poller: Poller,
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    conns: BTreeMap<u32, Conn>,
+    next_slot: u32,
+}
+
+impl Replicas {
+    /// Prepares; connects to nobody yet.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes; lack of descriptors.
+    pub fn new(context: ReplicasContext) -> Result<Arc<Self>> {
+        let this = Self {
+            context,
+            poller: Poller::new()?,
+            links: Mutex::default(),
+        };
+        this.holders(0)?;
+        Ok(Arc::new(this))
+    }
+
+    /// The holders of this node's part of `step`.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes.
+    pub fn holders(&self, step: u64) -> Result<Vec<u32>> {
+        let context = &self.context;
+        let draw = Draw {
+            job: &context.job,
+            epoch: context.epoch,
+            step,
+        };
+        draw.holders(&context.domains, context.own.1, context.replicas)
+    }
+
+    /// Nodes for more copies of a container that the nodes `held` have.
+    ///
+    /// # Errors
+    /// Invalid when there are not enough nodes.
+    pub fn more(&self, step: u64, held: &[u32], count: u32) -> Result<Vec<u32>> {
+        let context = &self.context;
+        let draw = Draw {
+            job: &context.job,
+            epoch: context.epoch,
+            step,
+        };
+        draw.more(&context.domains, held, count)
+    }
+
+    /// Copies of each container that there should be, the owner's included.
+    #[must_use]
+    pub fn copies(&self) -> u32 {
+        self.context.replicas + 1
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.context.own.1
+    }
+
+    /// The node's own directory, whose containers of at most `most_bytes` go to these holders too.
+    #[must_use]
+    pub fn wrap(
+        self: &Arc<Self>,
+        own: Arc<dyn Dir>,
+        holders: Vec<u32>,
+        most_bytes: u64,
+    ) -> Arc<dyn Dir> {
+        Arc::new(ReplicatedDir {
+            own,
+            replicas: Arc::clone(self),
+            holders,
+            most_bytes,
+        })
+    }
+
+    /// Brings a container that is complete in `dir` to more holders.
+    ///
+    /// # Errors
+    /// What the directory or a holder says; nothing of it is then left at any of them.
+    pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[u32]) -> Result<()> {
+        let file = dir.open(name)?;
+        let len = file.len_bytes()?;
+        let transfer = self.begin(name, len, holders);
+        let mut at = 0;
+        while at < len {
+            let mut bytes = zeroed((len - at).min(PIECE_BYTES) as usize)?;
+            file.read_at(&mut bytes, at)?;
+            transfer.send(&bytes, at, || Ok(()))?;
+            at += bytes.len() as u64;
+        }
+        transfer.finish(|| Ok(()))
+    }
+
+    /// Asks the holders for room.
+    fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[u32]) -> Transfer {
+        let mut links = self.links();
+        let slot = links.next_slot;
+        links.next_slot = slot.wrapping_add(1);
+        drop(links);
+        let (owner, actions) = Owner::new(slot, name, most_bytes, holders);
+        let owner = owner.naming(|node| &self.context.nodes[node as usize].name);
+        let mut sending = Sending {
+            owner,
+            slot,
+            crc: Crc64::new(),
+            ready_bytes: 0,
+            let_go_bytes: 0,
+            outcome: None,
+        };
+        sending.carry_out(self, holders, actions, None);
+        Transfer {
+            replicas: Arc::clone(self),
+            holders: holders.to_vec(),
+            sending: Mutex::new(sending),
+        }
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, node: u32) -> Result<Conn> {
+        let context = &self.context;
+        context.nodes[node as usize].reach(context.own, &context.steps, CONNECT_TIMEOUT)
+    }
+}
+
+struct ReplicatedDir {
+    own: Arc<dyn Dir>,
+    replicas: Arc<Replicas>,
+    holders: Vec<u32>,
+    most_bytes: u64,
+}
+
+impl Dir for ReplicatedDir {
+    fn path(&self) -> &Path {
+        self.own.path()
+    }
+
+    fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        let own = self.own.create(name, how)?;
+        let transfer = self.replicas.begin(name, self.most_bytes, &self.holders);
+        Ok(Box::new(ReplicatedFile { own, transfer }))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        self.own.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.own.rename(from, to)
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        self.own.rename_new(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.own.remove(name)
+    }
+
+    fn list(&self) -> Result<Vec<Listed>> {
+        self.own.list()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.own.sync()
+    }
+
+    fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>> {
+        self.own.child(name, create)
+    }
+
+    fn remove_child(&self, name: &str) -> Result<()> {
+        self.own.remove_child(name)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.own.free_bytes()
+    }
+
+    fn read_only(&self) -> Result<bool> {
+        self.own.read_only()
+    }
+
+    fn check_path(&self) -> Result<()> {
+        self.own.check_path()
+    }
+}
+
+/// A container being written here and sent to its holders.
+struct ReplicatedFile {
+    own: Box<dyn File>,
+    transfer: Transfer,
+}
+
+/// What goes to the holders; dropped before it is decided, they let go of it.
+struct Transfer {
+    replicas: Arc<Replicas>,
+    holders: Vec<u32>,
+    sending: Mutex<Sending>,
+}
+
+struct Sending {
+    owner: Owner,
+    slot: u32,
+    crc: Crc64,
+    ready_bytes: u64,
+    let_go_bytes: u64,
+    outcome: Option<Result<()>>,
+}
+
+/// Bytes of the container that are in memory, and where they lie in it.
+type Window<'a> = Option<(u64, &'a [u8])>;
+
+impl Sending {
+    fn take(&mut self, with: &Replicas, holders: &[u32], event: OwnerEvent, window: Window<'_>) {
+        let actions = self.owner.step(event);
+        self.carry_out(with, holders, actions, window);
+    }
+
+    /// Does what the protocol asks for; what fails on the way is told to it.
+    fn carry_out(
+        &mut self,
+        with: &Replicas,
+        holders: &[u32],
+        actions: Vec<OwnerAction>,
+        window: Window<'_>,
+    ) {
+        let mut failed = Vec::new();
+        for action in actions {
+            let (node, message) = match action {
+                OwnerAction::To(node, message) => (node, message),
+                OwnerAction::Send(node, at_bytes, len) => {
+                    let bytes = window.and_then(|(start, bytes)| {
+                        let from = usize::try_from(at_bytes.checked_sub(start)?).ok()?;
+                        bytes.get(from..from.checked_add(usize::try_from(len).ok()?)?)
+                    });
+                    let Some(bytes) = bytes else {
+                        let text = format!(
+                            "{len} bytes at {at_bytes} of a container were let go too early"
+                        );
+                        failed.push((node, Error::internal(text)));
+                        continue;
+                    };
+                    let message = Message::Data {
+                        slot: self.slot,
+                        at_bytes,
+                        bytes: bytes.to_vec(),
+                    };
+                    (node, message)
+                }
+                OwnerAction::Sent(bytes) => {
+                    self.let_go_bytes = bytes;
+                    continue;
+                }
+                OwnerAction::Done => {
+                    self.outcome = Some(Ok(()));
+                    continue;
+                }
+                OwnerAction::Lost(error) => {
+                    self.outcome = Some(Err(error));
+                    continue;
+                }
+            };
+            if let Err(error) = send(with, node, &message) {
+                failed.push((node, error));
+            }
+        }
+        for (node, error) in failed {
+            self.take(with, holders, OwnerEvent::Gone(node, error), window);
+        }
+    }
+
+    /// Hears the holders until `enough`, or until the container is lost.
+    fn wait(
+        &mut self,
+        with: &Replicas,
+        holders: &[u32],
+        window: Window<'_>,
+        enough: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let context = &with.context;
+        let mut until = context.clock.now() + context.timeout;
+        while !enough(self) {
+            if let Some(Err(error)) = &self.outcome {
+                return Err(error.clone());
+            }
+            let news = listen(with, holders)?;
+            if !news.is_empty() {
+                until = context.clock.now() + context.timeout;
+            }
+            for event in news {
+                let ours = match &event {
+                    OwnerEvent::From(_, message) => slot_of(message) == Some(self.slot),
+                    _ => true,
+                };
+                if ours {
+                    self.take(with, holders, event, window);
+                }
+            }
+            if context.stop.load(Ordering::Acquire) {
+                let ended = Error::unavailable("the session ended before all holders had it");
+                self.take(with, holders, OwnerEvent::GiveUp(ended), window);
+            } else if context.clock.now() >= until {
+                self.take(with, holders, OwnerEvent::Deadline, window);
+            }
+        }
+        match &self.outcome {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn slot_of(message: &Message) -> Option<u32> {
+    match message {
+        Message::Granted { slot, .. }
+        | Message::Credit { slot, .. }
+        | Message::Held { slot }
+        | Message::Lost { slot, .. } => Some(*slot),
+        _ => None,
+    }
+}
+
+fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
+    with.context
+        .steps
+        .at("replicas.send", &with.context.nodes[node as usize].name)?;
+    let mut links = with.links();
+    let conn = match links.conns.entry(node) {
+        Entry::Occupied(there) => there.into_mut(),
+        Entry::Vacant(none) => none.insert(with.connect(node)?),
+    };
+    conn.send(message, with.context.timeout).inspect_err(|_| {
+        links.conns.remove(&node);
+    })
+}
+
+/// What holders said meanwhile, waiting a little for the first word.
+fn listen(with: &Replicas, holders: &[u32]) -> Result<Vec<OwnerEvent>> {
+    let mut links = with.links();
+    let fds: Vec<_> = holders
+        .iter()
+        .filter_map(|node| links.conns.get(node))
+        .map(AsFd::as_fd)
+        .collect();
+    with.poller.wait(&fds, SLICE)?;
+    drop(fds);
+    let mut news = Vec::new();
+    for &node in holders {
+        let Some(conn) = links.conns.get_mut(&node) else {
+            continue;
+        };
+        loop {
+            match conn.try_receive() {
+                Ok(Some(message)) => news.push(OwnerEvent::From(node, message)),
+                Ok(None) => break,
+                Err(error) => {
+                    links.conns.remove(&node);
+                    news.push(OwnerEvent::Gone(node, error));
+                    break;
+                }
+            }
+        }
+    }
+    Ok(news)
+}
+
+impl Transfer {
+    fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, sending: &mut Sending, event: OwnerEvent, window: Window<'_>) {
+        sending.take(&self.replicas, &self.holders, event, window);
+    }
+
+    /// Sends the next bytes while `meanwhile` does what else is to be done with them; returns when their memory may go.
+    fn send(&self, bytes: &[u8], at: u64, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut sending = self.sending();
+        if at != sending.ready_bytes {
+            return Err(Error::internal(format!(
+                "{} bytes at {at} of a container do not follow the {} before",
+                bytes.len(),
+                sending.ready_bytes
+            )));
+        }
+        let end = at + bytes.len() as u64;
+        sending.crc.update(bytes);
+        sending.ready_bytes = end;
+        let window = Some((at, bytes));
+        self.take(&mut sending, OwnerEvent::Ready(end), window);
+        meanwhile()?;
+        sending.wait(&self.replicas, &self.holders, window, |sending| {
+            sending.let_go_bytes >= end
+        })
+    }
+
+    /// Ends it; returns when all holders have it durable.
+    fn finish(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut sending = self.sending();
+        let crc = sending.crc.value();
+        self.take(&mut sending, OwnerEvent::End(crc), None);
+        meanwhile()?;
+        sending.wait(&self.replicas, &self.holders, None, |sending| {
+            sending.outcome.is_some()
+        })
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        let mut sending = self.sending();
+        if sending.outcome.is_none() {
+            let error = Error::unavailable("the container was given up");
+            self.take(&mut sending, OwnerEvent::GiveUp(error), None);
+        }
+    }
+}
+
+impl File for ReplicatedFile {
+    fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
+        self.transfer.send(buf, at, || self.own.write_at(buf, at))
+    }
+
+    fn write_pinned(&self, buf: &[u8], at: u64, way: &dyn PinnedWrite) -> Result<()> {
+        self.transfer
+            .send(buf, at, || self.own.write_pinned(buf, at, way))
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        self.own.read_at(buf, at)
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.own.allocate(len)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.own.truncate(len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.transfer.finish(|| self.own.sync())
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.own.len_bytes()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.own.is_direct()
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        self.own.alignment_bytes()
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.own.try_lock()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let ReplicatedFile { own, transfer } = *self;
+        drop(transfer);
+        own.close()
+    }
+
+    fn name(&self) -> String {
+        self.own.name()
+    }
+}

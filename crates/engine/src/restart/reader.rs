@@ -1,0 +1,706 @@
+//! One container, opened and proven; regions read straight into place.
+//!
+//! How: the container's file is looked for by name in every place. Its header, trailer and manifest must agree
+//! with the commit record, whose digest identifies the manifest. Where trailer or manifest are damaged, the
+//! manifest is rebuilt from the rank headers and rank records and used only if its digest is the recorded one.
+//! Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
+//! arrived there. Encoded extents are decoded and proven one by one; encrypted ones need [`Reader::unlock`].
+//!
+//! Invariants:
+//! 1. A manifest is used only if its digest equals the one in the commit record.
+//! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent agrees. After an
+//!    error the contents of the target are undefined.
+//! 3. `stream_region` never hands on a byte whose checksum has not been proven.
+//! 4. Beyond the target, memory stays below one piece (three where it is encoded) plus the metadata, whatever the
+//!    file says.
+//! 5. Nothing is ever written.
+//!
+//! Faults survived: a damaged trailer or manifest, a truncated or overlong tail, a damaged copy of the file in
+//! one place while another place has a good one. Recognised and refused: everything else that was damaged,
+//! swapped, mixed up or written by a newer version.
+//!
+//! Not here: reading on in another copy (`reader/copies.rs`), bytes that lie in other containers (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
+
+mod copies;
+mod referred;
+mod scan;
+mod source;
+
+pub(crate) use copies::nowhere;
+pub use copies::{beside_a_good_copy, homes};
+
+use orcheck_format::sabotage::{Switch, off};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionRecord};
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::disk::{Dir, File};
+use orcheck_io::memory::{Span, zeroed};
+
+use crate::encoding::{ContainerKey, Decoder};
+use crate::replicas::OTHER_NODES;
+use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
+
+use orcheck_format::error::without_next;
+use referred::Referred;
+use scan::rebuild;
+pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
+use source::{Buffers, Source, Stored};
+
+/// Most bytes read at once.
+pub const PIECE_BYTES: u64 = 4 << 20;
+
+/// A container whose metadata agrees with its commit record.
+pub struct Reader {
+    places: Vec<Arc<dyn Dir>>,
+    commit: CommitRecord,
+    header: ContainerHeader,
+    manifest: Manifest,
+    file_len_bytes: u64,
+    /// The container's own file, then its stripes.
+    stores: Vec<Box<dyn File>>,
+    /// Other containers that extents refer to, opened when first needed.
+    referred: Mutex<BTreeMap<String, Referred>>,
+    /// Files of the same name in other places, opened when a file turns out damaged.
+    other_copies: Mutex<BTreeMap<String, Vec<Arc<dyn File>>>>,
+    /// Containers that store what several ranks hold alike, opened when first needed.
+    owners: Mutex<BTreeMap<String, Arc<Reader>>>,
+    /// What was wrong and not yet told.
+    notes: Mutex<Vec<String>>,
+    /// `None`: opened without asking what is believed, as somebody without a key does.
+    belief: Option<Belief>,
+    /// The key of this container, if it is encrypted and there is one.
+    key: Option<Arc<ContainerKey>>,
+}
+
+/// The user's keys, and what is known of the seal of the commit record.
+#[derive(Clone)]
+struct Belief {
+    trust: Arc<Trust>,
+    proof: Proof,
+}
+
+/// The container of this commit that holds the rank.
+///
+/// # Errors
+/// `NotFound` if no container of the commit holds it.
+pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
+    commit
+        .containers
+        .iter()
+        .find(|container| container.holds(rank))
+        .ok_or_else(|| {
+            Error::not_found(format!(
+                "rank {rank} is not in step {} of job {}, whose highest rank is {}",
+                commit.step,
+                commit.job.as_str(),
+                commit.world_size.saturating_sub(1)
+            ))
+        })
+}
+
+impl Reader {
+    /// Finds the container in the places and proves its metadata. Encrypted extents stay unreadable.
+    ///
+    /// # Errors
+    /// `NotFound` if no place has the file; `Corrupt` if it cannot be proven and not be rebuilt; `Unsupported` if
+    /// a newer version wrote it; otherwise what the disk said. Several bad copies: the most telling error.
+    pub fn open(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+    ) -> Result<Reader> {
+        Self::open_first(places, commit, container, None)
+    }
+
+    /// As [`Reader::open`], but a copy that is not believed is passed over like a damaged one, and encrypted extents can
+    /// be read. `proof` is that of the commit record.
+    ///
+    /// # Errors
+    /// As [`Reader::open`]; `Invalid` for an encrypted container without a key, or under another key.
+    pub fn open_trusting(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        (trust, proof): (&Arc<Trust>, Proof),
+    ) -> Result<Reader> {
+        let trust = Arc::clone(trust);
+        Self::open_first(places, commit, container, Some(Belief { trust, proof }))
+    }
+
+    fn open_first(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        belief: Option<Belief>,
+    ) -> Result<Reader> {
+        let mut worst: Option<Error> = None;
+        for dir in places {
+            match Self::open_in(dir.as_ref(), places, (commit, container), belief.as_ref()) {
+                Ok(None) => {}
+                Ok(Some(reader)) => {
+                    if let Some(error) = worst {
+                        reader.pass_over(dir.as_ref(), &error);
+                    }
+                    return Ok(reader);
+                }
+                Err(error) if off(Switch::OtherPlace) => return Err(error),
+                Err(error) if tells_more(&error, worst.as_ref()) => worst = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(worst.unwrap_or_else(|| nowhere(places, commit, container)))
+    }
+
+    /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
+    /// where there is none.
+    fn open_in(
+        dir: &dyn Dir,
+        places: &[Arc<dyn Dir>],
+        (commit, container): (&CommitRecord, &ContainerRef),
+        belief: Option<&Belief>,
+    ) -> Result<Option<Reader>> {
+        let file = match dir.open(&container.file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let Some(mut reader) = Self::prove(places, commit, container, file)? else {
+            return Ok(None);
+        };
+        if let Some(belief) = belief {
+            reader.unlock(belief)?;
+        }
+        Ok(Some(reader))
+    }
+
+    /// `None` for the container of another level: it has the same name, in the directories of that level.
+    fn prove(
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        file: Box<dyn File>,
+    ) -> Result<Option<Reader>> {
+        let found_len_bytes = file.len_bytes()?;
+        let mut notes = Vec::new();
+        if found_len_bytes != container.len_bytes {
+            notes.push(format!(
+                "{}: expected a length of {} bytes, found {found_len_bytes} bytes",
+                file.name(),
+                container.len_bytes
+            ));
+        }
+        let block =
+            read_block(file.as_ref(), 0).map_err(|error| error.next("use an older step"))?;
+        let header = decode_header(file.as_ref(), &block)?;
+        if header.level != commit.level && !off(Switch::LevelInHeader) {
+            return Ok(None);
+        }
+        check_header(&header, commit, container).map_err(|error| error.at(file.name()))?;
+
+        let stored =
+            stored_manifest(file.as_ref(), header_crc(&block), container).and_then(|manifest| {
+                check_manifest(&manifest, commit, container, container.len_bytes)?;
+                Ok(manifest)
+            });
+        let manifest = match stored {
+            Ok(manifest) => manifest,
+            Err(damage) if damage.kind() == ErrorKind::Corrupt && !off(Switch::Rebuild) => {
+                let manifest =
+                    rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
+                        let (damage_text, failed) = (
+                            without_next(damage.message()),
+                            without_next(failed.message()),
+                        );
+                        Error::new(damage.kind(), format!("{damage_text}; {failed}"))
+                            .next("use an older step")
+                    })?;
+                notes.push(format!(
+                    "{}; the manifest was rebuilt from the rank records and its digest agrees",
+                    damage.what()
+                ));
+                manifest
+            }
+            Err(other) => return Err(other),
+        };
+
+        let mut stores = vec![file];
+        for stripe in &manifest.stores[1..] {
+            stores.push(find(places, stripe)?);
+        }
+        Ok(Some(Reader {
+            places: places.to_vec(),
+            commit: commit.clone(),
+            header,
+            manifest,
+            file_len_bytes: container.len_bytes,
+            stores,
+            referred: Mutex::default(),
+            other_copies: Mutex::default(),
+            owners: Mutex::default(),
+            notes: Mutex::new(notes),
+            belief: None,
+            key: None,
+        }))
+    }
+
+    /// Asks whether this copy is believed, and takes its key.
+    fn unlock(&mut self, belief: &Belief) -> Result<()> {
+        let key = belief.trust.open(&self.header, belief.proof);
+        let key = key.map_err(|error| match (error.kind(), belief.proof) {
+            // Who commits and who writes have one key: the header is not the one that was written.
+            (ErrorKind::Invalid, Proof::Sealed) => Error::corrupt(
+                "forged: the container names another key than its commit record was sealed with",
+            )
+            .next(WHO_CAN_WRITE),
+            _ => error,
+        });
+        let place = || format!("step {}, {}", self.manifest.step, self.own_file().name());
+        self.key = key.map_err(|error| error.at(place()))?.map(Arc::new);
+        self.belief = Some(belief.clone());
+        Ok(())
+    }
+
+    /// Whether data cannot be read for want of a key.
+    pub fn is_locked(&self) -> bool {
+        self.header.encryption.is_some() && self.key.is_none()
+    }
+
+    fn has_keys(&self) -> bool {
+        let belief = self.belief.as_ref();
+        belief.is_some_and(|belief| belief.trust.has_key())
+    }
+
+    /// Whether extents are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.header.encryption.is_some()
+    }
+
+    /// What the container holds.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What was wrong so far without harm to the data; each is told once.
+    pub fn take_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notes)
+    }
+
+    /// Notes that the copy in this directory is used, and what was wrong with the worst one before it.
+    fn pass_over(&self, used: &dyn Dir, error: &Error) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push(format!(
+            "another copy is used ({}): {}",
+            used.path().display(),
+            without_next(error.message())
+        ));
+    }
+
+    /// Bytes of the container's stripes, as found.
+    pub fn stripe_bytes(&self) -> u64 {
+        self.stores[1..]
+            .iter()
+            .filter_map(|store| store.len_bytes().ok())
+            .sum()
+    }
+
+    /// The region of a rank in this container.
+    pub fn region(&self, rank: u32, name: &str) -> Option<&RegionRecord> {
+        self.rank(rank)?
+            .regions
+            .iter()
+            .find(|region| region.name == name)
+    }
+
+    /// Reads a region into place and proves it. `into` must have exactly the region's length.
+    ///
+    /// # Errors
+    /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges where a
+    /// checksum disagrees or the file ends early.
+    pub fn read_region(&self, rank: u32, region: &RegionRecord, into: Span) -> Result<()> {
+        let mut decoder = Decoder::default();
+        self.each_target(rank, region, into, &mut |_, source, target| {
+            source.read(target, &mut decoder)
+        })
+    }
+
+    /// Calls `work` with each extent of the region and where its bytes belong.
+    fn each_target(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        into: Span,
+        work: &mut dyn FnMut(&Reader, Source<'_>, Span) -> Result<()>,
+    ) -> Result<()> {
+        if into.len_bytes() as u64 != region.len_bytes && !off(Switch::TargetLength) {
+            return Err(Error::invalid(format!(
+                "region {:?} of rank {rank}: expected a target of {} bytes, found {} bytes",
+                region.name,
+                region.len_bytes,
+                into.len_bytes()
+            ))
+            .next("ask for the stored size and allocate that"));
+        }
+        let stored = region
+            .extents
+            .iter()
+            .try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
+        let all = region.same_as.is_some() || stored == Some(region.len_bytes);
+        if !all && !off(Switch::RegionSum) {
+            return Err(Error::corrupt(format!(
+                "region {:?} of rank {rank}: its extents do not add up to {} bytes",
+                region.name, region.len_bytes
+            )));
+        }
+        self.each_source(rank, region, &mut |reader, source| {
+            let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
+            work(reader, source, target)
+        })
+    }
+
+    /// Calls `work` with each extent of the region, in order.
+    fn each_source(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.with_owner(rank, region, |reader, rank, region| {
+            let mut at = 0;
+            for extent in &region.extents {
+                work(reader, reader.source(rank, region, at, extent)?)?;
+                at += extent.len_bytes;
+            }
+            Ok(())
+        })
+    }
+
+    /// Hands a region to `sink` piece by piece, in order, each piece with its offset in the region and only
+    /// after the checksum of its extent has been proven.
+    ///
+    /// # Errors
+    /// As [`Reader::read_region`]; and what `sink` returns.
+    pub fn stream_region(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffers = Buffers::default();
+        self.each_source(rank, region, &mut |_, source| {
+            source.stream(&mut buffers, sink)
+        })
+    }
+
+    /// Proves each wanted extent of the region, and goes on after a damaged one. Of an encrypted
+    /// extent without the key only the stored bytes are proven; their number is returned.
+    pub(crate) fn check_region(
+        &self,
+        (rank, region): (u32, &RegionRecord),
+        wanted: &dyn Fn(&Extent) -> bool,
+        damage: &mut dyn FnMut(Error),
+        progress: &mut dyn FnMut(u64),
+    ) -> u64 {
+        let mut buffers = Buffers::default();
+        let (mut at, mut locked_bytes) = (0, 0);
+        for extent in &region.extents {
+            if !wanted(extent) {
+                at += extent.len_bytes;
+                continue;
+            }
+            let checked = self.source(rank, region, at, extent).and_then(|source| {
+                if source.encrypted && !self.has_keys() {
+                    locked_bytes += extent.len_bytes;
+                    return source.check_stored(&mut buffers.decoder);
+                }
+                source.stream(&mut buffers, &mut |_, _| Ok(()))
+            });
+            if let Err(error) = checked {
+                damage(error);
+            }
+            progress(extent.len_bytes);
+            at += extent.len_bytes;
+        }
+        locked_bytes
+    }
+
+    fn rank(&self, rank: u32) -> Option<&RankRecord> {
+        let index = self
+            .manifest
+            .ranks
+            .binary_search_by_key(&rank, |record| record.rank)
+            .ok()?;
+        self.manifest.ranks.get(index)
+    }
+
+    /// Where the bytes of an extent are, and what to say when they are wrong.
+    fn source<'a>(
+        &'a self,
+        rank: u32,
+        region: &'a RegionRecord,
+        at: u64,
+        extent: &'a Extent,
+    ) -> Result<Source<'a>> {
+        let (file, key) = match &extent.container {
+            None => match self.stores.get(usize::from(extent.store)) {
+                Some(file) => (Stored::Own(file.as_ref()), self.key.clone()),
+                None => {
+                    return Err(Error::corrupt(format!(
+                        "store {} is not in the manifest",
+                        extent.store
+                    )));
+                }
+            },
+            Some(name) => {
+                let (file, key) = self.referred(name).map_err(|error| {
+                    error.at(format!(
+                        "step {}, rank {rank}, region {:?}, bytes {at}..{}",
+                        self.manifest.step,
+                        region.name,
+                        at + extent.len_bytes
+                    ))
+                })?;
+                (Stored::Other(file), key)
+            }
+        };
+        let mut source = Source {
+            step: self.manifest.step,
+            rank,
+            region,
+            at,
+            extent,
+            file,
+            encrypted: false,
+            key: None,
+        };
+        let encoding = extent
+            .check_encoding()
+            .map_err(|error| error.at(source.place()))?;
+        source.encrypted = encoding.encrypted;
+        // Breaks if: it is read all the same; without a tag anybody can write it.
+        if self.header.encryption.is_some() && !encoding.encrypted && !off(Switch::PlainExtent) {
+            return Err(Error::corrupt(
+                "an extent that is not encrypted in an encrypted container",
+            )
+            .at(source.place())
+            .next(WHO_CAN_WRITE));
+        }
+        if encoding.encrypted && key.is_none() && self.has_keys() {
+            return Err(
+                Error::corrupt("an encrypted extent in a container that is not encrypted")
+                    .at(source.place()),
+            );
+        }
+        source.key = key.filter(|_| encoding.encrypted);
+        Ok(source)
+    }
+
+    pub(crate) fn header(&self) -> &ContainerHeader {
+        &self.header
+    }
+
+    pub(crate) fn own_file(&self) -> &dyn File {
+        self.stores[0].as_ref()
+    }
+
+    pub(crate) fn file_len_bytes(&self) -> u64 {
+        self.file_len_bytes
+    }
+}
+
+/// Whether an error says more about why no copy can be used than the one known so far: a key that the user can give
+/// before damage, and damage before a place that cannot be read.
+fn tells_more(error: &Error, known: Option<&Error>) -> bool {
+    let weight = |error: &Error| match error.kind() {
+        ErrorKind::Invalid => 2,
+        ErrorKind::Corrupt => 1,
+        _ => 0,
+    };
+    known.is_none_or(|known| weight(error) > weight(known))
+}
+
+fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
+    let mut failed = None;
+    for dir in places {
+        match dir.open(name) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        Error::not_found(format!(
+            "{name} is in none of these places: {}",
+            listed(places)
+        ))
+        .next("give the directory that holds it, or use an older step")
+    }))
+}
+
+fn as_usize(value: u64) -> Result<usize> {
+    usize::try_from(value)
+        .map_err(|_| Error::invalid(format!("{value} bytes are beyond the address space")))
+}
+
+/// One metadata block at `at`.
+pub(crate) fn read_block(file: &dyn File, at: u64) -> Result<[u8; BLOCK_BYTES]> {
+    let mut block = [0; BLOCK_BYTES];
+    file.read_at(&mut block, at)?;
+    Ok(block)
+}
+
+/// `Corrupt`, naming the field, unless the two agree.
+fn agree<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) -> Result<()> {
+    if expected == found || off(Switch::HeaderFields) {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{what}: the commit record says {expected}, found {found}"
+    ))
+    .next("use an older step"))
+}
+
+fn check_header(
+    header: &ContainerHeader,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Result<()> {
+    agree(
+        "job in the header",
+        commit.job.as_str(),
+        header.job.as_str(),
+    )?;
+    agree("step in the header", commit.step, header.step)?;
+    agree("epoch in the header", commit.epoch, header.epoch)?;
+    agree("node in the header", container.node, header.node)?;
+    agree("writer in the header", container.writer, header.writer)?;
+    agree(
+        "ranks of the job in the header",
+        commit.world_size,
+        header.world_size,
+    )
+}
+
+fn check_manifest(
+    manifest: &Manifest,
+    commit: &CommitRecord,
+    container: &ContainerRef,
+    file_len_bytes: u64,
+) -> Result<()> {
+    manifest.validate(file_len_bytes)?;
+    agree(
+        "job in the manifest",
+        commit.job.as_str(),
+        manifest.job.as_str(),
+    )?;
+    agree("step in the manifest", commit.step, manifest.step)?;
+    agree("epoch in the manifest", commit.epoch, manifest.epoch)?;
+    agree("level in the manifest", commit.level, manifest.level)?;
+    agree("node in the manifest", container.node, manifest.node)?;
+    agree("writer in the manifest", container.writer, manifest.writer)?;
+    agree(
+        "ranks of the job in the manifest",
+        commit.world_size,
+        manifest.world_size,
+    )?;
+    let regions = manifest.ranks.iter().flat_map(|record| &record.regions);
+    for older in regions
+        .flat_map(|region| &region.extents)
+        .filter_map(|extent| extent.container.as_deref())
+    {
+        let step = manifest.referred_step(older)?;
+        // Breaks if: this is left out; prune would not know that the older one is needed.
+        if container.refers_to.binary_search(&step).is_err() && !off(Switch::ReferredNamed) {
+            return Err(Error::corrupt(format!(
+                "the manifest refers to {older}, the commit record names {:?} as the older steps it may refer to",
+                container.refers_to
+            )));
+        }
+    }
+    match manifest
+        .ranks
+        .iter()
+        .find(|record| !container.holds(record.rank))
+    {
+        None => Ok(()),
+        Some(record) => Err(Error::corrupt(format!(
+            "the manifest holds rank {}, the commit record does not expect it there",
+            record.rank
+        ))),
+    }
+}
+
+/// Trailer and manifest as the file has them.
+fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -> Result<Manifest> {
+    let len = container.len_bytes;
+    let trailer_at = len
+        .checked_sub(TRAILER_BYTES as u64)
+        .ok_or_else(|| Error::corrupt(format!("{len} bytes cannot hold a container")))?;
+    let mut sector = [0; TRAILER_BYTES];
+    file.read_at(&mut sector, trailer_at)?;
+    let place = || format!("{}: trailer at bytes {trailer_at}..{len}", file.name());
+    let trailer = Trailer::decode(&sector).map_err(|error| error.at(place()))?;
+    agree("file length in the trailer", len, trailer.file_len_bytes)
+        .map_err(|error| error.at(place()))?;
+    if trailer.header_crc != header_crc && !off(Switch::HeaderInTrailer) {
+        return Err(Error::corrupt(format!(
+            "header and trailer are not of one file: expected CRC-64 {:016x} of the header, found {header_crc:016x}",
+            trailer.header_crc
+        ))
+        .at(place()));
+    }
+    // Inside the file and bounded: the decoder has checked that.
+    let manifest_len = trailer.manifest_len_bytes;
+    let mut bytes = zeroed(as_usize(manifest_len)?).map_err(|error| error.at(place()))?;
+    file.read_at(&mut bytes, trailer.manifest_at)?;
+    let place = || {
+        format!(
+            "{}: manifest at bytes {}..{}",
+            file.name(),
+            trailer.manifest_at,
+            trailer.manifest_at + manifest_len
+        )
+    };
+    check_digest(&bytes, container).map_err(|error| error.at(place()))?;
+    Manifest::decode(&bytes).map_err(|error| error.at(place()))
+}
+
+fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
+    let found = Manifest::digest(bytes);
+    if found == container.manifest_digest || off(Switch::Digest) {
+        return Ok(());
+    }
+    // Breaks if: this returns Ok; a manifest of another checkpoint would then be believed.
+    Err(Error::corrupt(format!(
+        "expected BLAKE3 {} (from the commit record), found {}",
+        short(&container.manifest_digest),
+        short(&found)
+    )))
+}
+
+fn short(digest: &[u8; 32]) -> String {
+    format!("{}…", orcheck_format::ids::hex(&digest[..8]))
+}
+
+/// The places, for a person: all copies on other nodes are one place.
+pub(crate) fn listed(places: &[Arc<dyn Dir>]) -> String {
+    let (here, others): (Vec<_>, Vec<_>) =
+        (places.iter().map(|dir| dir.path())).partition(|path| !path.starts_with(OTHER_NODES));
+    let mut text: Vec<String> = here.iter().map(|path| path.display().to_string()).collect();
+    text.extend((!others.is_empty()).then(|| "the other nodes".to_owned()));
+    text.join(", ")
+}
+
+fn decode_header(file: &dyn File, block: &[u8; BLOCK_BYTES]) -> Result<ContainerHeader> {
+    ContainerHeader::decode(block)
+        .map_err(|error| error.at(format!("{}: header at bytes 0..{BLOCK_BYTES}", file.name())))
+}
+
+fn read_header(file: &dyn File) -> Result<ContainerHeader> {
+    decode_header(file, &read_block(file, 0)?)
+}

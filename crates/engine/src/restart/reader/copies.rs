@@ -1,0 +1,203 @@
+//! The same container in several directories: at level `peers` the owner's and its replicas.
+//!
+//! How: copies are the same byte for byte, so an extent that is damaged in one is looked for at the same offset in the
+//! next one of that name. Its checksum, of a manifest that is proven, says whether that one is good.
+//!
+//! Invariants: those of `reader.rs`; what the sink gets it gets once.
+//!
+//! Not here: the copies of another level (`restore.rs`).
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+
+use orcheck_format::error::{Detail, Error, Result, without_next};
+use orcheck_format::ids::Level;
+use orcheck_format::manifest::RegionRecord;
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::{Dir, File};
+use orcheck_io::memory::Span;
+use orcheck_staging::client::shown;
+
+use super::source::{Buffers, Source, Stored};
+use super::{Belief, Reader, listed};
+use crate::encoding::Decoder;
+use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
+
+impl Reader {
+    /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
+    /// where there is none.
+    ///
+    /// # Errors
+    /// As [`Reader::open_trusting`]; without a key, as [`Reader::open`].
+    pub(crate) fn open_copy(
+        dir: &dyn Dir,
+        places: &[Arc<dyn Dir>],
+        (commit, container): (&CommitRecord, &ContainerRef),
+        (trust, proof): (&Arc<Trust>, Proof),
+    ) -> Result<Option<Reader>> {
+        let trust = Arc::clone(trust);
+        let belief = trust.has_key().then_some(Belief { trust, proof });
+        Self::open_in(dir, places, (commit, container), belief.as_ref())
+    }
+
+    /// As [`Reader::read_region`], but what is damaged here is read from any other copy in the places; `damage` hears
+    /// what was bad where another copy was good.
+    ///
+    /// # Errors
+    /// As [`Reader::read_region`], when no copy is good.
+    pub fn read_region_of_any_copy(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        into: Span,
+        damage: &mut dyn FnMut(&Error),
+    ) -> Result<()> {
+        let mut decoder = Decoder::default();
+        self.each_target(rank, region, into, &mut |reader, source, target| {
+            reader.of_any_copy(source, damage, &mut |source| {
+                (source.read(target, &mut decoder), true)
+            })
+        })
+    }
+
+    /// As [`Reader::stream_region`], but what is damaged here is read from any other copy in the places; `damage` hears
+    /// what was bad where another copy was good.
+    ///
+    /// # Errors
+    /// As [`Reader::stream_region`], when no copy is good.
+    pub fn stream_region_of_any_copy(
+        &self,
+        rank: u32,
+        region: &RegionRecord,
+        damage: &mut dyn FnMut(&Error),
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffers = Buffers::default();
+        self.each_source(rank, region, &mut |reader, source| {
+            let (mut done, mut refused) = (0, false);
+            reader.of_any_copy(source, damage, &mut |source| {
+                let read = source.stream(&mut buffers, &mut |at, bytes| {
+                    let end = at + bytes.len() as u64;
+                    let new = done.max(at).min(end);
+                    done = done.max(end);
+                    let taken = sink(new, &bytes[(new - at) as usize..]);
+                    refused |= taken.is_err();
+                    taken
+                });
+                // What the sink refuses no other copy mends.
+                (read, !refused)
+            })
+        })
+    }
+
+    /// Does `work` with one copy of the extent after the other until one is good. It also tells whether another copy may
+    /// help.
+    fn of_any_copy(
+        &self,
+        mut source: Source<'_>,
+        damage: &mut dyn FnMut(&Error),
+        work: &mut dyn FnMut(&Source<'_>) -> (Result<()>, bool),
+    ) -> Result<()> {
+        let first = match work(&source) {
+            (Err(error), true) if !off(Switch::OtherPlace) => error,
+            (done, _) => return done,
+        };
+        let name = match &source.extent.container {
+            Some(name) => name,
+            None => &self.manifest.stores[usize::from(source.extent.store)],
+        };
+        let read = source.file().name();
+        for file in self.other_copies(name) {
+            if file.name() == read {
+                continue;
+            }
+            source.file = Stored::Other(file);
+            match work(&source) {
+                (Ok(()), _) => {
+                    damage(&first);
+                    return Ok(());
+                }
+                (Err(error), false) => return Err(error),
+                (Err(_), true) => {}
+            }
+        }
+        Err(first)
+    }
+
+    /// The files of this name in all places, opened once.
+    fn other_copies(&self, name: &str) -> Vec<Arc<dyn File>> {
+        let mut known = (self.other_copies.lock()).unwrap_or_else(PoisonError::into_inner);
+        let open = || -> Vec<Arc<dyn File>> {
+            let there = self.places.iter().filter_map(|dir| dir.open(name).ok());
+            there.map(Arc::from).collect()
+        };
+        known.entry(name.to_owned()).or_insert_with(open).clone()
+    }
+}
+
+/// What to say of damage where another copy is good: that no older step is needed.
+#[must_use]
+pub fn beside_a_good_copy(damage: &str) -> String {
+    let what = without_next(damage);
+    let next = match damage.contains(WHO_CAN_WRITE) {
+        true => WHO_CAN_WRITE,
+        false => "have the storage checked",
+    };
+    format!("{what}; another copy is good. Next: {next}")
+}
+
+/// What to say of a container that is in none of these places.
+pub(crate) fn nowhere(
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Error {
+    let text = format!(
+        "container {} of step {} ({}, {} bytes) is in none of these places: {}",
+        container.file,
+        commit.step,
+        homes(commit, container),
+        container.len_bytes,
+        listed(places)
+    );
+    match not_given(places, commit, container) {
+        // Breaks if: it counts as lost; a user who forgot one of two directories would give good checkpoints up.
+        Some(home) => Error::not_found(format!(
+            "{text}; it was written to {home}, which is none of them"
+        ))
+        .with(Detail::NotGiven)
+        .next(format!("give {home} too")),
+        None => {
+            Error::not_found(text).next("give the directory that holds it, or use an older step")
+        }
+    }
+}
+
+/// The directory that a container was written to, where it is none of these and there were more than these.
+fn not_given<'a>(
+    places: &[Arc<dyn Dir>],
+    commit: &'a CommitRecord,
+    container: &ContainerRef,
+) -> Option<&'a str> {
+    // Paths may have changed since: as many as there were are all of them.
+    if commit.level != Level::Global || places.len() >= commit.servers.len() {
+        return None;
+    }
+    let root = shown(commit.servers.get(container.server as usize)?);
+    let inside = Path::new(root).join(commit.job.as_str());
+    let is_here = |dir: &Arc<dyn Dir>| dir.path() == inside || dir.path() == Path::new(root);
+    (!places.iter().any(is_here)).then_some(root)
+}
+
+/// The nodes that had a container: `node 1 'n1', copies on n0, n3`.
+#[must_use]
+pub fn homes(commit: &CommitRecord, container: &ContainerRef) -> String {
+    let name = |node: u32| commit.nodes.get(node as usize).map_or("?", String::as_str);
+    let mut text = format!("node {} '{}'", container.node, name(container.node));
+    let holders: Vec<&str> = container.holders.iter().map(|&node| name(node)).collect();
+    if !holders.is_empty() {
+        text += &format!(", copies on {}", holders.join(", "));
+    }
+    text
+}

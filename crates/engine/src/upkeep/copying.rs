@@ -1,0 +1,582 @@
+//! Copying: a committed checkpoint is brought to directories of another level, or to other directories of its own.
+//!
+//! How: containers are read and proven as a restart reads them, and written again, one for one, under the level that they
+//! come to (it is in their header, and in what encryption binds them to). What an incremental checkpoint refers to is
+//! stored in the copy. The commit record names the run that took the checkpoint; the copy is made under a claim of its
+//! own, which is newer than all others there, and which no note of resumption follows.
+//!
+//! ```text
+//! plan ─ claim ─ look again ─ leftovers go ─ containers (temporary names) ─ claim of the run ─ commit.rs ─ claim goes
+//! ```
+//!
+//! Invariants:
+//! 1. The sources are only read.
+//! 2. What is there before stays as it is until the commit record appears; after a crash anywhere there is either the whole
+//!    copy or none, and the next copy, or the next run's prune, removes what is left.
+//! 3. What a newer run superseded, or the program rejected, is not copied.
+//! 4. Nothing is written where a run is alive, or where a checkpoint needs files of the same names.
+//! 5. The copy supersedes nothing: its claim has no note of resumption, and goes when the record is there. Where the resume
+//!    rule would take the record itself for that of a run that went back, the copy is refused.
+//! 6. Every byte that is written was proven by its checksum, and with a key by its tag, right before.
+//!
+//! Faults survived: those of `reader.rs`; a full disk, a failed fsync, a directory that is moved away (no record appears);
+//! another run that takes over meanwhile.
+//!
+//! Not here: which checkpoint is meant (callers), what is refused (`copying/allowed.rs`), encoding of one container
+//! (`copying/again.rs`), replicas on other nodes: the run that resumes makes them.
+
+mod again;
+mod allowed;
+
+use crate::directory::{Catalog, Commit};
+use crate::directory::choose::{decide, decision};
+use crate::commit::{make_copy_visible, record_of_copy};
+use crate::directory::epoch::{Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims};
+use crate::restart::reader::{Reader, homes};
+use crate::encoding::Trust;
+use crate::upkeep::verify::verify_commit_with;
+use again::{Again, write_again};
+use orcheck_format::choice::Decision;
+use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::encoding::{Compression, Encoding};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Dir;
+use orcheck_io::machine::{effective_uid, host_name, process_id};
+use orcheck_io::rng::random_bytes;
+use orcheck_plan::Placement;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Level of the compressor where the source does not tell.
+const COMPRESS_LEVEL: i32 = 1;
+
+/// A directory that the copy goes to. It is made when the copy is carried out.
+#[derive(Clone)]
+pub struct Destination {
+    root: Arc<dyn Dir>,
+    below: Vec<String>,
+    name: String,
+}
+
+impl Destination {
+    /// The directory `below` an existing root, which messages and the commit record call `name`.
+    #[must_use]
+    pub fn new(root: Arc<dyn Dir>, below: Vec<String>, name: String) -> Self {
+        Self { root, below, name }
+    }
+
+    /// What the commit record calls it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&self, create: bool) -> Result<Arc<dyn Dir>> {
+        let mut dir = Arc::clone(&self.root);
+        for name in &self.below {
+            let child = dir.child(name, create)?;
+            if create {
+                // The new entry must survive a power cut before anything below it can.
+                dir.sync()?;
+            }
+            dir = child;
+        }
+        Ok(dir)
+    }
+
+    /// `None` where it is not there yet.
+    fn there(&self) -> Result<Option<Arc<dyn Dir>>> {
+        match self.open(false) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What is to be copied, and where to.
+pub struct Order<'a> {
+    /// The job.
+    pub job: &'a JobName,
+    /// What the sources hold.
+    pub catalog: &'a Catalog,
+    /// The checkpoint, one of `catalog`.
+    pub commit: &'a Commit,
+    /// Where its containers are looked for.
+    pub places: Vec<Arc<dyn Dir>>,
+    /// Opens what is encrypted, and encrypts the copy where it has a key.
+    pub trust: &'a Arc<Trust>,
+    /// The level of the copy: `node` or `global`.
+    pub level: Level,
+    /// At level `global` by server, at level `node` by node of the checkpoint.
+    pub destinations: Vec<Destination>,
+    /// How pieces are made smaller; `None`: as they were.
+    pub compress: Option<(Compression, i32)>,
+    /// How long a run that has just ended may take to let go of the destinations.
+    pub patience: Duration,
+}
+
+/// One container of a copy.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// Its name, in the sources and in the copy.
+    pub file: String,
+    /// Number of its destination.
+    pub destination: usize,
+    /// Bytes of regions in it.
+    pub region_bytes: u64,
+    /// Bytes that it takes about, and at most unless it can be made less small than it was.
+    pub file_bytes: u64,
+    compress: (Compression, i32),
+}
+
+/// What a copy comes to.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The containers, as the commit record names them.
+    pub containers: Vec<Planned>,
+    /// It is there already, at this level and whole as far as names and lengths tell.
+    pub is_there: bool,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// A copy that was made.
+#[derive(Debug)]
+pub struct Copied {
+    /// The record that names it.
+    pub record: CommitRecord,
+    /// It was there before.
+    pub was_there: bool,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Hears how many bytes of regions are done, and may say that it is enough.
+pub type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+impl Order<'_> {
+    /// What is to be done, and whether it can be; nothing is changed.
+    ///
+    /// # Errors
+    /// NotFound naming the nodes whose directories are missing; Fenced for what a newer run superseded; Invalid for a level
+    /// that nothing is copied to, for what the program rejected, or where a checkpoint needs what would be replaced;
+    /// NoSpace; Unavailable while a run is alive there; what is wrong with the sources.
+    pub fn plan(&self, clock: &dyn Clock) -> Result<Plan> {
+        self.check_destinations()?;
+        let there = self.destinations.iter().map(Destination::there);
+        let there: Vec<Option<Arc<dyn Dir>>> = there.collect::<Result<_>>()?;
+        let dirs: Vec<Arc<dyn Dir>> = there.iter().flatten().cloned().collect();
+        let is_there = self.look(&dirs)?.is_some();
+        if !is_there {
+            self.wait_for_run(&dirs, clock)?;
+        }
+        let mut notes = Vec::new();
+        let containers = match is_there {
+            true => Vec::new(),
+            false => self.inspect(&mut notes)?,
+        };
+        self.check_room(&there, &containers)?;
+        Ok(Plan {
+            containers,
+            is_there,
+            notes,
+        })
+    }
+
+    /// Makes the copy, or completes what an earlier one left. `tick` hears how many bytes of regions are done.
+    ///
+    /// # Errors
+    /// As [`Self::plan`], what a directory says, and what `tick` says. No commit record is then there that was not there
+    /// before, unless a directory failed while the record was written to several.
+    pub fn carry_out(&self, plan: &Plan, clock: &dyn Clock, tick: &mut Tick<'_>) -> Result<Copied> {
+        let dirs = self.destinations.iter().map(|one| one.open(true));
+        let dirs: Vec<Arc<dyn Dir>> = dirs.collect::<Result<_>>()?;
+        if let Some(there) = self.look(&dirs)?
+            && there.copies.len() == dirs.len()
+        {
+            // Nothing is to be written, so nobody is in the way.
+            self.prove(&dirs, &there)?;
+            return Ok(Copied {
+                record: there.record,
+                was_there: true,
+                notes: plan.notes.clone(),
+            });
+        }
+        self.wait_for_run(&dirs, clock)?;
+        let record = &self.commit.record;
+        let claimant = Claimant {
+            job: self.job.clone(),
+            run: RunId(random_bytes()),
+            host: host_name(),
+            pid: process_id(),
+            uid: effective_uid(),
+            world_size: record.world_size,
+            nodes: record.nodes.clone(),
+            trust: Arc::clone(self.trust),
+        };
+        let sources = highest_counter(self.catalog.places())?;
+        let counter = sources.max(highest_counter(&dirs)?) + 1;
+        let mut held = claim(&dirs, &claimant, counter, clock)?;
+        for dir in &dirs {
+            // Best effort: it is in nobody's way, and is pruned by the next run.
+            let _ = remove_unfinished_claims(dir.as_ref());
+        }
+        let mut notes = held.notes.clone();
+        notes.extend(plan.notes.iter().cloned());
+        // Only now nobody else changes anything there.
+        let there = self.look(&dirs)?;
+        let was_there = there.is_some();
+        let copy = match there {
+            Some(there) => {
+                self.prove(&dirs, &there)?;
+                there.record
+            }
+            None => {
+                self.clear(&dirs)?;
+                let written = self.write(plan, &dirs, counter, clock, tick, &mut notes);
+                written.map_err(|error| {
+                    // What cannot be removed now goes with the next copy or prune.
+                    let _ = self.clear(&dirs);
+                    self.unless_removed(error)
+                })?
+            }
+        };
+        let known = self.bring_claim(&dirs)?;
+        self.bring_mark(&dirs, clock)?;
+        make_copy_visible(&dirs, &copy, held.epoch, self.trust)?;
+        self.read_back(&dirs, &copy)?;
+        if !known {
+            // The directories must remember the job.
+            held.confirm();
+        }
+        Ok(Copied {
+            record: copy,
+            was_there,
+            notes,
+        })
+    }
+
+    fn key(&self) -> (u64, Epoch) {
+        (self.commit.record.step, self.commit.record.epoch)
+    }
+
+    fn is_of_it(&self, name: &FileName) -> bool {
+        let (step, epoch) = self.key();
+        name.checkpoint() == Some((step, epoch.counter, epoch.run.short_bytes()))
+    }
+
+    /// What is there, byte for byte.
+    fn prove(&self, dirs: &[Arc<dyn Dir>], there: &Commit) -> Result<()> {
+        let of = (self.trust, there.proof);
+        let verdict = verify_commit_with(dirs, &there.record, of, &mut |_, _| {})?;
+        match verdict.findings().find(|finding| finding.fatal) {
+            None => Ok(()),
+            Some(finding) => Err(again_there(
+                Error::new(finding.kind, finding.message.clone()),
+                there.record.step,
+            )),
+        }
+    }
+
+    /// Opens every container, so that what is missing is known before anything is written.
+    fn inspect(&self, notes: &mut Vec<String>) -> Result<Vec<Planned>> {
+        let record = &self.commit.record;
+        let (mut planned, mut missing) = (Vec::new(), BTreeMap::new());
+        let mut older: BTreeMap<String, bool> = BTreeMap::new();
+        for container in &record.containers {
+            let reader = match self.reader(container) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    missing.insert(container.node, container);
+                    continue;
+                }
+                opened => opened?,
+            };
+            notes.extend(reader.take_notes());
+            let (mut region_bytes, mut stored_bytes, mut records) = (0u64, 0u64, 0u64);
+            let mut compression = Compression::None;
+            let regions = reader
+                .manifest()
+                .ranks
+                .iter()
+                .flat_map(|rank| &rank.regions);
+            for region in regions {
+                records += 1;
+                for extent in &region.extents {
+                    region_bytes += extent.len_bytes;
+                    stored_bytes += extent.stored_len_bytes;
+                    records += 1;
+                    let found = Encoding::from_code(extent.encoding)?.compression;
+                    if found != Compression::None {
+                        compression = found;
+                    }
+                    let Some(name) = &extent.container else {
+                        continue;
+                    };
+                    let is_there = match older.get(name) {
+                        Some(known) => *known,
+                        None => {
+                            let mut holds = self.places.iter().map(|dir| dir.holds(name));
+                            let found = holds.any(|found| found.is_ok_and(|found| found));
+                            *older.entry(name.clone()).or_insert(found)
+                        }
+                    };
+                    if !is_there {
+                        missing.insert(container.node, container);
+                    }
+                }
+            }
+            let compress = self.compress.unwrap_or((compression, COMPRESS_LEVEL));
+            let data_bytes = match compress.0 {
+                kept if kept != Compression::None && kept == compression => stored_bytes,
+                _ => region_bytes,
+            };
+            // Headers, records and padding, from above.
+            let blocks = 4 + 4 * reader.manifest().ranks.len() as u64;
+            planned.push(Planned {
+                file: container.file.clone(),
+                destination: 0,
+                region_bytes,
+                file_bytes: data_bytes + blocks * BLOCK_BYTES as u64 + 2 * records * 128,
+                compress,
+            });
+        }
+        if !missing.is_empty() {
+            return Err(self.missing(missing.into_values().collect()));
+        }
+        self.place(&mut planned)?;
+        Ok(planned)
+    }
+
+    /// A copy of a container that is proven, and believed where there is a key.
+    fn reader(&self, container: &ContainerRef) -> Result<Reader> {
+        let proven = (self.trust, self.commit.proof);
+        Reader::open_trusting(&self.places, &self.commit.record, container, proven)
+    }
+
+    /// That the directories of some nodes are missing, and of which.
+    fn missing(&self, missing: Vec<&ContainerRef>) -> Error {
+        let record = &self.commit.record;
+        let name = |node: u32| record.nodes.get(node as usize).map_or("?", String::as_str);
+        let listed: Vec<String> = missing
+            .iter()
+            .map(|container| homes(record, container))
+            .collect();
+        let wanted: Vec<String> = missing
+            .iter()
+            .map(|container| {
+                let nodes = [container.node]
+                    .into_iter()
+                    .chain(container.holders.iter().copied());
+                nodes.map(name).collect::<Vec<_>>().join(" or ")
+            })
+            .collect();
+        let next = match record.level {
+            Level::Global => "give all directories of level global".to_owned(),
+            _ => format!(
+                "give also the directory of node {}",
+                wanted.join(", and that of ")
+            ),
+        };
+        let which = match (missing.len(), record.containers.len()) {
+            (1, 1) => "its only container is".to_owned(),
+            (1, all) => format!("1 of its {all} containers is"),
+            (some, all) => format!("{some} of its {all} containers are"),
+        };
+        Error::not_found(format!(
+            "step {} at level {} is not here whole: {which} incomplete or missing: {}",
+            record.step,
+            record.level,
+            listed.join("; ")
+        ))
+        .next(next)
+    }
+
+    /// Deals the containers out to the destinations.
+    fn place(&self, planned: &mut [Planned]) -> Result<()> {
+        let record = &self.commit.record;
+        let lanes = match self.level {
+            Level::Node => (0..record.nodes.len() as u32)
+                .map(|node| vec![node])
+                .collect(),
+            _ => {
+                let mut sizes = vec![0u64; record.nodes.len()];
+                for (container, one) in record.containers.iter().zip(planned.iter()) {
+                    sizes[container.node as usize] += one.file_bytes;
+                }
+                let servers: Vec<String> = self
+                    .destinations
+                    .iter()
+                    .map(|one| one.name.clone())
+                    .collect();
+                Placement::weighted(&record.nodes, &sizes, &servers, None)?.lanes
+            }
+        };
+        for (container, one) in record.containers.iter().zip(planned) {
+            let of_node = &lanes[container.node as usize];
+            one.destination = of_node[container.writer as usize % of_node.len()] as usize;
+        }
+        Ok(())
+    }
+
+    /// Removes what earlier copies, or a run that died in its flush, left of this checkpoint; only where no record names it.
+    fn clear(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
+        for dir in dirs {
+            let mut gone = false;
+            for entry in dir.list()? {
+                let name = match FileName::parse(&entry.name) {
+                    Some(FileName::Temporary(target)) => {
+                        // NAME.epoch-N: a container on its way.
+                        let target = target
+                            .rsplit_once(".epoch-")
+                            .map(|(name, _)| name.to_owned());
+                        target.and_then(|name| FileName::parse(&name))
+                    }
+                    name => name,
+                };
+                let is_left = name.is_some_and(|name| {
+                    self.is_of_it(&name)
+                        && matches!(name, FileName::Container { .. } | FileName::Stripe { .. })
+                });
+                if is_left {
+                    match dir.remove(&entry.name) {
+                        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                        _ => gone = true,
+                    }
+                }
+            }
+            if gone {
+                dir.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all containers; the record that names them.
+    fn write(
+        &self,
+        plan: &Plan,
+        dirs: &[Arc<dyn Dir>],
+        counter: u64,
+        clock: &dyn Clock,
+        tick: &mut Tick<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<CommitRecord> {
+        let record = &self.commit.record;
+        let inspected;
+        // It was whole there when it was planned, and is not there any more.
+        let planned = match plan.containers.is_empty() {
+            false => &plan.containers,
+            true => {
+                inspected = self.inspect(notes)?;
+                &inspected
+            }
+        };
+        let mut again = Again::new(self.trust, self.level, counter, clock.unix_ms())?;
+        let (mut containers, mut done) = (Vec::new(), 0u64);
+        for (container, one) in record.containers.iter().zip(planned) {
+            let reader = self.reader(container)?;
+            let server = match self.level {
+                Level::Node => 0,
+                _ => one.destination as u32,
+            };
+            let before = done;
+            let mut of_it = |bytes: u64| {
+                done = before + bytes;
+                tick(done)
+            };
+            let target = (&dirs[one.destination], server);
+            containers.push(write_again(
+                &mut again,
+                &reader,
+                target,
+                one.compress,
+                &mut of_it,
+                notes,
+            )?);
+        }
+        let servers = match self.level {
+            Level::Node => vec![self.destinations[0].root.path().display().to_string()],
+            _ => self
+                .destinations
+                .iter()
+                .map(|one| one.name.clone())
+                .collect(),
+        };
+        Ok(record_of_copy(record, self.level, servers, containers))
+    }
+
+    /// What `error` is when the run that took the checkpoint lives, and let go of it while it was copied.
+    fn unless_removed(&self, error: Error) -> Error {
+        let record = &self.commit.record;
+        let name = FileName::commit(record.step, record.epoch, record.level).to_string();
+        let places = self.catalog.places();
+        let mut copies = self.commit.copies.iter();
+        let is_gone = |place: &usize| places[*place].holds(&name).is_ok_and(|holds| !holds);
+        match error.kind() == ErrorKind::NotFound && copies.all(is_gone) {
+            false => error,
+            true => Error::unavailable(format!(
+                "step {} was removed from where it lay while it was copied",
+                record.step
+            ))
+            .next("copy again: the newest step is taken then; `orcheck keep STEP` makes one stay"),
+        }
+    }
+
+    /// The claim of the run that took the checkpoint comes along: the directories then remember the job by it. Whether it is
+    /// there.
+    fn bring_claim(&self, dirs: &[Arc<dyn Dir>]) -> Result<bool> {
+        let (_, epoch) = self.key();
+        let known = self.catalog.claims().iter().map(|(claim, _)| claim);
+        let Some(claim) = known.into_iter().find(|claim| claim.epoch == epoch) else {
+            return Ok(dirs.iter().all(|dir| {
+                read_claim(dir.as_ref(), epoch.counter, self.trust)
+                    .is_ok_and(|claim| claim.epoch == epoch)
+            }));
+        };
+        for dir in dirs {
+            bring_claim(dir, claim, self.trust)?;
+        }
+        Ok(true)
+    }
+
+    /// What somebody marked to be kept is kept as a copy too.
+    fn bring_mark(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
+        let (step, epoch) = self.key();
+        if !self.catalog.is_kept(step, epoch) {
+            return Ok(());
+        }
+        let known = self.catalog.mark(step, epoch).cloned();
+        let mark =
+            known.unwrap_or_else(|| decision(self.job, (step, epoch), Decision::Kept, "", clock));
+        decide(dirs, &mark)
+    }
+
+    /// Whoever looks into these directories alone finds the copy.
+    fn read_back(&self, dirs: &[Arc<dyn Dir>], copy: &CommitRecord) -> Result<()> {
+        let there = Catalog::scan_trusting(self.job, dirs, self.trust)?;
+        if there.commits().iter().any(|commit| commit.record == *copy) {
+            return Ok(());
+        }
+        let name = FileName::commit(copy.step, copy.epoch, copy.level).to_string();
+        let why = there
+            .why_fenced(copy)
+            .unwrap_or("it is not among what can be read there");
+        Err(
+            Error::fenced(format!("{name} was written, and does not count: {why}"))
+                .next("see what `orcheck ls` says of these directories"),
+        )
+    }
+}
+
+/// A checkpoint is there, and not good.
+fn again_there(error: Error, step: u64) -> Error {
+    error
+        .at("the directory that is copied to holds this checkpoint already, and it is not whole")
+        .next(format!("give all directories of the copy, or remove it there with `orcheck rm {step}` and copy again"))
+}

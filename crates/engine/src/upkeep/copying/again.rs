@@ -1,0 +1,309 @@
+//! One container, written again for another level.
+//!
+//! How: regions are streamed from the reader, each piece proven, into one chunk of a pool, laid out as a rank lays out its
+//! snapshot (`stream.rs`), and go from there into a container writer as a flush does it.
+//!
+//! Invariants:
+//! 1. Memory: one chunk, what the reader needs for a piece, and the metadata of one container.
+//! 2. What is handed to the writer has the checksum of the bytes that the reader proved.
+//!
+//! Not here: which containers, and when they become visible (`copying.rs`).
+
+use crate::flush::{Announced, ContainerWriter, Target};
+use crate::encoding::{ContainerKey, Encoder, Recipe};
+use crate::flush::Ledger;
+use crate::restart::reader::{Reader, beside_a_good_copy};
+use crate::capture::{Kind, own_extent};
+use crate::capture::{Entry, Plan, Segment};
+use crate::encoding::Trust;
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
+use orcheck_format::crc::Crc64;
+use orcheck_format::encoding::Compression;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::manifest::{Extent, RankRecord, RegionRecord};
+use orcheck_format::record::ContainerRef;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::Dir;
+use orcheck_io::memory::crc_span;
+use orcheck_pool::{Chunk, Pool, PoolShape};
+use std::sync::Arc;
+
+/// Bytes of the only chunk, and longest extent: what an encoded one may hold.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// What all containers of a copy have in common.
+pub(super) struct Again<'a> {
+    trust: &'a Trust,
+    level: Level,
+    /// Epoch of the copy's claim.
+    counter: u64,
+    unix_ms: u64,
+    pool: Pool,
+    chunk: Chunk,
+}
+
+impl<'a> Again<'a> {
+    pub(super) fn new(trust: &'a Trust, level: Level, counter: u64, unix_ms: u64) -> Result<Self> {
+        let pool = Pool::create(PoolShape {
+            chunk_bytes: CHUNK_BYTES as u32,
+            chunk_count: 1,
+            words: 0,
+            rings: 0,
+            ring_entries: 0,
+        })?;
+        let chunk = pool.try_take(0).ok_or_else(|| {
+            Error::no_space(format!(
+                "no memory for the {CHUNK_BYTES} bytes that a copy takes"
+            ))
+            .next("free memory, and copy again")
+        })?;
+        Ok(Self {
+            trust,
+            level,
+            counter,
+            unix_ms,
+            pool,
+            chunk,
+        })
+    }
+}
+
+/// Hears how many bytes of regions are done of this container.
+type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// Writes what `reader` holds to a directory; `notes` hears of damage where another copy is good.
+pub(super) fn write_again(
+    again: &mut Again<'_>,
+    reader: &Reader,
+    (dir, server): (&Arc<dyn Dir>, u32),
+    (compression, level): (Compression, i32),
+    tick: &mut Tick<'_>,
+    notes: &mut Vec<String>,
+) -> Result<ContainerRef> {
+    let recipe = Recipe {
+        compression,
+        level,
+        secret: again.trust.writing_key().cloned(),
+    };
+    let manifest = reader.manifest();
+    let mut header = ContainerHeader {
+        features: Features::default(),
+        level: again.level,
+        alignment_bytes: BLOCK_BYTES as u32,
+        created_unix_ms: again.unix_ms,
+        encryption: None,
+        ..reader.header().clone()
+    };
+    let mut key = None;
+    if !recipe.is_plain() {
+        header.features.incompat |= Features::ENCODED;
+    }
+    if let Some(secret) = &recipe.secret {
+        key = Some(ContainerKey::create(secret, &mut header)?);
+    }
+    let encoder = match recipe.is_plain() {
+        true => None,
+        false => Some(Encoder::new(&recipe)?),
+    };
+    let target = Target {
+        dir: Arc::clone(dir),
+        server,
+        stripes: Vec::new(),
+        direct: true,
+        ranks: manifest.ranks.len() as u64,
+        // Breaks if: it is written under its name at once; one that is not whole could stand in for what a dead run left whole.
+        coming: (!off(Switch::CopyTemporary)).then_some(again.counter),
+    };
+    let writer = ContainerWriter::create(header, &manifest.node_name, &target, key);
+    let mut work = Work {
+        pool: &again.pool,
+        chunk: &again.chunk,
+        writer: writer.map_err(|(_, error)| error)?,
+        encoder,
+        done: 0,
+        tick,
+        notes,
+    };
+    for rank in &manifest.ranks {
+        if let Err(error) = work.rank(reader, rank) {
+            work.writer.abort();
+            return Err(error);
+        }
+    }
+    work.writer.finish().map_err(|(_, error)| error)
+}
+
+struct Work<'a> {
+    pool: &'a Pool,
+    chunk: &'a Chunk,
+    writer: ContainerWriter,
+    encoder: Option<Encoder>,
+    /// Bytes of regions so far.
+    done: u64,
+    tick: &'a mut Tick<'a>,
+    notes: &'a mut Vec<String>,
+}
+
+/// A segment of which pieces are in the chunk.
+struct Filling<'p> {
+    segments: std::slice::Iter<'p, Segment>,
+    segment: Option<&'p Segment>,
+    /// Pieces of it that are whole, with their checksums.
+    crcs: Vec<u64>,
+    /// Bytes of the next one.
+    part: u64,
+    crc: Crc64,
+}
+
+impl Work<'_> {
+    fn rank(&mut self, reader: &Reader, rank: &RankRecord) -> Result<()> {
+        let entries: Vec<Entry> = rank
+            .regions
+            .iter()
+            .map(|region| Entry::Copied {
+                // What another rank stores for all is copied with that one.
+                len_bytes: if region.same_as.is_none() {
+                    region.len_bytes
+                } else {
+                    0
+                },
+            })
+            .collect();
+        let plan = Plan::new(&entries, CHUNK_BYTES, CHUNK_BYTES);
+        self.writer.begin_rank(
+            rank.rank,
+            Announced {
+                stream_len_bytes: plan.stream_len_bytes,
+                cut_bytes: CHUNK_BYTES as u32,
+                may_shrink: false,
+            },
+        )?;
+        let mut regions: Vec<RegionRecord> = rank
+            .regions
+            .iter()
+            .map(|region| RegionRecord {
+                extents: Vec::new(),
+                ..region.clone()
+            })
+            .collect();
+        let kinds: Vec<Kind> = regions.iter().map(Kind::of).collect();
+        let mut extents: Vec<Vec<Extent>> = vec![Vec::new(); regions.len()];
+        let mut filling = Filling {
+            segments: plan.segments.iter(),
+            segment: None,
+            crcs: Vec::new(),
+            part: 0,
+            crc: Crc64::new(),
+        };
+        for region in rank
+            .regions
+            .iter()
+            .filter(|region| region.same_as.is_none())
+        {
+            let mut damaged = Vec::new();
+            let streamed = reader.stream_region_of_any_copy(
+                rank.rank,
+                region,
+                &mut |damage| damaged.push(beside_a_good_copy(damage.message())),
+                &mut |_, bytes| self.take(&mut filling, bytes, &kinds, &mut extents),
+            );
+            self.notes.append(&mut damaged);
+            streamed?;
+        }
+        if filling.segment.is_some() || filling.segments.next().is_some() {
+            return Err(Error::corrupt(format!(
+                "rank {}: its regions are shorter than the manifest says",
+                rank.rank
+            )));
+        }
+        for (region, extents) in regions.iter_mut().zip(extents) {
+            region.extents = extents;
+        }
+        let record = RankRecord {
+            rank: rank.rank,
+            stream_len_bytes: plan.stream_len_bytes,
+            regions,
+        };
+        let framed = encode_rank_record(&record);
+        self.writer.end_rank(framed, &[], &mut Ledger::default())
+    }
+
+    /// Takes the next bytes of the stream.
+    fn take(
+        &mut self,
+        filling: &mut Filling<'_>,
+        mut bytes: &[u8],
+        kinds: &[Kind],
+        extents: &mut [Vec<Extent>],
+    ) -> Result<()> {
+        while !bytes.is_empty() {
+            let segment = match filling.segment {
+                Some(segment) => segment,
+                None => {
+                    let next = filling.segments.next();
+                    let next =
+                        next.ok_or_else(|| Error::internal("more bytes than were planned"))?;
+                    // What no piece covers is zero.
+                    self.pool.zero(self.chunk, 0, next.len_bytes as u32);
+                    filling.segment.insert(next)
+                }
+            };
+            let piece = &segment.pieces[filling.crcs.len()];
+            let count = bytes.len().min((piece.len_bytes - filling.part) as usize);
+            let (now, rest) = bytes.split_at(count);
+            let at = piece.segment_at_bytes + filling.part;
+            self.pool.put(self.chunk, at as u32, now);
+            filling.crc.update(now);
+            filling.part += count as u64;
+            self.done += count as u64;
+            bytes = rest;
+            if filling.part == piece.len_bytes {
+                let crc = std::mem::replace(&mut filling.crc, Crc64::new()).value();
+                filling.crcs.push(crc);
+                filling.part = 0;
+            }
+            if filling.crcs.len() == segment.pieces.len() {
+                self.segment(segment, &filling.crcs, kinds, extents)?;
+                filling.crcs.clear();
+                filling.segment = None;
+                (self.tick)(self.done)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a segment whose pieces are all in the chunk.
+    fn segment(
+        &mut self,
+        segment: &Segment,
+        crcs: &[u64],
+        kinds: &[Kind],
+        extents: &mut [Vec<Extent>],
+    ) -> Result<()> {
+        let changed = || {
+            Error::corrupt("the memory of this machine changed what was read before it was written")
+                .next("test the memory of this machine, and copy on another one")
+        };
+        for (piece, &crc) in segment.pieces.iter().zip(crcs) {
+            let stream_at = segment.stream_at_bytes + piece.segment_at_bytes;
+            extents[piece.region].push(own_extent(stream_at, piece.len_bytes, crc));
+            let Some(encoder) = &mut self.encoder else {
+                let span = self.pool.span(piece.segment_at_bytes, piece.len_bytes)?;
+                if crc_span(span) != crc && !off(Switch::PoolChecked) {
+                    return Err(changed());
+                }
+                continue;
+            };
+            let told = kinds[piece.region].piece(piece, crc, true);
+            let body = encoder.encode(self.pool, piece.segment_at_bytes, &told)?;
+            if !self.writer.append_piece(self.pool, 0, &told, &body)? {
+                return Err(changed());
+            }
+        }
+        match self.encoder {
+            Some(_) => self.writer.end_segment(segment.len_bytes),
+            None => self.writer.append(self.pool, 0, segment.len_bytes),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Whether a copy may be made: what is refused before anything is written.
+//!
+//! How: sources and destinations are read as one catalog, and the destinations as one of their own.
+//!
+//! Invariants:
+//! 1. Nothing is changed here.
+//! 2. What counts in the destinations before the copy counts after it.
+//!
+//! Not here: what is missing or damaged in the sources (`copying.rs`).
+
+use super::{Order, Planned, again_there};
+use crate::directory::{Catalog, Commit, job_named_by};
+use crate::directory::choose::check_unreferred;
+use crate::directory::epoch::wait_for_holder;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Clock;
+use orcheck_io::disk::Dir;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What comes to one disk.
+struct Share<'a> {
+    names: Vec<&'a str>,
+    needed_bytes: u64,
+    free_bytes: u64,
+}
+
+impl Order<'_> {
+    pub(super) fn check_destinations(&self) -> Result<()> {
+        let wanted = match self.level {
+            Level::Global => 1..=usize::MAX,
+            Level::Node => self.commit.record.nodes.len()..=self.commit.record.nodes.len(),
+            level => {
+                return Err(Error::invalid(format!(
+                    "nothing is copied to level {level}, only to node or global"
+                ))
+                .next(
+                    "copy to node or global; a run with peers makes the replicas when it resumes",
+                ));
+            }
+        };
+        if !wanted.contains(&self.destinations.len()) {
+            return Err(Error::internal(format!(
+                "{} destinations for level {}",
+                self.destinations.len(),
+                self.level
+            )));
+        }
+        let mut names = BTreeSet::new();
+        match self
+            .destinations
+            .iter()
+            .find(|one| !names.insert(&one.name))
+        {
+            None => Ok(()),
+            Some(twice) => Err(Error::invalid(format!("{} is given twice", twice.name))
+                .next("give every directory once")),
+        }
+    }
+
+    /// Whether the copy may be made, by what sources and destinations hold together; what is there of it already.
+    pub(super) fn look(&self, dirs: &[Arc<dyn Dir>]) -> Result<Option<Commit>> {
+        let (step, epoch) = self.key();
+        let place = || format!("step {step}");
+        let sources = self.catalog.places();
+        let all = Catalog::scan_trusting(self.job, &[sources, dirs].concat(), self.trust)?;
+        let same = |commit: &&Commit| {
+            (commit.record.step, commit.record.epoch) == (step, epoch)
+                && commit.record.level == self.commit.record.level
+        };
+        if let Some(fenced) = all.fenced().iter().find(same)
+            // Breaks if: it is copied all the same; where the note is not known, the superseded step would be the newest.
+            && !off(Switch::CopySuperseded)
+        {
+            let why = all
+                .why_fenced(&fenced.record)
+                .unwrap_or("a newer run superseded it");
+            return Err(
+                Error::fenced(format!("step {step} does not count: {why}")).next(
+                    "copy a step that `orcheck ls` with all these directories calls restartable",
+                ),
+            );
+        }
+        if all.rejected().iter().any(|commit| same(&commit)) {
+            return Err(
+                Error::invalid(format!("step {step} was rejected by the program"))
+                    .next("copy another step"),
+            );
+        }
+        if dirs.is_empty() {
+            return Ok(None);
+        }
+        let there = Catalog::scan_trusting(self.job, dirs, self.trust)?;
+        self.check_job(dirs)?;
+        for (number, entry, name) in there.files() {
+            let Some(FileName::Commit { level, .. }) = name else {
+                continue;
+            };
+            let path = || dirs[*number].path().join(&entry.name).display().to_string();
+            if name.as_ref().is_some_and(|name| self.is_of_it(name)) && *level != self.level {
+                return Err(Error::invalid(format!(
+                    "the directory holds step {step} at level {level} already, with files of the same names: {}",
+                    path()
+                ))
+                .next("copy to another directory"));
+            }
+        }
+        let recorded = there.files().iter().find(|(_, _, name)| {
+            name.as_ref()
+                .is_some_and(|name| self.is_of_it(name) && matches!(name, FileName::Commit { .. }))
+        });
+        let Some((number, entry, _)) = recorded else {
+            // Breaks if: such files are replaced; a newer checkpoint there that refers to them would be lost.
+            if !off(Switch::CopyUnreferred) {
+                check_unreferred(&there, step, epoch, &BTreeSet::new()).map_err(|error| {
+                    error
+                        .at("in the directory that is copied to")
+                        .next("copy to another directory")
+                })?;
+            }
+            self.check_supersedes(&there)?;
+            return Ok(None);
+        };
+        let commits = there.commits().iter();
+        let commits = commits.chain(there.fenced()).chain(there.rejected());
+        let mut commits = commits.filter(|commit| {
+            (commit.record.step, commit.record.epoch, commit.record.level)
+                == (step, epoch, self.level)
+        });
+        let Some(found) = commits.next() else {
+            return Err(Error::corrupt(format!(
+                "{} is there, and is damaged or not believed",
+                dirs[*number].path().join(&entry.name).display()
+            ))
+            .next("see what `orcheck verify` says of that directory, or copy to another one"));
+        };
+        for container in &found.record.containers {
+            let whole = there.files().iter().any(|(_, entry, _)| {
+                entry.name == container.file && entry.len_bytes == container.len_bytes
+            });
+            if !whole {
+                return Err(again_there(
+                    Error::not_found(format!("container {} is not there", container.file))
+                        .at(place()),
+                    step,
+                ));
+            }
+        }
+        Ok(Some(found.clone()))
+    }
+
+    /// Refuses directories in which a checkpoint that counts would not count any more with the copy beside it: the resume
+    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run. What a note of
+    /// resumption among the sources says was superseded is not missed.
+    fn check_supersedes(&self, there: &Catalog) -> Result<()> {
+        let (step, epoch) = self.key();
+        // Breaks if: commits of later runs count as such a note; the copy would then always excuse itself.
+        let notes = || {
+            self.catalog
+                .claims()
+                .iter()
+                .filter_map(|(_, note)| note.as_ref())
+        };
+        let superseded = there.commits().iter().find(|commit| {
+            let (its, of) = (commit.record.step, commit.record.epoch);
+            let by_it = of.counter < epoch.counter && its >= step
+                || of.counter == epoch.counter && of.run != epoch.run;
+            let went_back = notes().any(|later| {
+                later.epoch.counter > of.counter && later.step.is_none_or(|from| from < its)
+            });
+            by_it && !went_back
+        });
+        // Breaks if: it is passed over; the next run would go back to the copy, and prune what is newer.
+        match superseded.filter(|_| !off(Switch::CopySupersedes)) {
+            None => Ok(()),
+            Some(commit) => Err(Error::invalid(format!(
+                "step {} of epoch {} counts in the directory that is copied to, and would not count any more beside step {step} of epoch {epoch}",
+                commit.record.step, commit.record.epoch
+            ))
+            .next(format!(
+                "copy to another directory, or remove that one with `orcheck rm {}` first",
+                commit.record.step
+            ))),
+        }
+    }
+
+    /// Waits until no run is alive in the destinations.
+    pub(super) fn wait_for_run(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
+        wait_for_holder(dirs, self.patience, (self.job, self.trust), clock).map_err(|error| {
+            match error.kind() {
+                // A copy has nothing to take over.
+                ErrorKind::Unavailable => {
+                    error.next("wait for it or end it, or copy to another directory")
+                }
+                _ => error,
+            }
+        })
+    }
+
+    /// Refuses destinations without room for what comes to them; those on one disk share its room.
+    pub(super) fn check_room(
+        &self,
+        there: &[Option<Arc<dyn Dir>>],
+        containers: &[Planned],
+    ) -> Result<()> {
+        let mut disks: BTreeMap<(bool, u64), Share> = BTreeMap::new();
+        for (number, destination) in self.destinations.iter().enumerate() {
+            let dir = there[number].as_ref().unwrap_or(&destination.root);
+            let disk = match dir.taken_itself() {
+                Ok(taken) => (true, taken.id.0),
+                // Of a server's disk only the server knows; the nodes' directories have one root.
+                Err(_) if self.level == Level::Node => (false, 0),
+                Err(_) => (false, number as u64),
+            };
+            let of_it = containers.iter().filter(|one| one.destination == number);
+            let free_bytes = dir.free_bytes()?;
+            let share = disks.entry(disk).or_insert(Share {
+                names: Vec::new(),
+                needed_bytes: 0,
+                free_bytes,
+            });
+            share.names.push(&destination.name);
+            share.needed_bytes += of_it.map(|one| one.file_bytes).sum::<u64>();
+            share.free_bytes = share.free_bytes.min(free_bytes);
+        }
+        let full = disks
+            .values()
+            .find(|share| share.needed_bytes > share.free_bytes);
+        // Breaks if: this is left out; the copy would fail when the disk is full, after hours.
+        match full.filter(|_| !off(Switch::CopyRoom)) {
+            None => Ok(()),
+            Some(share) => Err(Error::no_space(format!(
+                "{}: the copy takes {} bytes there, and {} are free",
+                share.names.join(", "),
+                share.needed_bytes,
+                share.free_bytes
+            ))
+            .next("free space there, or give more directories")),
+        }
+    }
+
+    /// Refuses directories that hold files of another job, or of one that the keys given cannot tell.
+    fn check_job(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
+        for dir in dirs {
+            for entry in dir.list()? {
+                // What cannot be read, or is not believed, is the catalog's business.
+                let named = job_named_by(dir.as_ref(), &entry.name, self.trust);
+                // Breaks if: one of another key counts as not believed; another job's directory would be copied to.
+                let named = named.map_err(|error| {
+                    error.at(dir.path().join(&entry.name).display()).next(
+                        "copy to another directory, or give the key of the run that wrote it with --encrypt-key, after the first",
+                    )
+                })?;
+                let Some(job) = named else { continue };
+                if job != *self.job {
+                    return Err(Error::invalid(format!(
+                        "{} holds files of job {}, expected none but of job {}",
+                        dir.path().display(),
+                        job.as_str(),
+                        self.job.as_str()
+                    ))
+                    .next("copy to another directory"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,606 @@
+//! Proves a whole checkpoint: every byte that a restore would read, and every byte that only a rescue would.
+//!
+//! How: each container is opened as a restore would open it, then every extent is read and its checksum
+//! compared; then the file is walked from its header through rank headers and rank records to the trailer, the
+//! records are compared with the manifest, and the padding must be zero. Verification goes on after a finding. Where
+//! several places hold a container, as they do at level `peers`, every copy is read, and what is damaged in one of them
+//! is no loss while another one has it.
+//!
+//! Invariants:
+//! 1. A verdict without findings means: every region of every rank can be restored (an encrypted one: was stored
+//!    whole), and the container could even be rebuilt without its trailer and manifest.
+//! 2. A finding that is not `fatal` costs no data.
+//! 3. Findings are bounded per container; what is beyond the bound is counted.
+//! 4. Nothing is written.
+//!
+//! Faults survived: any damage; a container that is missing or cannot be opened is a finding.
+//!
+//! Not here: damaged commit records (the catalog notes them), and repair.
+
+use orcheck_format::sabotage::{Switch, off};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use orcheck_format::container::{BLOCK_BYTES, TRAILER_BYTES};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::manifest::{Extent, Manifest, RankRecord};
+use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_io::disk::{Dir, File};
+
+use crate::restart::reader::{PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at, walk};
+use crate::encoding::{Proof, Trust};
+
+/// Most findings kept of one container.
+pub const MAX_FINDINGS: usize = 100;
+
+/// What is wrong in one spot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The kind of fault.
+    pub kind: ErrorKind,
+    /// Whether data is lost: a restore of this rank (or of the whole container) fails.
+    pub fatal: bool,
+    /// The rank concerned, if one is.
+    pub rank: Option<u32>,
+    /// The region concerned, if one is.
+    pub region: Option<String>,
+    /// What, where, expected and found.
+    pub message: String,
+}
+
+/// What was found out about one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerVerdict {
+    /// File name of the container.
+    pub file: String,
+    /// Full path of the copy that was read, the best where there are several; `None` if none could be opened.
+    pub path: Option<String>,
+    /// Copies found in the places.
+    pub copies: u32,
+    /// Index of the node that wrote it.
+    pub node: u32,
+    /// Ranks read.
+    pub ranks: u64,
+    /// Regions read.
+    pub regions: u64,
+    /// Bytes of regions read and compared.
+    pub checked_bytes: u64,
+    /// Of these: encrypted, and for want of the key only compared as they are stored.
+    pub locked_bytes: u64,
+    /// What is wrong, at most [`MAX_FINDINGS`].
+    pub findings: Vec<Finding>,
+    /// Findings beyond that.
+    pub more_findings: u64,
+}
+
+/// What was found out about one checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// One entry per container of the commit record, in its order.
+    pub containers: Vec<ContainerVerdict>,
+}
+
+impl Verdict {
+    /// Nothing at all is wrong.
+    pub fn is_good(&self) -> bool {
+        self.findings().next().is_none()
+    }
+
+    /// Every region of every rank can be restored.
+    pub fn is_restorable(&self) -> bool {
+        self.findings().all(|finding| !finding.fatal)
+    }
+
+    /// All findings kept.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.containers
+            .iter()
+            .flat_map(|container| &container.findings)
+    }
+
+    /// Bytes of regions that are encrypted and were compared only as they are stored.
+    pub fn locked_bytes(&self) -> u64 {
+        self.containers
+            .iter()
+            .map(|container| container.locked_bytes)
+            .sum()
+    }
+
+    /// Bytes of regions read and compared.
+    pub fn checked_bytes(&self) -> u64 {
+        self.containers
+            .iter()
+            .map(|container| container.checked_bytes)
+            .sum()
+    }
+}
+
+/// As [`verify_commit_with`], without a key.
+///
+/// # Errors
+/// As [`verify_commit_with`].
+pub fn verify_commit(
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verdict> {
+    let nobody = (&Trust::nobody(), Proof::Unchecked);
+    verify_commit_with(places, commit, nobody, progress)
+}
+
+/// Reads and proves everything of a checkpoint; of an encrypted one without its key what is stored, not what it
+/// means. `progress` hears how many bytes of how many are done; the total
+/// grows while stripes are found.
+///
+/// # Errors
+/// Never for damage, which the verdict holds; `Invalid` without any place to look in, or for a wrong key.
+pub fn verify_commit_with(
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    (trust, proof): (&Arc<Trust>, Proof),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verdict> {
+    if places.is_empty() {
+        return Err(
+            Error::invalid("no directory given to verify").next("name the job's directories")
+        );
+    }
+    let mut total: u64 = commit
+        .containers
+        .iter()
+        .map(|container| container.len_bytes)
+        .sum();
+    let mut before = 0;
+    let mut containers = Vec::new();
+    for container in &commit.containers {
+        let mut copies = Vec::new();
+        let (mut opened_one, mut no_key) = (false, None);
+        for dir in places {
+            let named = (commit, container);
+            let opened = Reader::open_copy(dir.as_ref(), places, named, (trust, proof));
+            if matches!(opened, Ok(None)) {
+                continue;
+            }
+            // The first one was counted as the only one.
+            total += if copies.is_empty() {
+                0
+            } else {
+                container.len_bytes
+            };
+            let mut check = Check::new(container);
+            match opened {
+                // Breaks if: one copy that is not believed ends it; nothing would be told of the others.
+                Err(error) => {
+                    check.find(&error, true, None, None);
+                    no_key = no_key.or(Some(error).filter(|e| e.kind() == ErrorKind::Invalid));
+                }
+                Ok(None) => {}
+                Ok(Some(reader)) => {
+                    opened_one = true;
+                    let stripes = reader.stripe_bytes();
+                    total += stripes;
+                    check.container(&reader, commit, container, &mut |done| {
+                        progress(before + done, total)
+                    });
+                    before += stripes;
+                }
+            }
+            before += container.len_bytes;
+            progress(before, total);
+            copies.push(check.verdict);
+        }
+        // With another key nothing can be said of any copy.
+        if let Some(error) = no_key.filter(|_| !opened_one) {
+            return Err(error);
+        }
+        containers.push(if copies.is_empty() {
+            before += container.len_bytes;
+            progress(before, total);
+            let mut check = Check::new(container);
+            check.find(&nowhere(places, commit, container), true, None, None);
+            check.verdict
+        } else {
+            of_all_copies(copies)
+        });
+    }
+    Ok(Verdict { containers })
+}
+
+/// Reads and proves what one directory holds of a container. What the container refers to in others is proven where that
+/// lies; an encrypted one is read as it is stored. `None` where the container is not there, or where that directory alone
+/// does not prove it (stripes that are in none of `places`).
+pub fn verify_here(
+    dir: &dyn Dir,
+    places: &[Arc<dyn Dir>],
+    commit: &CommitRecord,
+    container: &ContainerRef,
+) -> Option<ContainerVerdict> {
+    let mut check = Check::new(container);
+    check.here = true;
+    let nobody = (&Trust::nobody(), Proof::Unchecked);
+    match Reader::open_copy(dir, places, (commit, container), nobody) {
+        Ok(None) => return None,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => {
+            let path = dir.path().join(&container.file).display().to_string();
+            check.verdict.path = Some(path);
+            check.find(&error, true, None, None);
+        }
+        Ok(Some(reader)) => check.container(&reader, commit, container, &mut |_| {}),
+    }
+    Some(check.verdict)
+}
+
+/// One verdict of those on the copies of a container: what one of them lacks is lost only if all others lack it too.
+fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
+    let lost: Vec<Lost> = copies.iter().map(Lost::of).collect();
+    let worth = |copy: &ContainerVerdict| {
+        let fatal = copy.findings.iter().filter(|finding| finding.fatal);
+        (fatal.count(), copy.findings.len())
+    };
+    let best = (0..copies.len()).min_by_key(|&at| worth(&copies[at]));
+    let mut all = copies.swap_remove(best.unwrap_or_default());
+    all.copies = lost.len() as u32;
+    let others = copies.into_iter().flat_map(|copy| {
+        all.checked_bytes += copy.checked_bytes;
+        all.locked_bytes += copy.locked_bytes;
+        all.more_findings += copy.more_findings;
+        copy.findings
+    });
+    let others: Vec<Finding> = others.collect();
+    all.findings.extend(others);
+    for finding in all.findings.iter_mut().filter(|finding| finding.fatal) {
+        // Breaks if: one good copy does not count; a replica would be held for nothing.
+        if lost.iter().any(|lost| !lost.holds(finding)) && !off(Switch::OtherPlace) {
+            finding.fatal = false;
+            finding.message = beside_a_good_copy(&finding.message);
+        }
+    }
+    // What is beyond the bound weighs less than what is kept.
+    all.findings.sort_by_key(|finding| !finding.fatal);
+    all.more_findings += all.findings.len().saturating_sub(MAX_FINDINGS) as u64;
+    all.findings.truncate(MAX_FINDINGS);
+    all
+}
+
+/// What a copy of a container lacks.
+enum Lost {
+    Everything,
+    Regions(BTreeSet<(u32, Option<String>)>),
+}
+
+impl Lost {
+    fn of(copy: &ContainerVerdict) -> Self {
+        let mut regions = BTreeSet::new();
+        for finding in copy.findings.iter().filter(|finding| finding.fatal) {
+            // More than could be kept: which they are is not known.
+            let Some(rank) = finding.rank.filter(|_| copy.more_findings == 0) else {
+                return Self::Everything;
+            };
+            regions.insert((rank, finding.region.clone()));
+        }
+        Self::Regions(regions)
+    }
+
+    fn holds(&self, finding: &Finding) -> bool {
+        match (self, finding.rank) {
+            (Self::Everything, _) => true,
+            // A whole container is lost here; this copy is there.
+            (Self::Regions(_), None) => false,
+            (Self::Regions(regions), Some(rank)) => {
+                regions.contains(&(rank, None)) || regions.contains(&(rank, finding.region.clone()))
+            }
+        }
+    }
+}
+
+struct Check {
+    verdict: ContainerVerdict,
+    /// Only what the container itself stores is read.
+    here: bool,
+}
+
+impl Check {
+    fn new(container: &ContainerRef) -> Self {
+        Check {
+            here: false,
+            verdict: ContainerVerdict {
+                file: container.file.clone(),
+                path: None,
+                copies: 0,
+                node: container.node,
+                ranks: 0,
+                regions: 0,
+                checked_bytes: 0,
+                locked_bytes: 0,
+                findings: Vec::new(),
+                more_findings: 0,
+            },
+        }
+    }
+
+    fn find(&mut self, error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) {
+        if self.verdict.findings.len() >= MAX_FINDINGS {
+            self.verdict.more_findings += 1;
+            // A fatal finding is never lost behind harmless ones.
+            let Some(slot) = self
+                .verdict
+                .findings
+                .iter_mut()
+                .rev()
+                .find(|kept| fatal && !kept.fatal)
+            else {
+                return;
+            };
+            *slot = finding(error, fatal, rank, region);
+            return;
+        }
+        self.verdict
+            .findings
+            .push(finding(error, fatal, rank, region));
+    }
+
+    fn container(
+        &mut self,
+        reader: &Reader,
+        commit: &CommitRecord,
+        container: &ContainerRef,
+        progress: &mut dyn FnMut(u64),
+    ) {
+        self.verdict.path = Some(reader.own_file().name());
+        for note in reader.take_notes() {
+            self.find(&Error::corrupt(note), false, None, None);
+        }
+        for missing in container
+            .ranks
+            .iter()
+            .flat_map(|(first, count)| (*first..=first + (count - 1)).map(u64::from))
+        {
+            let rank = missing as u32;
+            if reader
+                .manifest()
+                .ranks
+                .binary_search_by_key(&rank, |record| record.rank)
+                .is_err()
+            {
+                self.find(
+                    &Error::corrupt(format!("rank {rank} is missing in {}", container.file)),
+                    true,
+                    Some(rank),
+                    None,
+                );
+            }
+        }
+        let mut done = 0;
+        for record in &reader.manifest().ranks {
+            self.verdict.ranks += 1;
+            self.regions(reader, record, &mut done, progress);
+        }
+        self.structures(reader, commit, container);
+    }
+
+    fn regions(
+        &mut self,
+        reader: &Reader,
+        record: &RankRecord,
+        done: &mut u64,
+        progress: &mut dyn FnMut(u64),
+    ) {
+        let rank = record.rank;
+        for region in &record.regions {
+            self.verdict.regions += 1;
+            if region.same_as.is_some() && self.here {
+                continue;
+            }
+            if region.same_as.is_some() {
+                // The bytes are checked where they are stored; here only that they are.
+                if let Err(error) = reader.with_owner(rank, region, |_, _, _| Ok(())) {
+                    self.find(&error, true, Some(rank), Some(&region.name));
+                }
+                continue;
+            }
+            let mut damage = Vec::new();
+            let here = self.here;
+            let wanted = |extent: &Extent| extent.container.is_none() || !here;
+            let locked_bytes = reader.check_region(
+                (rank, region),
+                &wanted,
+                &mut |error| damage.push(error),
+                &mut |bytes| {
+                    *done += bytes;
+                    progress(*done);
+                },
+            );
+            for error in &damage {
+                self.find(error, true, Some(rank), Some(&region.name));
+            }
+            self.verdict.checked_bytes += region.len_bytes;
+            self.verdict.locked_bytes += locked_bytes;
+        }
+    }
+
+    /// What no restore needs: rank headers, rank records, padding.
+    fn structures(&mut self, reader: &Reader, commit: &CommitRecord, container: &ContainerRef) {
+        let file = reader.own_file();
+        let header = reader.header();
+        let alignment = u64::from(header.alignment_bytes);
+        let end = reader.file_len_bytes();
+        let mut expected: Vec<&RankRecord> = reader.manifest().ranks.iter().collect();
+        let mut at = alignment;
+        let mut sound = true;
+        self.zeros(file, BLOCK_BYTES as u64, at);
+        while !expected.is_empty() {
+            match part_at(file, header, alignment, at, end) {
+                Ok(part) => {
+                    let stream_len = if is_striped(header) {
+                        0
+                    } else {
+                        part.record.stream_len_bytes
+                    };
+                    let stream_end = part.stream_at + stream_len;
+                    self.zeros(file, part.header_at + BLOCK_BYTES as u64, part.stream_at);
+                    self.zeros(file, stream_end, part.record_at);
+                    self.zeros(file, part.record_at + part.record_len_bytes, part.end);
+                    expected.retain(|record| record.rank != part.record.rank);
+                    at = part.end;
+                }
+                Err(error) => {
+                    sound = false;
+                    self.find(
+                        &error.next("no data is lost, but keep another copy"),
+                        false,
+                        None,
+                        None,
+                    );
+                    // The damaged part is skipped where its length is known from the manifest.
+                    let Some(next) = after_damage(file, header, alignment, at, end, &mut expected)
+                    else {
+                        break;
+                    };
+                    at = next;
+                }
+            }
+        }
+        // Where all was sound, nothing but the manifest follows.
+        let (parts, stopped) = walk(file, header, if sound { at } else { end });
+        let whole = parts.len() == reader.manifest().ranks.len();
+        if sound && !whole {
+            // All was there a moment ago: what was not compared must not look as if it had been.
+            self.find(&stopped.next("verify again"), false, None, None);
+        }
+        if whole
+            && !same_manifest(
+                &manifest_of(parts, header, commit, container),
+                reader.manifest(),
+            )
+        {
+            self.find(
+                &Error::corrupt(format!(
+                    "{}: the rank records and the manifest differ",
+                    file.name()
+                ))
+                .next("no data is lost, but keep another copy"),
+                false,
+                None,
+                None,
+            );
+        }
+        if expected.is_empty() && whole {
+            let manifest_len = reader.manifest().encode().len() as u64;
+            self.zeros(file, at + manifest_len, end - TRAILER_BYTES as u64);
+        }
+    }
+
+    /// The bytes from `from` to `to` must be zero.
+    fn zeros(&mut self, file: &dyn File, from: u64, to: u64) {
+        let mut at = from;
+        let mut piece = Vec::new();
+        while at < to {
+            let len = PIECE_BYTES.min(to - at);
+            piece.resize(len as usize, 0);
+            if let Err(error) = file.read_at(&mut piece, at) {
+                self.find(&error, false, None, None);
+                return;
+            }
+            if let Some(index) = piece.iter().position(|&byte| byte != 0)
+                && !off(Switch::Padding)
+            {
+                let error = Error::corrupt(format!(
+                    "{}: padding at bytes {from}..{to}: expected zeros, found {:#04x} at byte {}",
+                    file.name(),
+                    piece[index],
+                    at + index as u64
+                ))
+                .next("no data is lost, but have the storage checked");
+                self.find(&error, false, None, None);
+                return;
+            }
+            at += len;
+        }
+    }
+}
+
+/// Whether the rank records and the manifest say the same. Where stripes are, only the manifest knows.
+fn same_manifest(rebuilt: &Manifest, stored: &Manifest) -> bool {
+    if stored.stores.len() == 1 {
+        return rebuilt == stored;
+    }
+    let without_places = |manifest: &Manifest| {
+        let mut ranks = manifest.ranks.clone();
+        for extent in ranks
+            .iter_mut()
+            .flat_map(|rank| &mut rank.regions)
+            .flat_map(|region| &mut region.extents)
+        {
+            (extent.store, extent.physical) = (0, 0);
+        }
+        ranks
+    };
+    without_places(rebuilt) == without_places(stored)
+}
+
+fn finding(error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) -> Finding {
+    Finding {
+        kind: error.kind(),
+        fatal,
+        rank,
+        region: region.map(str::to_string),
+        message: error.to_string(),
+    }
+}
+
+/// Where the part after a damaged one begins: the position that the manifest's stream length and the length of
+/// the record lead to, if a part (or the end of the parts) really is there.
+fn after_damage(
+    file: &dyn File,
+    header: &orcheck_format::container::ContainerHeader,
+    alignment: u64,
+    at: u64,
+    end: u64,
+    expected: &mut Vec<&RankRecord>,
+) -> Option<u64> {
+    for index in 0..expected.len() {
+        let record = expected[index];
+        let stream_at = at.checked_add(alignment)?;
+        let own = record.regions.iter().flat_map(|region| &region.extents);
+        let mut own = own.filter(|extent| extent.container.is_none() && extent.store == 0);
+        if own.any(|extent| {
+            extent.physical < stream_at || extent.physical - stream_at >= record.stream_len_bytes
+        }) {
+            // The manifest has this rank elsewhere.
+            continue;
+        }
+        let in_file = if is_striped(header) {
+            0
+        } else {
+            record.stream_len_bytes
+        };
+        let stream_end = stream_at.checked_add(in_file)?;
+        let record_at = padded(stream_end, alignment)?;
+        let next = padded(
+            record_at.checked_add(framed_len_bytes(record, stream_at))?,
+            alignment,
+        )?;
+        let last = expected.len() == 1;
+        if next < end && (last || part_at(file, header, alignment, next, end).is_ok()) {
+            expected.remove(index);
+            return Some(next);
+        }
+    }
+    None
+}
+
+/// Bytes of the framed rank record that belongs to this entry of the manifest.
+fn framed_len_bytes(record: &RankRecord, stream_at: u64) -> u64 {
+    let mut relative = record.clone();
+    for extent in relative
+        .regions
+        .iter_mut()
+        .flat_map(|region| &mut region.extents)
+    {
+        if extent.container.is_none() && extent.store == 0 {
+            extent.physical = extent.physical.saturating_sub(stream_at);
+        }
+    }
+    orcheck_format::container::encode_rank_record(&relative).len() as u64
+}
