@@ -12,10 +12,11 @@
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
 use crate::agree::agree_min;
-use crate::lend::Lent;
+use crate::lent::Lent;
 use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
 use crate::session::Session;
+use crate::told::HISTORY;
 use crate::stager::{RETURN_WAIT, Stager};
 use crate::waiter::engine_gone;
 use orcheck_engine::capture::{Beginning, Capture, Fate};
@@ -42,8 +43,6 @@ use std::time::Duration;
 /// What an extent takes in a rank record at most, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
 
-/// Checkpoints whose outcome can be waited for.
-pub(crate) const HISTORY: usize = 64;
 
 /// A checkpoint made ready on one rank.
 struct Prepared {

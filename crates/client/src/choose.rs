@@ -9,7 +9,7 @@
 //! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk (`engine::choose`).
 
 use crate::agree::{agree, agree_min};
-use crate::resume::{Past, Restarted};
+use crate::found::{Past, Restarted};
 use crate::session::Session;
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;

@@ -12,7 +12,7 @@ use crate::agree::agree;
 use crate::collective::Collective;
 use crate::doors;
 use crate::options::Options;
-use crate::session::Environment;
+use crate::environment::Environment;
 use crate::start::Start;
 use orcheck_engine::commit::Links;
 use orcheck_engine::directory::epoch::Held;

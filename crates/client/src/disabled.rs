@@ -17,12 +17,13 @@
 //! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two (`membership.rs`).
 
 use crate::array::ArrayLayout;
-use crate::checkpoint::{HISTORY, check_call, not_staged};
+use crate::checkpoint::{check_call, not_staged};
+use crate::told::HISTORY;
 use crate::options::Without;
 use crate::regions::{Codec, Region, Regions, Stored};
-use crate::resume::{Restarted, Which, found_too_late, nothing_found};
+use crate::found::{Restarted, Which, found_too_late, nothing_found};
 use crate::route::{Route, check_routed};
-use crate::session::Stats;
+use crate::stats::Stats;
 use crate::trigger::Request;
 use crate::warnings::Warnings;
 use orcheck_format::error::{Error, Result};

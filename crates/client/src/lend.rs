@@ -14,6 +14,7 @@
 //! Survives: a staging that fails (its error is returned by `lent_done`), the end of the engine
 //! (memory is the program's again). Not here: the copy (`engine::stage`), the thread (`stager.rs`).
 
+use crate::lent::Lent;
 use crate::session::Session;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
@@ -22,17 +23,6 @@ use std::time::Duration;
 
 /// Chunks that `alloc` leaves for snapshots: one to be filled, one to be written.
 const LEFT_CHUNKS: u32 = 2;
-
-/// What was lent for which checkpoint.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Lent {
-    /// For the next checkpoint.
-    Announced,
-    /// Being copied by this rank's CP-thread.
-    Streamed(u64),
-    /// Being written from where it lies in the pool.
-    Borrowed(u64),
-}
 
 impl Session {
     /// Memory of the node's pool: lent without any copy. Local.

@@ -14,8 +14,11 @@ use crate::open::agree_on_options;
 use crate::options::Options;
 use crate::regions::{Codec, Stored};
 use crate::report;
-use crate::resume::{Restarted, Which};
-use crate::session::{Environment, Session, Stats};
+use crate::found::{Restarted, Which};
+use crate::environment::Environment;
+use crate::session::Session;
+use crate::stats::Stats;
+use orcheck_format::error::Error;
 use crate::told::Watcher;
 use crate::trigger::Request;
 use crate::waiter::Waiter;
@@ -309,6 +312,25 @@ impl Membership {
         match self {
             On(session) => session.abandon(),
             Off(session) => drop(session),
+        }
+    }
+}
+
+impl Session {
+    /// Opens a session with checkpoints. Collective.
+    ///
+    /// # Errors
+    /// As [`Membership::open_with`]; Invalid for options without checkpoints.
+    pub fn open_with(
+        job: &str,
+        collective: Box<dyn Collective>,
+        options: Result<Options>,
+        environment: Environment,
+    ) -> Result<Self> {
+        match Membership::open_with(job, collective, options, environment)? {
+            Membership::Enabled(session) => Ok(*session),
+            Membership::Disabled(_) => Err(Error::invalid("the options disable checkpoints")
+                .next("leave `enabled` out, or set it to true")),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::connect::{NodeSide, Way, connect, node_address};
 use crate::facts::exchange_facts;
 use crate::options::{AgentKind, Numa, Options};
 use crate::peers::Peers;
-use crate::session::Environment;
+use crate::environment::Environment;
 use crate::start::{Start, prepare_start, server_roots};
 use crate::succession::Again;
 use crate::threads::Threads;

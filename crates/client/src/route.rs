@@ -20,7 +20,6 @@
 
 use crate::options::Options;
 use crate::regions::{OPTIONAL, Region, Regions};
-use crate::session::Session;
 use crate::warnings::Warnings;
 use orcheck_engine::node::Index;
 use orcheck_engine::restart::RankView;
@@ -47,12 +46,12 @@ const STOCKS: u32 = 16;
 
 /// Where this rank's routed files are.
 pub(crate) struct Route {
-    home: Routed,
+    pub(crate) home: Routed,
     /// What all files of the job may take there on this host.
-    budget: Option<Budget>,
+    pub(crate) budget: Option<Budget>,
 }
 
-struct Budget {
+pub(crate) struct Budget {
     place: Arc<dyn Dir>,
     job: JobName,
     /// Ranks of this node.
@@ -110,7 +109,7 @@ impl Route {
     ///
     /// # Errors
     /// What the directory says.
-    fn of_host(
+    pub(crate) fn of_host(
         (job, rank, ranks): (&JobName, u32, &[u32]),
         options: &Options,
         steps: &Steps,
@@ -259,48 +258,6 @@ impl Route {
     /// What the directories say.
     pub(crate) fn remove(self) -> Result<()> {
         self.home.remove()
-    }
-}
-
-impl Session {
-    /// A path at which the program writes a file that becomes region `name`: read at each
-    /// checkpoint, written back by `restart`. The directories in it are there. Local.
-    ///
-    /// # Errors
-    /// As [`Self::route_file`].
-    pub fn route(&mut self, name: &str) -> Result<PathBuf> {
-        self.route_file(name, 0)
-    }
-
-    /// The same with flags. [`OPTIONAL`]: the file may be absent. A checkpoint then has none, and a restart from it removes
-    /// the one that is there.
-    ///
-    /// # Errors
-    /// Invalid for a name that is no relative path of plain names, or leads through another routed file, and for other
-    /// flags; what the directory says.
-    pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
-        check_routed(name, flags, &self.regions)?;
-        let node = self.layout.node_of(self.rank) as usize;
-        let route = match (
-            self.route.take(),
-            &self.places.node,
-            &self.options.route_dir,
-        ) {
-            (Some(route), _, _) => route,
-            (None, Some(dir), None) => Route {
-                home: Routed::in_job(dir, self.epoch, self.rank)?,
-                budget: None,
-            },
-            (None, _, _) => Route::of_host(
-                (&self.job, self.rank, &self.layout.nodes[node].ranks),
-                &self.options,
-                &self.environment.steps,
-                &mut self.warnings,
-            )?,
-        };
-        let path = self.route.insert(route).path(name)?;
-        self.put(name, Region::file(flags))?;
-        Ok(path)
     }
 }
 

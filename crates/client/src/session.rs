@@ -11,21 +11,21 @@
 
 use crate::agent::dies_with_ranks;
 use crate::array::ArrayLayout;
-use crate::checkpoint::HISTORY;
 use crate::collective::Collective;
-use crate::lend::Lent;
+use crate::lent::Lent;
 use crate::mapper::Mapper;
-use crate::membership::Membership;
 use crate::open::{Opened, open};
 use crate::options::{AgentKind, Options};
 use crate::peers::Peers;
 use crate::regions::{Codec, Region, Regions};
 use crate::report;
-use crate::resume::Resume;
+use crate::found::Resume;
 use crate::route::Route;
 use crate::stager::Stager;
 use crate::threads::Threads;
-use crate::told::{LostSteps, Told};
+use crate::environment::Environment;
+use crate::stats::Stats;
+use crate::told::{HISTORY, Told};
 use crate::trigger::{Request, Trigger};
 use crate::waiter::Waiter;
 use crate::warnings::Warnings;
@@ -38,76 +38,14 @@ use orcheck_engine::node::Kept;
 use orcheck_engine::node::Layout;
 use orcheck_engine::node::Patience;
 use orcheck_engine::directory::Places;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, Epoch, JobName, Level};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Gates, Pool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a session gets from outside, so that tests can replace it.
-#[derive(Clone)]
-pub struct Environment {
-    /// Numbered steps; absent in production.
-    pub steps: Steps,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Default for Environment {
-    fn default() -> Self {
-        Self {
-            steps: Steps::none(),
-            clock: Arc::new(SystemClock),
-        }
-    }
-}
-
-/// Figures of the last checkpoint on this rank.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stats {
-    /// Its step.
-    pub step: u64,
-    /// Time inside `checkpoint`, seconds.
-    pub blocked_s: f64,
-    /// Of that: copying.
-    pub stage_s: f64,
-    /// Of that: waiting for an earlier flush or the stage slot.
-    pub wait_s: f64,
-    /// Bytes of this rank's snapshot.
-    pub staged_bytes: u64,
-    /// Size of the node's pool.
-    pub pool_bytes: u64,
-    /// Of that: in use when the checkpoint returned.
-    pub pool_used_bytes: u64,
-    /// Newest step committed at level `node` in this session; 0 if none.
-    pub committed_node_step: u64,
-    /// Newest step committed at level `global` in this session; 0 if none.
-    pub committed_global_step: u64,
-    /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds. Without threads of the
-    /// kernel: a file system that cannot begin a write without waiting has it done by one of those.
-    pub flush_cpu_s: f64,
-    /// Checkpoints left out by `overrun = skip`.
-    pub skipped: u64,
-    /// How the last snapshot that is staged completely was captured, with `incremental = auto`.
-    pub captured: Captured,
-    /// Bytes of snapshots that this CP-thread wrote in containers, since the session opened; every level counts.
-    pub flushed_bytes: u64,
-    /// The bytes that they take in files; less where they are compressed.
-    pub file_bytes: u64,
-    /// Computing between two checkpoints that `interval = auto` keeps, seconds; 0: none is kept yet.
-    pub interval_s: f64,
-    /// Steps of this session that are lost, as far as it was seen.
-    pub lost: LostSteps,
-    /// What routed files of this job take of the place they lie in on this host, where they have a budget there: in memory.
-    pub routed_bytes: u64,
-    /// The session has no checkpoints (`enabled`): everything else is 0.
-    pub disabled: bool,
-}
 
 /// One rank's view of one job.
 pub struct Session {
@@ -168,23 +106,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session with checkpoints. Collective.
-    ///
-    /// # Errors
-    /// As [`Membership::open_with`]; Invalid for options without checkpoints.
-    pub fn open_with(
-        job: &str,
-        collective: Box<dyn Collective>,
-        options: Result<Options>,
-        environment: Environment,
-    ) -> Result<Self> {
-        match Membership::open_with(job, collective, options, environment)? {
-            Membership::Enabled(session) => Ok(*session),
-            Membership::Disabled(_) => Err(Error::invalid("the options disable checkpoints")
-                .next("leave `enabled` out, or set it to true")),
-        }
-    }
-
     pub(crate) fn open_agreed(
         agreed: (JobName, Options),
         mut collective: Box<dyn Collective>,
@@ -591,12 +512,4 @@ impl Session {
         self.tell_warnings();
         self.warnings.take()
     }
-}
-
-/// Whether an error means that a checkpoint is damaged rather than that the call was wrong.
-pub(crate) fn is_damage(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
-    )
 }

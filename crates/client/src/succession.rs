@@ -18,7 +18,7 @@
 
 use crate::agree::{agree, agree_min};
 use crate::collective::Collective;
-use crate::lend::Lent;
+use crate::lent::Lent;
 use crate::mender::Mender;
 use crate::open::{Opened, open};
 use crate::options::AgentKind;

@@ -16,8 +16,6 @@ use orcheck_engine::directory::choose::listed;
 use orcheck_engine::encoding::HOW_TO_ACCEPT;
 use orcheck_format::error::{Detail, Error, ErrorKind, Result};
 
-/// Next step where a directory was not given whose name was cut off on the way.
-pub(super) const GIVE_ALL: &str = "give all directories that the job was written to";
 /// Next step where everything could be looked at.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
 

@@ -6,7 +6,7 @@ use orcheck_client::collective::{Collective, Solo};
 use orcheck_client::options::Options;
 use orcheck_client::session::{Environment, Session};
 use orcheck_client::trigger::Trigger;
-use orcheck_engine::directory::halt::Asked;
+use orcheck_engine::node::HaltRequest;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -674,7 +674,7 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
     let mut stops = Vec::new();
     for step in (10..=50).step_by(10) {
         if step >= 20 {
-            trigger.hear_halt(Asked::After(3));
+            trigger.hear_halt(HaltRequest::After(3));
         }
         assert!(!trigger.due(&mut Solo, step - 1).unwrap());
         assert!(trigger.due(&mut Solo, step).unwrap());
@@ -682,7 +682,7 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
         trigger.taken(step, 0.0, 0);
     }
     assert_eq!(stops, [false, false, false, true, true]);
-    trigger.hear_halt(Asked::Nothing);
+    trigger.hear_halt(HaltRequest::None);
     assert!(!trigger.stops_with_this());
 }
 

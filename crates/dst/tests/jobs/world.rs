@@ -9,6 +9,7 @@
 
 mod lead;
 
+use orcheck_format::names::FileName;
 use crate::Random;
 use crate::fault::Fault;
 use crate::material::Material;
@@ -630,7 +631,7 @@ impl<'a> World<'a> {
                 let result = if fails {
                     Err(failed())
                 } else {
-                    let name = orcheck_engine::commit::name_of(step, self.material.epoch, level);
+                    let name = FileName::commit(step, self.material.epoch, level).to_string();
                     node.disk.insert(name, Content::new(bytes));
                     Ok(())
                 };

@@ -1,5 +1,6 @@
 //! The way between the nodes and the lead, the nodes in between, and what must hold of what was decided.
 
+use orcheck_format::names::FileName;
 use super::World;
 use orcheck_engine::node::Outcome;
 use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent};
@@ -91,7 +92,7 @@ impl World<'_> {
         };
         let level = Level::Peers(self.material.replicas as u8);
         for (&step, outcome) in &node.told {
-            let name = orcheck_engine::commit::name_of(step, self.material.epoch, level);
+            let name = FileName::commit(step, self.material.epoch, level).to_string();
             assert!(
                 *outcome != Outcome::Committed || node.disk.contains_key(&name),
                 "node {at} lost its record of step {step}"
@@ -102,7 +103,7 @@ impl World<'_> {
     /// Every node that is left has its copy of the record, its container and the replicas that it holds.
     fn check_committed(&self, step: u64) {
         let level = Level::Peers(self.material.replicas as u8);
-        let name = orcheck_engine::commit::name_of(step, self.material.epoch, level);
+        let name = FileName::commit(step, self.material.epoch, level).to_string();
         let left = || {
             (0u32..)
                 .zip(&self.nodes)

@@ -1,0 +1,24 @@
+//! What a session gets from outside, so that tests can replace it.
+
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Steps;
+use std::sync::Arc;
+
+/// What a session gets from outside, so that tests can replace it.
+#[derive(Clone)]
+pub struct Environment {
+    /// Numbered steps; absent in production.
+    pub steps: Steps,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self {
+            steps: Steps::none(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+

@@ -1,0 +1,126 @@
+//! What is known of the job's past: which checkpoint was found, which were skipped, and what is decided.
+//!
+//! Not here: looking for it (`restart/resume.rs`).
+
+use orcheck_engine::restart::{Candidate, RankView};
+use orcheck_format::error::{Detail, Error};
+use orcheck_format::ids::Epoch;
+use std::fmt;
+
+/// Next step where a directory was not given whose name was cut off on the way.
+pub(crate) const GIVE_ALL: &str = "give all directories that the job was written to";
+
+/// Which checkpoint is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The newest.
+    Newest,
+    /// That of one step.
+    Exactly(u64),
+    /// The newest one of those that are older than a step.
+    OlderThan(u64),
+}
+
+impl Which {
+    pub(crate) fn allows(self, step: u64) -> bool {
+        match self {
+            Self::Newest => true,
+            Self::Exactly(wanted) => step == wanted,
+            Self::OlderThan(limit) => step < limit,
+        }
+    }
+
+    /// As numbers that are the same on all ranks.
+    pub(crate) fn words(self) -> (i64, u64) {
+        match self {
+            Self::Newest => (0, 0),
+            Self::Exactly(step) => (1, step),
+            Self::OlderThan(step) => (2, step),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newest => f.write_str("checkpoint"),
+            Self::Exactly(step) => write!(f, "checkpoint of step {step}"),
+            Self::OlderThan(step) => write!(f, "checkpoint older than step {step}"),
+        }
+    }
+}
+
+/// What a restart came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restarted {
+    /// The regions hold this step.
+    Step(u64),
+    /// Newer ones are damaged. This older step is the found one now, and does not fit what is protected: ask what is
+    /// stored in it, protect that, and restart again.
+    Again(u64),
+}
+
+/// What is known of the job's past.
+#[derive(Default)]
+pub(crate) struct Resume {
+    pub(crate) state: Past,
+    /// Candidates not yet tried, newest first.
+    pub(crate) left: Vec<Candidate>,
+    pub(crate) found: Option<(Candidate, RankView)>,
+    /// A step was asked for: that there is none decides nothing.
+    pub(crate) chosen: bool,
+    /// Why newer ones were skipped, as far as nobody was told.
+    pub(crate) skipped: Vec<String>,
+    /// The same since the last `find`, told or not: what the error says when none is left.
+    pub(crate) tried: Vec<String>,
+    /// The same of a call that came to `Again`: told once more with the call that succeeds, after which programs look.
+    pub(crate) again: Vec<String>,
+    /// What to give so that one can be restored that lies where nobody looked.
+    pub(crate) not_given: Option<String>,
+    /// Checkpoints that turned out damaged while they were read.
+    pub(crate) damaged: Vec<Candidate>,
+    /// The newest epoch before this one that a node's directory remembers, and which node; the same on all ranks.
+    pub(crate) remembered: Option<(u64, u32)>,
+    /// Containers without a commit record, newer than all checkpoints. On rank 0.
+    pub(crate) uncommitted: Option<String>,
+    /// Why the job may not begin from nothing: this run has given its claim back, and writes nothing any more.
+    pub(crate) refused: Option<Error>,
+    /// Checkpoints that this node's own directory knows to be superseded.
+    pub(crate) fenced: Vec<Candidate>,
+    /// What this run resumed from, not yet recorded.
+    pub(crate) from: Option<(u64, Epoch)>,
+}
+
+impl Resume {
+    /// Why a checkpoint is not restored from.
+    pub(crate) fn skip(&mut self, text: String, error: &Error) {
+        if error.is(Detail::NotGiven) && self.not_given.is_none() {
+            let next = error.next_step().unwrap_or(GIVE_ALL);
+            self.not_given = Some(next.to_owned());
+        }
+        self.tried.push(text.clone());
+        self.skipped.push(text);
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    #[default]
+    Unknown,
+    Found,
+    /// Decided, but recorded only with the first checkpoint: until then this run supersedes nothing.
+    Decided,
+    Settled,
+}
+
+/// A call that comes too late.
+pub(crate) fn found_too_late() -> Error {
+    Error::invalid("find after restart or after the first checkpoint of this session")
+        .next("close the session and open it again to restart")
+}
+
+/// A call that is about the found checkpoint, of which there is none.
+pub(crate) fn nothing_found(call: &str) -> Error {
+    Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
+}
+
