@@ -261,9 +261,9 @@ fn identifier(bytes: &[u8]) {
 
 fn options(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match orcheck_client::options::Options::from_text(&text) {
+    match orcheck_client::Options::from_text(&text) {
         Ok(options) => {
-            let again = orcheck_client::options::Options::from_text(&text);
+            let again = orcheck_client::Options::from_text(&text);
             assert_eq!(again.as_ref(), Ok(&options));
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),

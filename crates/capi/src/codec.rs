@@ -13,7 +13,7 @@
 use crate::convert::covers;
 use crate::fault::callback;
 use crate::types::orc_codec;
-use orcheck_client::regions::Codec;
+use orcheck_client::Codec;
 use orcheck_format::error::{Error, Result};
 use std::ffi::{c_int, c_void};
 

@@ -10,7 +10,7 @@
 //! Not here: whether a region or step exists; the client knows that.
 
 use crate::types::orc_array;
-use orcheck_client::array::ArrayLayout;
+use orcheck_client::ArrayLayout;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::Span;

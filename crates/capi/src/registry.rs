@@ -25,7 +25,7 @@
 
 use crate::types::orc_collective;
 use orcheck_client::Membership;
-use orcheck_client::trigger::Request;
+use orcheck_client::Request;
 use orcheck_format::error::{Error, Result, joined};
 use orcheck_io::machine::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
@@ -275,7 +275,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
-    use orcheck_client::collective::Solo;
+    use orcheck_client::Solo;
     use orcheck_format::ids::{Dtype, Level};
     use orcheck_io::memory::Span;
     use std::time::Duration;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_client::options::Options;
+use orcheck_client::Options;
 use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::directory::choose::checkpoint_of;
 use orcheck_engine::restart::reader::homes;

@@ -9,6 +9,10 @@
 //!
 //! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
 
+mod warnings;
+
+pub(crate) use warnings::{Warnings, says};
+
 use orcheck_format::error::{Detail, Error, ErrorKind};
 use orcheck_format::ids::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};

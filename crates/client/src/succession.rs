@@ -16,23 +16,18 @@
 //! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what stays in the pool
 //! (`engine::kept`), the agent's side (`engine::agent`: it meets a new session like any other), ranks that end.
 
-use crate::agree::{agree, agree_min};
-use crate::collective::Collective;
-use crate::lent::Lent;
-use crate::mender::Mender;
-use crate::open::{Opened, open};
+use crate::collective::{agree, agree_min};
+use crate::session::Lent;
+use crate::open::Mender;
+use crate::open::{Opened, Reopen, open};
 use crate::options::AgentKind;
 use crate::session::Session;
-use crate::waiter::engine_gone;
-use orcheck_engine::node::{Index, IndexShape, Outcome, POOL_IN_USE};
-use orcheck_engine::node::Kept;
-use orcheck_engine::node::Layout;
+use crate::session::engine_gone;
+use orcheck_engine::node::Outcome;
 use orcheck_engine::node::Patience;
-use orcheck_engine::commit::undecided;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::Level;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_pool::{Gates, Pool};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,135 +36,8 @@ use std::time::Duration;
 /// Agents that may end one after the other before a call gives up.
 const MOST_IN_A_CALL: u32 = 3;
 
-/// Longest wait for the threads of an engine that is ending.
-const POOL_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// Longest wait for an agent that whoever started the one that ended starts in its place; once, not in each call.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// What goes from one session of a run to the next.
-pub(crate) struct Again {
-    /// How long it is waited for an agent that somebody else starts.
-    pub(crate) patience: Duration,
-    pub(crate) pool: Arc<Pool>,
-    shape: IndexShape,
-    local: u32,
-    /// Runs of chunks that are the program's.
-    own: Vec<(u32, u32)>,
-    kept: Arc<Kept>,
-    levels: Vec<Level>,
-    /// Steps whose outcome can be asked for.
-    history: Vec<u64>,
-    /// Of these: what is told to the successor.
-    told_again: Vec<u64>,
-    /// Of these: what is gone.
-    lost: Vec<u64>,
-    /// What some node knows to be committed.
-    committed: Vec<(u64, Level)>,
-    /// The newest step that was committed at any level.
-    newest: Option<u64>,
-    /// The highest epoch that this run asked for.
-    pub(crate) counter: u64,
-}
-
-impl Again {
-    /// Once no engine uses the pools any more: agrees what became of the last steps, and makes the pools as new but for
-    /// the program's memory and the snapshots that are needed again. Collective.
-    pub(crate) fn take_over_pool(
-        &mut self,
-        collective: &mut dyn Collective,
-        layout: &Layout,
-    ) -> Result<()> {
-        let index = Index::new(&self.pool, self.shape);
-        let committed = [Level::Node, Level::Global].map(|level| index.committed_step(level));
-        let newest = committed.into_iter().flatten().max();
-        let mut values = vec![newest.map_or(0, |step| -(step as i64) - 1)];
-        for &step in &self.history {
-            values.push(i64::from(self.kept.has(step)));
-            for &level in &self.levels {
-                let committed = index.outcome(step, level) == Outcome::Committed;
-                values.push(-i64::from(committed));
-            }
-        }
-        // Breaks if: a thread of an engine that is just ending still takes from the rings.
-        let free = if layout.leads_node(collective.rank()) {
-            let gates = Gates::open(&self.pool);
-            let gate = gates.and_then(|gates| gates.lock(POOL_IN_USE, POOL_TIMEOUT));
-            gate.map(drop)
-        } else {
-            Ok(())
-        };
-        let free = free.map_err(|error| error.at("an engine that does not let go of the pool"));
-        agree(collective, free)?;
-        let same = if IndexShape::of(&layout.nodes[layout.node_of(collective.rank()) as usize])
-            == self.shape
-        {
-            Ok(())
-        } else {
-            Err(Error::internal("the ranks of a node changed"))
-        };
-        // Nobody goes on before all have looked.
-        agree_min(collective, same, &mut values)?;
-        self.newest = (-values[0] as u64).checked_sub(1);
-        let leads_node = layout.leads_node(collective.rank());
-        if leads_node {
-            self.pool.renew();
-            index.renew(self.history.last().copied());
-        }
-        let (history, mut said) = (
-            self.history.clone(),
-            values[1..].chunks(1 + self.levels.len()),
-        );
-        for step in history {
-            let one = said.next().unwrap_or_default();
-            let (has, committed) = (one[0] != 0, &one[1..]);
-            // Breaks if: a step that was committed at one level is told again too; a part of it would supersede the whole
-            // of it, and what came after it.
-            let newer = self.newest.is_none_or(|newest| step > newest);
-            if newer && has && !off(Switch::ToldAgain) {
-                self.told_again.push(step);
-            } else if newer {
-                self.lost.push(step);
-            }
-            for (&level, _) in (self.levels.iter().zip(committed)).filter(|(_, said)| **said != 0) {
-                self.committed.push((step, level));
-            }
-            if leads_node {
-                self.publish(&index, step);
-            }
-        }
-        agree(collective, Ok(()))?;
-        for &(first, chunks) in &self.own {
-            self.pool.take_again(first, chunks);
-        }
-        self.kept.keep_only(&self.told_again, &self.pool);
-        // Breaks if: a rank takes chunks before another one has marked its own.
-        agree(collective, Ok(()))
-    }
-
-    /// What is known of `step` now, on this node's board.
-    fn publish(&self, index: &Index<'_>, step: u64) {
-        for &level in &self.levels {
-            if self.committed.contains(&(step, level)) {
-                index.forget_loss(step, level);
-                index.publish(step, level, &Outcome::Committed);
-            } else if self.told_again.contains(&step) {
-                index.forget_loss(step, level);
-            } else {
-                let error = Error::unavailable(format!(
-                    "an agent of the job ended before checkpoint {step} was safe at level {level}, and not all of it is left in memory"
-                ));
-                // What is newer than all that was committed is superseded; of what is older the lead may have begun to write the
-                // record.
-                let error = match self.newest.is_none_or(|newest| step > newest) {
-                    true => error,
-                    false => undecided(error),
-                };
-                index.publish(step, level, &Outcome::Lost(error));
-            }
-        }
-    }
-}
 
 impl Session {
     /// Whether the agent that has this node's engine ended, or the way to another one was not gone to its end.
@@ -228,7 +96,7 @@ impl Session {
         self.held = None;
         let mut levels = self.places.levels();
         levels.push(Level::Process);
-        let mut again = Again {
+        let mut again = Reopen {
             patience,
             pool: Arc::clone(&self.pool),
             shape: self.shape,
@@ -283,7 +151,7 @@ impl Session {
     }
 
     /// Takes back what was reported lost when the agent ended, and is committed elsewhere or flushed again; which steps.
-    fn take_back_losses(&mut self, again: &Again) -> Vec<u64> {
+    fn take_back_losses(&mut self, again: &Reopen) -> Vec<u64> {
         let levels = self.places.levels();
         let flushed = (again.told_again.iter())
             .flat_map(|&step| levels.iter().map(move |&level| (step, level)));
@@ -318,7 +186,7 @@ impl Session {
     }
 
     /// Tells the successor of the snapshots that are needed again.
-    fn tell_again(&mut self, again: &Again) -> Result<()> {
+    fn tell_again(&mut self, again: &Reopen) -> Result<()> {
         // Of others nobody will ever say that they are flushed, and nobody reads what was lent to them.
         self.taken.clear();
         self.lent.retain(|_, lent| matches!(lent, Lent::Announced));

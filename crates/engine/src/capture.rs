@@ -16,6 +16,8 @@ mod stream;
 
 pub use baseline::{Baseline, Beginning, Capture, Captured, Fate, Full, MAX_CHAIN};
 pub use pages::{Copied, Pages};
-pub use stage::{Source, StageContext, Staging};
-pub(crate) use stage::{Kind, own_extent};
+pub use stage::{Source, Staging};
+pub use crate::capture::stage::StageContext;
+pub(crate) use crate::capture::stage::Kind;
+pub(crate) use stage::own_extent;
 pub use stream::{Entry, Piece, Plan, Segment};

@@ -14,7 +14,6 @@
 //! Not here: shared memory (see [`orcheck_pool::pool`]), copies with checksums (see [`orcheck_pool::copy`]).
 #![allow(unsafe_code)]
 
-use crate::disk::{File, PinnedWrite};
 use orcheck_format::crc::crc64;
 use orcheck_format::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -122,23 +121,6 @@ pub fn copy_out(span: Span) -> Vec<u8> {
 pub fn copy_into(span: Span, bytes: &mut [u8]) {
     // SAFETY: the slice lives for this call only.
     bytes.copy_from_slice(unsafe { span.bytes() });
-}
-
-/// Reads exactly the span's length from the file at `at` into the span.
-pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
-    if span.len == 0 {
-        return Ok(());
-    }
-    // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the promise of
-    // `Span::new`; the slice ends with this call.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(span.start, span.len) };
-    file.read_at(bytes, at)
-}
-
-/// Writes the span's bytes to the file at `at`, straight from where they are, which `way` may have pinned.
-pub fn write_pinned(file: &dyn File, span: Span, at: u64, way: &dyn PinnedWrite) -> Result<()> {
-    // SAFETY: the slice lives for this call only.
-    file.write_pinned(unsafe { span.bytes() }, at, way)
 }
 
 /// Copies `bytes` into the span.

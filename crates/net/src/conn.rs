@@ -22,11 +22,7 @@ mod bulk;
 
 pub use bulk::Received;
 
-use crate::address::Address;
 use crate::guard::{Guard, MAC_BYTES};
-use crate::handshake::Whom;
-use crate::key::Key;
-use crate::munge::AsUser;
 use orcheck_format::agent::ConnState;
 use orcheck_format::error::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
@@ -94,34 +90,6 @@ impl Conn {
             longest: wire::MAX_PAYLOAD_BYTES,
             steps: steps.clone(),
         }
-    }
-
-    /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
-    pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
-        crate::handshake::connect(at, Whom::Rank, key, steps, timeout)
-    }
-
-    /// The same for a staging I/O server: what the caller is told fits one.
-    pub fn connect_to_server(
-        at: &Address,
-        key: &Key,
-        steps: &Steps,
-        timeout: Duration,
-    ) -> Result<Conn> {
-        crate::handshake::connect(at, Whom::Server, key, steps, timeout)
-    }
-
-    /// The same for a listener that knows users by MUNGE.
-    ///
-    /// # Errors
-    /// Unsupported where libmunge is not installed; Unavailable, with the reason, when the credential is refused.
-    pub fn connect_as_user(
-        at: &Address,
-        caller: &AsUser,
-        steps: &Steps,
-        timeout: Duration,
-    ) -> Result<Conn> {
-        crate::handshake::connect_as_user(at, caller, steps, timeout)
     }
 
     /// What another process needs to go on with this connection, which is at an end here.

@@ -100,6 +100,36 @@ pub(crate) enum Whom {
     Server,
 }
 
+impl Conn {
+    /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
+    pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
+        connect(at, Whom::Rank, key, steps, timeout)
+    }
+
+    /// The same for a staging I/O server: what the caller is told fits one.
+    pub fn connect_to_server(
+        at: &Address,
+        key: &Key,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        connect(at, Whom::Server, key, steps, timeout)
+    }
+
+    /// The same for a listener that knows users by MUNGE.
+    ///
+    /// # Errors
+    /// Unsupported where libmunge is not installed; Unavailable, with the reason, when the credential is refused.
+    pub fn connect_as_user(
+        at: &Address,
+        caller: &AsUser,
+        steps: &Steps,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        connect_as_user(at, caller, steps, timeout)
+    }
+}
+
 /// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
 /// no room for another caller: it is asked again.
 pub(crate) fn connect(

@@ -89,7 +89,7 @@ fn it_recommends_the_best_way_and_says_how() {
     let scratch = Scratch::new();
     let options = options.replace("/on/each/node", &scratch.dir("node").display().to_string());
     // The library takes them as they are.
-    let options = orcheck_client::options::Options::from_text(&options).unwrap();
+    let options = orcheck_client::Options::from_text(&options).unwrap();
     assert_eq!((options.peers, options.mtbf_s), (1, 86_371.0));
     let said = plan(&GIVEN).stdout;
     for part in [

@@ -147,7 +147,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         containers: vec![container],
         created_unix_ms: 2,
     };
-    let name = orcheck_engine::commit::name_of(5, epoch(1), Level::Global);
+    let name = orcheck_format::names::FileName::commit(5, epoch(1), Level::Global).to_string();
     let trust = Trust::new(&[written], true, Accept::default()).unwrap();
     std::fs::write(dir.join(name), trust.seal(record.encode()).unwrap()).unwrap();
     path

@@ -7,9 +7,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use orcheck_client::Membership;
-use orcheck_client::collective::Solo;
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Solo;
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::memory::Span;

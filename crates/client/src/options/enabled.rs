@@ -1,6 +1,6 @@
 //! `enabled`: whether a job has checkpoints at all.
 //!
-//! Not here: what a session without them does (`crate::disabled`).
+//! Not here: what a session without them does (`crate::membership::disabled`).
 
 use orcheck_format::error::{Error, Result};
 use serde::Deserialize;

@@ -4,7 +4,7 @@ use crate::disk;
 use crate::hooks::{Hold, Meeting};
 use crate::mistakes::{refused, says};
 use crate::support::{Job, State};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_engine::host::agent::{Agent, KEY, Stop, address, ask};
 use orcheck_format::agent::{Adoption, AgentMessage, NodePart, RecipePart};
 use orcheck_format::encoding::Compression;
@@ -434,7 +434,7 @@ fn replicas_in_memory_outlive_the_ranks_and_a_node() {
 #[test]
 fn replicas_in_memory_without_agents_are_refused() {
     let options = "node_dir = '/tmp'\npeers = 1\nreplica_store = 'memory'\n";
-    let error = orcheck_client::options::Options::from_text(options).unwrap_err();
+    let error = orcheck_client::Options::from_text(options).unwrap_err();
     says(
         &error,
         ErrorKind::Invalid,

@@ -4,9 +4,9 @@ use crate::hooks::{Key, Named};
 use crate::life::{PAIR, SOLO, STRIPED, View, Workload, names};
 use crate::payload::{Origin, Payload};
 use crate::support::{Job, Threads};
-use orcheck_client::options::Options;
-use orcheck_client::regions::Codec;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Options;
+use orcheck_client::Codec;
+use orcheck_client::{Environment, Session};
 use orcheck_format::error::{Error, Result};
 
 use orcheck_io::clock::{Clock, SystemClock};

@@ -9,7 +9,7 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, check_records, heal, seed, share, told,
     trials,
 };
-use orcheck_client::collective::Solo;
+use orcheck_client::Solo;
 use orcheck_format::ids::Level;
 use orcheck_format::names::FileName;
 use orcheck_io::failpoints::Steps;

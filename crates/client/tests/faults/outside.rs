@@ -13,7 +13,7 @@ use crate::life::{Life, copy_tree};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, check_records, heal, seed, share, told, trials,
 };
-use orcheck_client::collective::Solo;
+use orcheck_client::Solo;
 use orcheck_testing::kernel::{Answer, Asked, Kernel, When};
 use orcheck_testing::{Ended, Scratch};
 use std::cell::RefCell;

@@ -6,7 +6,7 @@ use crate::life::{Life, Workload};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_client::collective::Collective;
+use orcheck_client::Collective;
 use orcheck_format::error::{Error, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Verdict as Do;

@@ -4,7 +4,7 @@
 //! How: addresses travel through the program's collective as text. [`Tapped`] is a collective in which each of them is
 //! replaced by one of the wire's own, of the same length.
 
-use orcheck_client::collective::Collective;
+use orcheck_client::Collective;
 use orcheck_format::error::Result;
 use orcheck_testing::Child;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
-use orcheck_client::options::Options;
+use orcheck_client::Options;
 use orcheck_engine::host::agent::Agent;
 use orcheck_format::ids::{JobName, Level};
 use orcheck_io::clock::SystemClock;

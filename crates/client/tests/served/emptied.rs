@@ -2,7 +2,7 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, old_disk};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_io::clock::SystemClock;

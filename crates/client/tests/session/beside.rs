@@ -5,7 +5,7 @@ use crate::mistakes::{LONG, refused, says};
 use crate::resume::save;
 use crate::support::{Job, State, needs_own_disks, shown};
 use orcheck_client::Which;
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;
 use orcheck_testing::Scratch;

@@ -2,7 +2,7 @@
 
 use crate::resume::{LONG, damage_newest, save};
 use crate::support::{Job, State, needs_own_disks};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_client::{Restarted, Which};
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::Level;

@@ -407,7 +407,7 @@ fn routed_files_several_writers_and_stripes_are_copied() {
             Level::Global
         };
         let job = Job::new(root, 4, dirs, from_nodes).nodes(2).with(more);
-        let same: u32 = orcheck_client::regions::SAME;
+        let same: u32 = orcheck_client::SAME;
         let content = |rank: u32| vec![rank as u8 + 7; 70_000 + rank as usize];
         job.run(|session, rank| {
             let mut session = session.unwrap();

@@ -2,11 +2,11 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, Threads, make_dir};
-use orcheck_client::array::ArrayLayout;
-use orcheck_client::collective::{Collective, Solo};
-use orcheck_client::options::{Options, Without};
-use orcheck_client::regions::{Codec, OPTIONAL, SAME};
-use orcheck_client::session::Environment;
+use orcheck_client::ArrayLayout;
+use orcheck_client::{Collective, Solo};
+use orcheck_client::{Options, Without};
+use orcheck_client::{Codec, OPTIONAL, SAME};
+use orcheck_client::Environment;
 use orcheck_client::{Membership, Which};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};

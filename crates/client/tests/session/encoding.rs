@@ -1,10 +1,10 @@
 //! Compressed and encrypted checkpoints: the same bytes come back by every way, or a clear error.
 
 use crate::support::{Job, SERVED, Threads, make_dir};
-use orcheck_client::collective::Collective;
-use orcheck_client::options::Options;
-use orcheck_client::regions::Codec;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Collective;
+use orcheck_client::Options;
+use orcheck_client::Codec;
+use orcheck_client::{Environment, Session};
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::reader::Reader;

@@ -2,7 +2,7 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_engine::directory::halt::{Run, When, requests, withdraw};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::error::Result;

@@ -2,7 +2,7 @@
 //! commit record gives the bytes that the program had when it was taken.
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_engine::capture::Full;
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::Places;
@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
-const CPU_WRITES_ONLY: u32 = orcheck_client::regions::CPU_WRITES_ONLY;
+const CPU_WRITES_ONLY: u32 = orcheck_client::CPU_WRITES_ONLY;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 

@@ -3,8 +3,8 @@
 use crate::hooks::{Hold, Holds};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, needs_own_disks};
-use orcheck_client::regions::{Codec, SAME};
-use orcheck_client::session::Session;
+use orcheck_client::{Codec, SAME};
+use orcheck_client::Session;
 use orcheck_engine::node::{Index, IndexShape};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};

@@ -3,9 +3,9 @@
 use crate::disk::{self, skip};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::collective::Solo;
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Solo;
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
 use orcheck_format::error::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::user::env_var;

@@ -2,10 +2,10 @@
 //! on every rank, and changes nothing.
 
 use crate::support::{Job, State, Threads, needs_own_disks};
-use orcheck_client::array::ArrayLayout;
-use orcheck_client::options::Options;
-use orcheck_client::regions::OPTIONAL;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::ArrayLayout;
+use orcheck_client::Options;
+use orcheck_client::OPTIONAL;
+use orcheck_client::{Environment, Session};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::failpoints::Verdict;

@@ -4,7 +4,7 @@
 use crate::hooks::{Crowd, Hold, Meeting, Snapshots};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::clock::{Clock, SystemClock};

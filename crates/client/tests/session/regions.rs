@@ -4,9 +4,9 @@
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::array::ArrayLayout;
-use orcheck_client::regions::{Codec, OPTIONAL, SAME};
-use orcheck_client::session::Session;
+use orcheck_client::ArrayLayout;
+use orcheck_client::{Codec, OPTIONAL, SAME};
+use orcheck_client::Session;
 use orcheck_format::container::BLOCK_BYTES;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::{Dtype, Level};

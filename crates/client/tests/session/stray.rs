@@ -5,8 +5,8 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, SERVED, State, make_dir, tracks_pages};
-use orcheck_client::regions::CPU_WRITES_ONLY;
-use orcheck_client::session::Session;
+use orcheck_client::CPU_WRITES_ONLY;
+use orcheck_client::Session;
 use orcheck_format::error::ErrorKind;
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};

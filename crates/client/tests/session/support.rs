@@ -1,8 +1,8 @@
 //! Whole jobs inside one process: ranks are threads, nodes are names, payloads say who they are.
 
-use orcheck_client::collective::Collective;
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Collective;
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
 use orcheck_engine::host::agent::{Agent, Stop};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, JobName};

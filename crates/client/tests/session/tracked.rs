@@ -1,7 +1,7 @@
 //! Memory of which only written pages are read, at its edges; and what follows a loss.
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
-use orcheck_client::regions::CPU_WRITES_ONLY;
+use orcheck_client::CPU_WRITES_ONLY;
 use orcheck_engine::capture::{Captured, Full};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::failpoints::Verdict;

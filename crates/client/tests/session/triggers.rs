@@ -2,10 +2,10 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State, Threads};
-use orcheck_client::collective::{Collective, Solo};
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
-use orcheck_client::trigger::Trigger;
+use orcheck_client::{Collective, Solo};
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
+use orcheck_client::Trigger;
 use orcheck_engine::node::HaltRequest;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;
@@ -257,7 +257,7 @@ fn before_the_jobs_end_one_checkpoint_is_due_and_all_ranks_stop() {
 fn the_overhead_budget_is_used_and_kept() {
     for percent in [2.0, 10.0] {
         let clock = Hand::at(0.0);
-        let mut collective = Counted::new(orcheck_client::collective::Solo, &clock, 1e-6);
+        let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
         let mut trigger = trigger(&format!("overhead_percent = {percent}"), &clock);
         let mut blocked_s = 0.0;
         for step in 1..=5000 {
@@ -284,7 +284,7 @@ fn kept_by(
     (cost_s, safe_after_s, flush_cpu_s): (impl Fn(u64) -> f64, f64, f64),
 ) -> (Vec<f64>, f64) {
     let clock = Hand::at(0.0);
-    let mut collective = Counted::new(orcheck_client::collective::Solo, &clock, 1e-6);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
     let mut trigger = trigger(options, &clock);
     let (mut apart, mut since, mut safe_at, mut cpu_ns) = (Vec::new(), 0.0, None, 0);
     for step in 1..=steps {
@@ -375,7 +375,7 @@ fn no_checkpoint_is_due_before_the_last_one_is_safe() {
 #[test]
 fn with_long_steps_every_one_is_followed_by_a_checkpoint() {
     let clock = Hand::at(0.0);
-    let mut collective = Counted::new(orcheck_client::collective::Solo, &clock, 1e-6);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
     let mut trigger = trigger("interval = 'auto'\nmtbf_s = 3000.0", &clock);
     let mut taken = 0;
     for step in 1..=50 {
@@ -398,7 +398,7 @@ fn with_long_steps_every_one_is_followed_by_a_checkpoint() {
 #[test]
 fn checkpoints_that_cost_more_than_the_time_between_failures_are_named_once() {
     let clock = Hand::at(0.0);
-    let mut collective = Counted::new(orcheck_client::collective::Solo, &clock, 1e-6);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, 1e-6);
     let mut trigger = trigger("interval = 'auto'\nmtbf_s = 10.0", &clock);
     let mut said = Vec::new();
     for step in 1..=50 {
@@ -586,7 +586,7 @@ fn a_signal_is_one_checkpoint_on_all_ranks_of_every_session_that_watches_it() {
 #[test]
 fn two_sessions_of_one_program_both_hear_a_signal() {
     let clock = Hand::at(0.0);
-    let mut solo = orcheck_client::collective::Solo;
+    let mut solo = orcheck_client::Solo;
     let mut all: Vec<Trigger> = (0..3).map(|_| trigger("signal = 'USR2'", &clock)).collect();
     let sent = Command::new("kill")
         .arg("-USR2")
@@ -614,13 +614,13 @@ fn two_sessions_of_one_program_both_hear_a_signal() {
 fn agreeing_costs_less_than_a_thousandth_of_the_run_time() {
     let clock = Hand::at(0.0);
     let cost_s = 20e-6;
-    let mut collective = Counted::new(orcheck_client::collective::Solo, &clock, cost_s);
+    let mut collective = Counted::new(orcheck_client::Solo, &clock, cost_s);
     let mut trigger = trigger("every_s = 3600.0", &clock);
     for (step_s, steps) in [(1e-3, 100_000), (1e-4, 200_000), (10.0, 1000)] {
         // A while to learn the new step time.
         let learn = steps / 4;
         let mut step = 0;
-        let mut run = |steps: u64, collective: &mut Counted<orcheck_client::collective::Solo>| {
+        let mut run = |steps: u64, collective: &mut Counted<orcheck_client::Solo>| {
             for _ in 0..steps {
                 step += 1;
                 clock.forward(step_s);

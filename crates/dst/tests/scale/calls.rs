@@ -1,9 +1,9 @@
 //! What goes through the program's collective: counted in real sessions of several sizes, and carried on.
 
 use crate::support::{Job, State, Threads};
-use orcheck_client::collective::Collective;
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Collective;
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
 use orcheck_engine::commit::Tree;
 use orcheck_format::error::Result;
 use orcheck_format::ids::Level;

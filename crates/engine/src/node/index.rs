@@ -37,7 +37,7 @@ mod returns;
 mod tests;
 
 pub use crate::node::descriptor::Descriptor;
-use crate::node::HaltRequest;
+use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::ids::Level;

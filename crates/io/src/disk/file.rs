@@ -22,7 +22,7 @@ use crate::disk::dir::{Create, Dir, Taken};
 use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use crate::failpoints::{Effect, Outcome, Steps};
-use crate::memory::{Buffer, zeroed};
+use crate::memory::{Buffer, Span, zeroed};
 use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::fs::{self, Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
@@ -172,6 +172,25 @@ pub fn read_small(dir: &dyn Dir, name: &str, limit_bytes: u64) -> Result<Vec<u8>
     let mut bytes = zeroed(len)?;
     file.read_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+/// Reads exactly the span's length from the file at `at` into the span.
+#[allow(unsafe_code)]
+pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
+    if span.len_bytes() == 0 {
+        return Ok(());
+    }
+    // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the promise of
+    // `Span::new`; the slice ends with this call.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(span.pointer(), span.len_bytes()) };
+    file.read_at(bytes, at)
+}
+
+/// Writes the span's bytes to the file at `at`, straight from where they are, which `way` may have pinned.
+#[allow(unsafe_code)]
+pub fn write_pinned(file: &dyn File, span: Span, at: u64, way: &dyn PinnedWrite) -> Result<()> {
+    // SAFETY: the slice lives for this call only.
+    file.write_pinned(unsafe { span.bytes() }, at, way)
 }
 
 /// Numbers for [`Effect`]: two files of a process never share one, unlike inodes and paths.

@@ -14,9 +14,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orcheck_client::collective::Solo;
-use orcheck_client::options::Options;
-use orcheck_client::session::{Environment, Session};
+use orcheck_client::Solo;
+use orcheck_client::Options;
+use orcheck_client::{Environment, Session};
 use orcheck_format::error::{Error, Result};
 use orcheck_format::ids::{Dtype, Level};
 use orcheck_io::clock::{Clock, SystemClock};

@@ -6,7 +6,7 @@ use crate::life::{PAIR, Workload};
 use crate::servers::Serving;
 use crate::support::{Job, State, make_dir};
 use crate::trial::PATIENCE;
-use orcheck_client::session::Session;
+use orcheck_client::Session;
 use orcheck_format::error::{ErrorKind, Result};
 use orcheck_format::ids::Level;
 use orcheck_io::failpoints::{Steps, Verdict as Do};

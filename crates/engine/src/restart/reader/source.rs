@@ -12,7 +12,8 @@ use orcheck_format::error::{Error, ErrorKind, Result};
 use orcheck_format::manifest::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::File;
-use orcheck_io::memory::{Span, crc_span, fill_span, read_span};
+use orcheck_io::disk::read_span;
+use orcheck_io::memory::{Span, crc_span, fill_span};
 
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};

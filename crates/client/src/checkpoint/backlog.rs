@@ -1,0 +1,157 @@
+//! How many checkpoints may be on their way: room for another one in the pool, and a bound on those that are not safe yet.
+//!
+//! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool, and fewer than
+//! `uncommitted_steps` steps are undecided at the level that counts: the weakest configured one that survives a node. With
+//! `overrun` other than `wait` all ranks agree to leave it out, or to refuse it.
+//!
+//! Invariants:
+//! 1. When a checkpoint returns, at most `uncommitted_steps` steps are neither committed nor lost at the level that counts.
+//! 2. While flushes are quicker than the program nothing is waited for: a look is a few atomic loads.
+//! 3. Every wait ends at `timeout_s`, or when the engine of the node is gone.
+//!
+//! Survives: a flush that hangs, an engine that ends meanwhile. Not here: who decides (the engine's `protocol.rs`).
+
+use crate::options::{AgentKind, Overrun};
+use crate::session::Session;
+use crate::session::engine_gone;
+use orcheck_engine::node::{Index, Outcome};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use std::time::Duration;
+
+/// Longest time between two looks at a node's board.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// Why another checkpoint has to wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InTheWay {
+    /// The snapshot of this step is still in the pool.
+    Flushed(u64),
+    /// This step is undecided at this level.
+    Undecided(u64, Level),
+}
+
+impl std::fmt::Display for InTheWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flushed(step) => write!(f, "{step} is still being flushed"),
+            Self::Undecided(step, level) => write!(f, "{step} is not yet safe at level {level}"),
+        }
+    }
+}
+
+impl Session {
+    /// The level of which `uncommitted_steps` counts: the weakest that survives a node, or else the strongest there is.
+    pub(crate) fn level_that_counts(&self) -> Option<Level> {
+        let levels = self.places.levels();
+        let survives = |level: &&Level| **level > Level::Node;
+        levels.iter().find(survives).or(levels.last()).copied()
+    }
+
+    /// What keeps another checkpoint from being staged now.
+    pub(crate) fn in_the_way(&mut self) -> Option<InTheWay> {
+        self.blocker(None)
+    }
+
+    /// The same, not counting the step that is being staged.
+    fn blocker(&mut self, staging: Option<u64>) -> Option<InTheWay> {
+        let index = Index::new(&self.pool, self.shape);
+        let local = self.local;
+        self.taken.retain(|&step| !index.is_done(local, step));
+        let others = |&step: &u64| Some(step) != staging;
+        // The oldest that has to go.
+        let held = self.taken.iter().copied().filter(others);
+        let most = self.options.held_steps as usize;
+        let surplus = held.clone().count().checked_sub(most);
+        if let Some(step) = surplus.and_then(|at| held.clone().nth(at)) {
+            return Some(InTheWay::Flushed(step));
+        }
+        let level = self.level_that_counts()?;
+        let most = self.options.uncommitted_steps as usize;
+        let undecided = self.told.open_at(level).filter(others);
+        let undecided = undecided.filter(|&step| index.outcome(step, level) == Outcome::Pending);
+        let surplus = undecided.clone().count().checked_sub(most);
+        surplus
+            .and_then(|at| undecided.clone().nth(at))
+            .filter(|_| !off(Switch::UncommittedBound))
+            .map(|step| InTheWay::Undecided(step, level))
+    }
+
+    /// Waits for room, unless checkpoints without room are left out or refused.
+    pub(crate) fn wait_for_room_here(&mut self) -> Result<()> {
+        let waits = self.options.overrun == Overrun::Wait || self.trigger.should_stop();
+        match waits {
+            true => self.wait_for_room(None),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for room; for one more step than that which is being staged.
+    pub(crate) fn wait_for_room(&mut self, staging: Option<u64>) -> Result<()> {
+        let clock = std::sync::Arc::clone(&self.environment.clock);
+        let timeout = self.timeout();
+        let until = clock.now() + timeout;
+        loop {
+            let news = self.index().news();
+            let Some(what) = self.blocker(staging) else {
+                return Ok(());
+            };
+            // Breaks if: only the deadline ends this wait; a killed engine would be waited for in full.
+            if self.patience.check().is_err() {
+                // With agents the others are told so, and another one is found.
+                return match self.options.agent {
+                    AgentKind::Off => Err(engine_gone(&self.shared)),
+                    _ if staging.is_none() => Ok(()),
+                    _ => Err(engine_gone(&self.shared)),
+                };
+            }
+            let left = until.saturating_sub(clock.now());
+            if left.is_zero() {
+                return Err(late(what, timeout));
+            }
+            match what {
+                InTheWay::Flushed(step) => {
+                    let _ = self.index().wait_done(self.local, step, left.min(SLICE));
+                }
+                InTheWay::Undecided(..) => self.index().wait_news(news, left.min(SLICE)),
+            }
+        }
+    }
+
+    /// What to do although something is in the way of this rank or, if None, of another one; false: leave this
+    /// checkpoint out.
+    pub(crate) fn overrun(&mut self, step: u64, in_the_way: Option<InTheWay>) -> Result<bool> {
+        let what = in_the_way.map_or_else(
+            || {
+                let last = self.last_step.unwrap_or(0);
+                format!("{last} is still being flushed for another rank")
+            },
+            |what| what.to_string(),
+        );
+        match self.options.overrun {
+            Overrun::Wait => Ok(true),
+            Overrun::Skip => {
+                self.stats.skipped += 1;
+                self.warnings
+                    .push(format!("checkpoint {step} was left out: {what}"));
+                Ok(false)
+            }
+            Overrun::Error => Err(Error::unavailable(format!("it comes while {what}"))
+                .next("checkpoint less often, or set overrun = \"wait\"")),
+        }
+    }
+}
+
+fn late(what: InTheWay, timeout: Duration) -> Error {
+    let timeout_s = timeout.as_secs_f64();
+    match what {
+        InTheWay::Flushed(step) => Error::unavailable(format!(
+            "it waited {timeout_s:.1} s for the flush of {step}"
+        )),
+        InTheWay::Undecided(step, level) => Error::unavailable(format!(
+            "it waited {timeout_s:.1} s for checkpoint {step} to be safe at level {level}"
+        )),
+    }
+    .next("look for a stalled directory; raise timeout_s if it is only slow")
+}

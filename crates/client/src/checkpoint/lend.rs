@@ -1,0 +1,166 @@
+//! Memory lent to a checkpoint instead of copied, and memory of the pool itself.
+//!
+//! `lend` announces a region for the next checkpoint. Private memory is then copied by this rank's
+//! own CP-thread while the program goes on; memory from `alloc` is written from where it lies.
+//! `lent_done` says when the program may write to it again.
+//!
+//! Invariants:
+//! 1. Lent memory is the program's again exactly when `lent_done` says so; until then its region is
+//!    neither moved nor forgotten, nor its pool memory freed.
+//! 2. Pool memory is given back only when no region lies in it: whoever gets the chunks next is
+//!    never read or written as somebody else's state.
+//! 3. `alloc` leaves the node enough chunks for snapshots to pass through.
+//!
+//! Survives: a staging that fails (its error is returned by `lent_done`), the end of the engine
+//! (memory is the program's again). Not here: the copy (`engine::stage`), the thread (`stager.rs`).
+
+use crate::session::Lent;
+use crate::session::Session;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::memory::Span;
+use std::time::Duration;
+
+/// Chunks that `alloc` leaves for snapshots: one to be filled, one to be written.
+const LEFT_CHUNKS: u32 = 2;
+
+impl Session {
+    /// Memory of the node's pool: lent without any copy. Local.
+    ///
+    /// # Errors
+    /// NoSpace when the pool has no such run of chunks, or too few would be left.
+    pub fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
+        let shape = self.pool.shape();
+        let chunk_bytes = u64::from(shape.chunk_bytes);
+        let chunks = u32::try_from(len_bytes.div_ceil(chunk_bytes).max(1)).map_err(|_| {
+            Error::no_space(format!("{len_bytes} bytes are more than any pool holds"))
+        })?;
+        let refused = |why: &str| {
+            Error::no_space(format!(
+                "the pool of {} chunks of {chunk_bytes} bytes has no {chunks} neighbouring ones for {len_bytes} bytes: {why}",
+                shape.chunk_count
+            ))
+            .next("raise `pool`, or free pool memory first")
+        };
+        if !self
+            .index()
+            .reserve(chunks, shape.chunk_count.saturating_sub(LEFT_CHUNKS))
+        {
+            return Err(refused(&format!("{LEFT_CHUNKS} stay for snapshots")));
+        }
+        self.give_snapshots_back(0);
+        let first = self
+            .pool
+            .take_run(chunks)
+            .ok_or_else(|| refused(&format!("{} are free", self.pool.free_chunks())));
+        let first = first.inspect_err(|_| self.index().unreserve(chunks))?;
+        if let Err(error) = self.pool.populate(first, chunks) {
+            self.give_back(first, chunks);
+            return Err(error);
+        }
+        let span = self.pool.run_span(first, chunks).sub(0, len_bytes as usize);
+        self.allocations.insert(span.address(), (first, chunks));
+        Ok(span)
+    }
+
+    fn give_back(&self, first: u32, chunks: u32) {
+        self.pool.give_run(first, chunks);
+        self.index().unreserve(chunks);
+    }
+
+    /// Gives pool memory back. Local.
+    ///
+    /// # Errors
+    /// Invalid for an address that `alloc` did not give, or while a region lies there; Unavailable
+    /// while that region is lent.
+    pub fn free(&mut self, address: usize) -> Result<()> {
+        let Some(&(first, chunks)) = self.allocations.get(&address) else {
+            return Err(Error::invalid(format!(
+                "{address:#x} was not given by alloc, or was freed already"
+            )));
+        };
+        let run = self.pool.run_span(first, chunks);
+        if let Some(name) = self.regions.inside(run).cloned()
+            && !off(Switch::FreeInUse)
+        {
+            if !self.lent_is_back(&name, Duration::ZERO)? {
+                return Err(Error::unavailable(format!("region '{name}' is still lent"))
+                    .next("wait with lent_done before freeing pool memory"));
+            }
+            return Err(
+                Error::invalid(format!("region '{name}' lies in this pool memory"))
+                    .next("unprotect it, or protect it elsewhere, before freeing"),
+            );
+        }
+        self.allocations.remove(&address);
+        self.give_back(first, chunks);
+        Ok(())
+    }
+
+    /// The next checkpoint takes this region by reference: no copy while the program waits. Local.
+    ///
+    /// # Errors
+    /// NotFound; Unsupported for anything but flat memory; Unavailable while it is still lent.
+    pub fn lend(&mut self, name: &str) -> Result<()> {
+        self.regions.get(name)?.check_lendable(name)?;
+        if !self.lent_is_back(name, Duration::ZERO)? {
+            return Err(Error::unavailable(format!(
+                "region '{name}' is still lent to the last checkpoint"
+            ))
+            .next("wait with lent_done"));
+        }
+        self.lent.insert(name.to_owned(), Lent::Announced);
+        Ok(())
+    }
+
+    /// Waits until lent memory may be written again; a timeout of 0 polls. Local.
+    ///
+    /// # Errors
+    /// Unavailable while it is still lent; the staging's own error when it failed.
+    pub fn lent_done(&mut self, name: &str, timeout: Duration) -> Result<()> {
+        self.regions.get(name)?;
+        if self.lent_is_back(name, timeout)? {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "region '{name}' is still lent after {:.3} s",
+            timeout.as_secs_f64()
+        ))
+        .next("wait longer; do not write to it yet"))
+    }
+
+    pub(crate) fn lent_is_back(&mut self, name: &str, timeout: Duration) -> Result<bool> {
+        let back = match self.lent.get(name) {
+            None => return Ok(true),
+            Some(Lent::Announced) => return Ok(true),
+            Some(Lent::Streamed(step)) => match &self.stager {
+                Some(stager) => stager.wait(*step, timeout),
+                None => Ok(true),
+            },
+            // When the engine is gone nobody will read it any more.
+            Some(Lent::Borrowed(step)) => {
+                let index = self.index();
+                let patience = &self.patience;
+                match &self.stager {
+                    // Staging failed: the CP-thread reads nothing more of it.
+                    Some(stager) => stager.wait(*step, Duration::ZERO),
+                    None => Ok(true),
+                }
+                .map(|_| {
+                    let waited = patience.wait(timeout, |slice| {
+                        if index.wait_done(self.local, *step, slice) {
+                            Ok(())
+                        } else {
+                            Err(Error::unavailable("not yet"))
+                        }
+                    });
+                    waited.is_ok() || patience.check().is_err()
+                })
+            }
+        };
+        if !matches!(back, Ok(false)) {
+            self.lent.remove(name);
+        }
+        back
+    }
+}

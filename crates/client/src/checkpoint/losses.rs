@@ -1,0 +1,174 @@
+//! Losses of checkpoints: told to the program at its next call, and returned by the next checkpoint on all ranks.
+//!
+//! How and invariants: `session/told.rs`.
+
+use crate::collective::agree;
+use crate::options::{AgentKind, OnLoss};
+use crate::report;
+use crate::session::Session;
+use crate::session::engine_gone;
+use orcheck_engine::node::{Index, Outcome};
+use orcheck_engine::commit::undecided;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
+use orcheck_format::ids::Level;
+use orcheck_format::sabotage::{Switch, off};
+use crate::session::{Event, EventKind, HISTORY, Loss, Watcher, with_next_step};
+
+impl Session {
+    /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
+    /// [`Self::take_warning`]; `None`: nobody any more. Local.
+    pub fn watch(&mut self, watcher: Option<Watcher>) {
+        self.told.watcher = watcher;
+    }
+
+    /// The newest step that this session made safe at `level` or at a configured level that survives more, without waiting.
+    /// Local.
+    ///
+    /// # Errors
+    /// Unsupported for a level that no configured one covers; NotFound when no step is safe there yet.
+    pub fn safe_step(&self, level: Level) -> Result<u64> {
+        let index = self.index();
+        let enough = self.levels_that_cover(level)?;
+        let safe = |level: &Level| index.committed_step(*level);
+        enough.iter().filter_map(safe).max().ok_or_else(|| {
+            Error::not_found(format!(
+                "no checkpoint of this session is safe at level {level} yet"
+            ))
+        })
+    }
+
+    /// Looks for outcomes that were decided since the last look. Local.
+    pub fn look_for_losses(&mut self) {
+        if self.told.open.is_empty() || off(Switch::LossTold) {
+            return;
+        }
+        let index = Index::new(&self.pool, self.shape);
+        // News first: what is published after it is found by the next look.
+        let seen = index.news();
+        if self.told.seen == Some(seen) {
+            return;
+        }
+        self.told.seen = Some(seen);
+        // Without agents nothing is decided any more once the engine ended; with them the next checkpoint finds others.
+        let over = self.options.agent == AgentKind::Off && index.is_gone();
+        let forgotten = self.history.first().copied().unwrap_or(0);
+        let mut events = Vec::new();
+        self.told.open.retain(|&(step, level)| {
+            let error = match index.outcome(step, level) {
+                Outcome::Committed => None,
+                Outcome::Lost(error) => Some(error),
+                Outcome::Pending if over => Some(undecided(engine_gone(&self.shared))),
+                Outcome::Pending if self.history.len() == HISTORY && step < forgotten => {
+                    Some(undecided(Error::unavailable(format!(
+                        "nothing was decided of it within {HISTORY} checkpoints"
+                    ))))
+                }
+                Outcome::Pending => return true,
+            };
+            events.push((step, level, error));
+            false
+        });
+        for (step, level, error) in events {
+            self.tell(step, level, error);
+        }
+    }
+
+    /// At the end of the session: what nothing was decided of, and is not waited for any more.
+    pub(crate) fn tell_the_rest(&mut self, why: &str) {
+        if off(Switch::LossTold) {
+            return;
+        }
+        for (step, level) in std::mem::take(&mut self.told.open) {
+            self.tell(step, level, Some(undecided(Error::unavailable(why))));
+        }
+    }
+
+    fn tell(&mut self, step: u64, level: Level, error: Option<Error>) {
+        let kind = match error {
+            None => EventKind::Safe,
+            Some(_) => EventKind::Lost,
+        };
+        let error = error.map(|error| told_loss(step, level, error));
+        if let Some(error) = &error {
+            self.told.lost.count(level, error.kind());
+            self.told.reported.insert((step, level), error.kind());
+            let forgotten = self.history.first().copied().unwrap_or(0);
+            self.told.reported.retain(|&(step, _), _| step >= forgotten);
+            if self.rank == 0 {
+                report::lost(&self.job, error.message());
+            }
+            self.warnings.push(error.message().to_owned());
+            let fenced = error.kind() == ErrorKind::Fenced && !off(Switch::FencedTold);
+            if fenced || self.options.on_loss == OnLoss::Error {
+                self.told.owe(step, level, error);
+            }
+            if self.options.on_loss == OnLoss::Stop {
+                self.trigger.hear_loss();
+            }
+        }
+        if let Some(watcher) = &mut self.told.watcher {
+            watcher(&Event {
+                kind,
+                step,
+                level,
+                error,
+            });
+        }
+    }
+
+    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of [`Told::owes`]. Collective.
+    pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
+        if owed == 0 {
+            return Ok(());
+        }
+        let losses = self.agree_on_losses()?;
+        let local = self.told.owed().map_err(|error| match losses.len() {
+            0 | 1 => error,
+            count => error.at(format!("one of {count} losses")),
+        });
+        let agreed = agree(self.collective.as_mut(), local);
+        self.told.note_returned(losses);
+        if let Err(error) = &agreed {
+            // Breaks if: it stays; the next call that succeeds would tell the same loss again.
+            self.warnings.drop_said(error);
+        }
+        agreed
+    }
+
+    /// What any rank owes, the same on all of them. Collective: one reduction more than there are steps at one level, and
+    /// those are no more than a rank keeps open.
+    fn agree_on_losses(&mut self) -> Result<Vec<Loss>> {
+        let mut losses = Vec::new();
+        // By level: the newest step that was listed, plus one. Steps fit 63 bits: `prepare` refuses others.
+        let mut listed = [0u64; 5];
+        loop {
+            let mut oldest = [i64::MAX; 5];
+            for &(step, level) in self.told.owed.keys() {
+                if step >= listed[level] {
+                    oldest[level] = oldest[level].min(step as i64);
+                }
+            }
+            self.collective.allreduce_min(&mut oldest)?;
+            let before = losses.len();
+            for (level, &step) in oldest.iter().enumerate() {
+                if step < i64::MAX {
+                    listed[level] = step as u64 + 1;
+                    losses.push((step as u64, level));
+                }
+            }
+            if losses.len() == before {
+                return Ok(losses);
+            }
+        }
+    }
+}
+
+/// The loss as a program reads it: step, level, cause, one next step.
+fn told_loss(step: u64, level: Level, error: Error) -> Error {
+    let lost = match error.is(Detail::Undecided) {
+        true => "not known to be safe",
+        false => "lost",
+    };
+    with_next_step(error.at(format!("checkpoint {step} is {lost} at level {level}")))
+}
+

@@ -1,0 +1,543 @@
+//! Taking a checkpoint: make ready, agree, stage.
+//!
+//! Invariants:
+//! 1. A checkpoint is staged by all ranks of the same step, or by none: the step, the readiness of
+//!    every rank and the wish to stop travel in one message.
+//! 2. The decision whether the pool holds all snapshots is taken from the same numbers on all
+//!    ranks of a node.
+//! 3. All ranks return the same status. What is known before the agreement is everybody's error, and nothing is staged;
+//!    what only one rank meets after it (a codec, the pool) costs the step: that rank is warned at once, its CP-thread
+//!    tells the others why, and nobody waits.
+//!
+//! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
+
+use crate::collective::agree_min;
+use crate::session::Lent;
+use crate::options::{AgentKind, Marshal};
+use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
+use crate::session::Session;
+use crate::session::HISTORY;
+use crate::session::{RETURN_WAIT, Stager};
+use crate::session::engine_gone;
+use orcheck_engine::capture::{Beginning, Capture, Fate};
+use orcheck_engine::flush::STRIPE_BYTES;
+use orcheck_engine::flush::STAGE_SLOT;
+use orcheck_engine::node::{Index, Outcome};
+use orcheck_engine::node::Mode;
+use orcheck_engine::capture::Pages;
+use orcheck_engine::capture::{Source, StageContext, Staging};
+use orcheck_engine::capture::{Entry, Plan};
+use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::encoding::MAX_ENCODED_BYTES;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::hex;
+use orcheck_format::manifest::{MAX_METADATA_BYTES, RegionRecord};
+use orcheck_format::names::FileName;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::machine::cpuset;
+use orcheck_io::memory::Span;
+use orcheck_pool::page_bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What an extent takes in a rank record at most, with the name of another container.
+const EXTENT_BYTES: u64 = 112;
+
+
+/// A checkpoint made ready on one rank.
+struct Prepared {
+    plan: Plan,
+    records: Vec<RegionRecord>,
+    sources: Vec<Source>,
+    lent: Vec<(String, bool)>,
+}
+
+impl Prepared {
+    /// Regions of which only written pages are read.
+    fn tracked(&self) -> impl Iterator<Item = Span> {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Tracked(span) => Some(*span),
+            _ => None,
+        })
+    }
+}
+
+/// What is wrong with a checkpoint of `step` after one of `last`, whatever the directories hold.
+///
+/// # Errors
+/// Invalid: the step, or nothing is protected.
+pub(crate) fn check_call(step: u64, last: Option<u64>, regions: &Regions) -> Result<()> {
+    if i64::try_from(step).is_err() {
+        return Err(Error::invalid(format!("step {step} is too large")));
+    }
+    if let Some(last) = last
+        && step <= last
+        && !off(Switch::StepGrows)
+    {
+        return Err(Error::invalid(format!(
+            "step {step} does not grow: the last checkpoint was of step {last}"
+        )));
+    }
+    if regions.is_empty() {
+        return Err(Error::invalid("no region is protected").next("call protect before checkpoint"));
+    }
+    Ok(())
+}
+
+impl Session {
+    /// Stages a checkpoint of `step` and returns; the rest happens in the background. Collective.
+    ///
+    /// # Errors
+    /// The same on all ranks, and then `step` was not staged on any: Invalid order or step, a loss that is to be
+    /// returned, a flush that takes too long, an engine that ended. The state of the program is untouched. What only one
+    /// rank meets later, a codec that fails say, loses the step and is told like any loss.
+    pub fn checkpoint(&mut self, step: u64) -> Result<()> {
+        self.successions = 0;
+        let taken = self.take(step);
+        taken.map_err(|error| {
+            self.trigger.not_taken();
+            not_staged(step, error)
+        })
+    }
+
+    fn take(&mut self, step: u64) -> Result<()> {
+        let clock = Arc::clone(&self.environment.clock);
+        let begun = clock.now();
+        // Before another agent is looked for, which would be claimed for.
+        self.check_not_refused()?;
+        self.meet_a_dead_agent()?;
+        let mut settling = Duration::ZERO;
+        if self.last_taken.is_none() {
+            self.make_sure_of_the_past()?;
+            settling = clock.now().saturating_sub(begun);
+        }
+        let turn = self.turn;
+        // Before the agreement: who waits in vain tells all others, and nothing is staged.
+        let room = self.wait_for_room_here();
+        let prepared = room.and_then(|()| self.prepare(step));
+        if let Ok(prepared) = &prepared {
+            self.index()
+                .declare_chunks(self.local, turn, self.chunks_of(prepared));
+        }
+        let same = self.regions.same_crc();
+        self.hear_halt();
+        // An engine that was killed says nothing: whoever looks for it tells the others, and the next line.
+        let alive = self.patience.check();
+        self.look_for_losses();
+        let prepared = match alive {
+            // Breaks if: it is left to the staging; ranks of this node alone would return an error.
+            Err(_) if self.options.agent == AgentKind::Off => Err(engine_gone(&self.shared)),
+            _ => prepared,
+        };
+        // Asked once: what is said later is what was agreed on.
+        let in_the_way = self.in_the_way();
+        let mut values = vec![
+            step as i64,
+            !(step as i64),
+            same as i64,
+            !(same as i64),
+            -i64::from(in_the_way.is_some()),
+            -i64::from(self.trigger.stops_with_this()),
+            self.told.owes(),
+        ];
+        if self.options.agent != AgentKind::Off {
+            values.push(-i64::from(self.agent_ended()));
+        }
+        let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
+        if values.get(7).is_some_and(|&ended| ended != 0) {
+            drop(prepared);
+            self.succeed()?;
+            return self.take(step);
+        }
+        if values[0] != !values[1] && !off(Switch::SameStep) {
+            return Err(Error::invalid(format!(
+                "the ranks checkpoint different steps, from {} to {}",
+                values[0] as u64, !values[1] as u64
+            )));
+        }
+        if values[2] != !values[3] && !off(Switch::SameRegions) {
+            return Err(Error::invalid("regions flagged SAME differ between ranks")
+                .next("drop the flag, or make them equal before the checkpoint"));
+        }
+        if let Err(error) = self.return_loss(values[6]) {
+            self.trigger.left_out();
+            return Err(error);
+        }
+        self.trigger.agree_stop(values[5] != 0);
+        // The last checkpoint before the end is never left out.
+        let last = self.trigger.should_stop();
+        if values[4] != 0 && !last && !self.overrun(step, in_the_way)? {
+            self.trigger.left_out();
+            return Ok(());
+        }
+        self.turn += 1;
+        self.last_step = Some(step);
+        self.last_taken = Some(step);
+        self.taken.insert(step);
+        self.history.insert(step);
+        let levels = self.places.levels();
+        self.told.took(step, &levels);
+        if self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
+        if let Err(error) = self.stage(step, turn, prepared, begun) {
+            self.warnings
+                .push(gave_up(step, error).message().to_owned());
+        }
+        // Breaks if: a rank that failed is not counted; every later lent region then waits in vain.
+        self.index().note_return();
+        let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
+        self.stats.blocked_s = blocked_s;
+        let flush_cpu_ns = self.flush_cpu_ns_of_node();
+        // Breaks if: settling the past counts, such as removing what killed runs left; no other checkpoint costs that, and the next ones
+        // would be put off.
+        let own_s = (blocked_s - settling.as_secs_f64()).max(0.0);
+        self.trigger.taken(step, own_s, flush_cpu_ns);
+        self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
+        Ok(())
+    }
+
+    fn prepare(&mut self, step: u64) -> Result<Prepared> {
+        check_call(step, self.last_step, &self.regions)?;
+        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        let storer = node.ranks.first().copied().unwrap_or(self.rank);
+        let route = self.route.as_ref();
+        let striped = self.options.mode == Mode::Traditional;
+        let (mut records, mut sources, mut entries, mut lent) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (name, region) in self.regions.iter() {
+            let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
+            let Some((record, source)) = region.prepare(name, elsewhere, route)? else {
+                continue;
+            };
+            let len_bytes = record.len_bytes;
+            let source = self.tracked_or(name, region.flags, source);
+            let entry = match (&source, self.lent.get(name)) {
+                (Source::Elsewhere | Source::Tracked(_), _) => Entry::Copied { len_bytes: 0 },
+                (Source::Memory(span), Some(Lent::Announced)) => {
+                    let pool_at = self
+                        .pool
+                        .offset_of(*span)
+                        .filter(|at| at.is_multiple_of(BLOCK_BYTES as u64));
+                    lent.push((name.clone(), pool_at.is_some() && !striped));
+                    match pool_at {
+                        Some(pool_at_bytes) if !striped => Entry::Borrowed {
+                            len_bytes,
+                            pool_at_bytes,
+                        },
+                        _ => Entry::Streamed { len_bytes },
+                    }
+                }
+                _ => Entry::Copied { len_bytes },
+            };
+            records.push(record);
+            sources.push(source);
+            entries.push(entry);
+        }
+        let routed_bytes = match route {
+            Some(route) => route.take_stock(&self.index(), self.local)?,
+            None => 0,
+        };
+        self.stats.routed_bytes = routed_bytes;
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
+        Ok(Prepared {
+            plan,
+            records,
+            sources,
+            lent,
+        })
+    }
+
+    /// Memory of a region of which only written pages have to be read, where the program allows that
+    /// and the system can; other sources unchanged.
+    fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
+        let (Some(baseline), Source::Memory(span)) = (&self.baseline, &source) else {
+            return source;
+        };
+        let whole_pages = (self.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
+        // An encoded extent is referred to as a whole: runs of pages inside one cannot be.
+        let tracked = flags & CPU_WRITES_ONLY != 0
+            && !self.encoded
+            && !self.lent.contains_key(name)
+            && self.pool.offset_of(*span).is_none()
+            && whole_pages
+            && baseline.track(name, *span, &self.environment.steps);
+        if tracked {
+            return Source::Tracked(*span);
+        }
+        source
+    }
+
+    /// Takes the baseline for the snapshot of `step`.
+    fn capture(&self, step: u64, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
+        let (baseline, chain) = (self.baseline.as_ref()?, self.options.incremental_chain?);
+        let names = prepared.records.iter().zip(&prepared.sources);
+        let names = names.map(|(record, source)| {
+            let tracked = matches!(source, Source::Tracked(_));
+            // What is encrypted is bound to the declaration of its region: declared otherwise it is another one.
+            let name = if self.encoded {
+                format!("{}\0{}", record.name, hex(&record.identity()))
+            } else {
+                record.name.clone()
+            };
+            (name, tracked)
+        });
+        let index = self.index();
+        let levels = self.places.levels();
+        let fate = |step: u64| {
+            let mut fate = Fate::Committed;
+            for &level in &levels {
+                match index.outcome(step, level) {
+                    Outcome::Committed => {}
+                    Outcome::Lost(error) => {
+                        return (Fate::Lost, error.kind() != ErrorKind::NoSpace);
+                    }
+                    Outcome::Pending => fate = Fate::Pending,
+                }
+            }
+            (fate, false)
+        };
+        let beginning = Beginning {
+            step,
+            turn,
+            chain,
+            generation: index.generation(),
+            container: FileName::Container {
+                step,
+                epoch: self.epoch.counter,
+                run: self.epoch.run.short_bytes(),
+                node: self.layout.node_of(self.rank),
+                writer: self.writer,
+            },
+            fate: &fate,
+        };
+        let capture = baseline.begin(names.collect(), &beginning);
+        Some((capture, self.most_extents(prepared)))
+    }
+
+    /// Most extents of each tracked region: the records of all ranks of a writer must fit one manifest,
+    /// half of which is left for the other regions.
+    fn most_extents(&self, prepared: &Prepared) -> usize {
+        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        let ranks = node.writers[self.writer as usize].len().max(1);
+        let tracked = prepared.tracked().count().max(1);
+        MAX_METADATA_BYTES / 2 / EXTENT_BYTES as usize / ranks / tracked
+    }
+
+    /// Longest extent: a chunk, or a stripe unit when striped.
+    fn cut_bytes(&self) -> u64 {
+        match self.options.mode {
+            Mode::Traditional => STRIPE_BYTES,
+            // A piece that is decoded must fit into memory, whatever the size of a chunk.
+            _ if self.encoded => u64::from(self.pool.shape().chunk_bytes).min(MAX_ENCODED_BYTES),
+            _ => u64::from(self.pool.shape().chunk_bytes),
+        }
+    }
+
+    /// Chunks this rank needs so that nobody has to wait: its snapshots, their records, and what
+    /// `alloc` took from the pool.
+    fn chunks_of(&self, prepared: &Prepared) -> u64 {
+        let extents: u64 = prepared
+            .plan
+            .segments
+            .iter()
+            .map(|segment| segment.pieces.len() as u64)
+            .sum();
+        let most = self.most_extents(prepared);
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let (mut page_chunks, mut page_extents) = (0, 0);
+        for span in prepared.tracked() {
+            // The parts of pages at both ends take a page each.
+            let bytes = span.len_bytes() + 2 * page_bytes();
+            page_chunks += (bytes as u64).div_ceil(chunk_bytes);
+            page_extents += Pages::most_extents(span.len_bytes()).min(most) as u64;
+        }
+        let record_bytes =
+            4096 + (extents + page_extents) * EXTENT_BYTES + prepared.records.len() as u64 * 512;
+        let record = record_bytes.div_ceil(chunk_bytes);
+        let own: u64 = self
+            .allocations
+            .values()
+            .map(|&(_, chunks)| u64::from(chunks))
+            .sum();
+        (prepared.plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps)
+            + own
+    }
+
+    fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
+        let clock = Arc::clone(&self.environment.clock);
+        let timeout = self.timeout();
+        let wait_from = clock.now();
+        // A rank that fails here must still begin and give up its snapshot: its CP-thread and the
+        // other ranks are at this step already.
+        // Where checkpoints are left out instead, only the last one waits, and here.
+        let room = self.wait_for_room(Some(step));
+        self.give_snapshots_back(self.options.held_steps as usize - 1);
+        let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
+        let pipelined = !fits || self.options.marshal == Marshal::Paper;
+        let slot = room.and_then(|()| {
+            if !pipelined {
+                return Ok(None);
+            }
+            let locked = self
+                .patience
+                .wait(timeout, |slice| self.gates.lock(STAGE_SLOT, slice));
+            locked
+                .map(Some)
+                .map_err(|error| error.at("stage slot of the node"))
+        });
+        let stage_from = clock.now();
+        let incremental = self.capture(step, turn, &prepared);
+        let context = StageContext {
+            pool: Arc::clone(&self.pool),
+            shape: self.shape,
+            local: self.local,
+            rank: self.rank,
+            writer: self.writer,
+            encoded: self.encoded,
+            checked: self.options.checks_pool(),
+            timeout,
+            patience: self.patience.clone(),
+            steps: self.environment.steps.clone(),
+            sealed: self
+                .threads
+                .as_ref()
+                .and_then(|threads| threads.sealed.clone()),
+            kept: (self.options.agent != AgentKind::Off && !pipelined)
+                .then(|| Arc::clone(&self.kept)),
+        };
+        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
+        let (slot, refused) = match slot {
+            Ok(slot) => (slot, None),
+            Err(error) => (None, Some(error)),
+        };
+        let parts = (prepared.records, prepared.sources);
+        if turn == 0 {
+            let ahead = if pipelined {
+                0
+            } else {
+                prepared.plan.foreground as u64 + 1
+            };
+            self.mapper.finish(ahead);
+        }
+        let mut staging = Staging::new(
+            context,
+            step,
+            prepared.plan,
+            parts,
+            (slot, pipelined),
+            self.cut_bytes() as u32,
+            incremental,
+        );
+        let (stager, refused) = match self.stager_for(&staging) {
+            Ok(stager) => (stager, refused),
+            Err(error) => (None, refused.or(Some(error))),
+        };
+        // With everything lent, the rank's own CP-thread begins: the program waits for nothing.
+        if refused.is_some() || staging.has_foreground() || stager.is_none() {
+            if let Err((earlier, error)) = self.wait_for_stager(step, timeout) {
+                earlier.give_up(step, staging, error.clone())?;
+                return Err(error);
+            }
+            if let Some(error) = refused {
+                staging.give_up(&error)?;
+                return Err(error);
+            }
+            staging.begin()?;
+        }
+        staging.foreground(self.options.copy_threads)?;
+        for (name, borrowed) in prepared.lent {
+            let lent = if borrowed {
+                Lent::Borrowed(step)
+            } else {
+                Lent::Streamed(step)
+            };
+            self.lent.insert(name, lent);
+        }
+        if let Some(stager) = stager {
+            let (pool, shape) = (Arc::clone(&self.pool), self.shape);
+            let waiting = Arc::clone(&clock);
+            let holdup = move || {
+                // With a stage slot the others cannot return before this one is flushed; with a
+                // processor to spare nobody is kept from returning.
+                if !pipelined && cpuset().len() <= shape.ranks as usize {
+                    let index = Index::new(&pool, shape);
+                    let _ = index.wait_returned(turn, waiting.as_ref(), RETURN_WAIT);
+                }
+            };
+            stager.hand_over(step, staging, Box::new(holdup))?;
+            self.handed_over = Some(step);
+        } else if let Some(late) = staging.finish()? {
+            self.warnings.push(format!(
+                "checkpoint {step} is staged, and its flush is late: {late}"
+            ));
+        }
+        let now = clock.now();
+        let shape = self.pool.shape();
+        self.stats.step = step;
+        self.stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
+        self.stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
+        self.stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
+        self.stats.staged_bytes = staged_bytes;
+        self.stats.pool_bytes = u64::from(shape.chunk_count) * u64::from(shape.chunk_bytes);
+        self.stats.pool_used_bytes =
+            u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
+        Ok(())
+    }
+
+    /// The rank's own CP-thread, if this snapshot needs it.
+    fn stager_for(&mut self, staging: &Staging) -> Result<Option<Arc<Stager>>> {
+        if !staging.has_background() {
+            return Ok(None);
+        }
+        let stager = match self.stager.take() {
+            Some(stager) => stager,
+            None => Arc::new(Stager::start()?),
+        };
+        self.stager = Some(Arc::clone(&stager));
+        Ok(Some(stager))
+    }
+
+    /// Waits until the rank's own CP-thread has sent what it was handed: snapshots of one rank follow
+    /// each other, they never mix.
+    fn wait_for_stager(
+        &mut self,
+        step: u64,
+        timeout: Duration,
+    ) -> std::result::Result<(), (Arc<Stager>, Error)> {
+        let (Some(stager), Some(earlier)) = (&self.stager, self.handed_over) else {
+            return Ok(());
+        };
+        // An error of that snapshot is for `lent_done`; it was given up, and nothing more of it comes.
+        if matches!(stager.wait(earlier, timeout), Ok(false)) {
+            let error = Error::unavailable(format!(
+                "it waited {:.1} s for memory lent to checkpoint {earlier} to be read",
+                timeout.as_secs_f64()
+            ));
+            let error =
+                error.next("raise timeout_s, or wait with lent_done before the next checkpoint");
+            self.handed_over = Some(step);
+            return Err((Arc::clone(stager), error));
+        }
+        self.handed_over = None;
+        Ok(())
+    }
+}
+
+/// What a rank is told at once that gave its snapshot up.
+fn gave_up(step: u64, error: Error) -> Error {
+    let told = error.what() != error.message();
+    let error = error.at(format!(
+        "checkpoint {step} will be lost at every level, because this rank gave its snapshot up"
+    ));
+    if told {
+        return error;
+    }
+    error.next("mend that; the next checkpoint tries again")
+}
+
+/// An error of `checkpoint`: whatever it is, the program has to know that nothing was staged.
+pub(crate) fn not_staged(step: u64, error: Error) -> Error {
+    error.at(format!("checkpoint {step} was not staged"))
+}

@@ -1,0 +1,280 @@
+//! A session without checkpoints: `enabled = false`, or `'auto'` where no directory is configured.
+//!
+//! What it does: lets a program that was ported to Orcheck run as before the port. Each call checks what the program handed
+//! over, as a session with checkpoints does, and then does nothing: no checkpoint is due, found or taken, and no step is safe.
+//!
+//! Invariants:
+//! 1. There is no pool, thread, socket, lock or signal handler, and no message between ranks once all of them have opened.
+//!    Nothing is read from regions, and no callback of the program is called.
+//! 2. What is wrong with a call whatever directories hold (a name, a shape, a step that does not grow, the order of calls) is
+//!    refused with the error that a session with checkpoints has for it, from the same code.
+//! 3. Nothing claims that a step is stored: `find` and `safe_step` find nothing, the figures are 0 and say why, and a wait
+//!    that succeeds leaves a warning.
+//! 4. Memory from `alloc` and the directory of routed files go with the session.
+//!
+//! Faults survived: no memory for `alloc`, no room for temporary files; both are errors of that call.
+//!
+//! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two (`membership.rs`).
+
+use crate::regions::ArrayLayout;
+use crate::checkpoint::{check_call, not_staged};
+use crate::session::HISTORY;
+use crate::options::Without;
+use crate::regions::{Codec, Region, Regions, Stored};
+use crate::session::{Restarted, Which, found_too_late, nothing_found};
+use crate::regions::{Route, check_routed};
+use crate::session::Stats;
+use crate::trigger::Request;
+use crate::report::Warnings;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Dtype, JobName, Level};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::memory::{Buffer, Span};
+use orcheck_pool::page_bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Requests to a session without checkpoints: heard by nobody.
+static REQUEST: Request = Request::new();
+
+/// One rank's session without checkpoints. Its calls are those of [`crate::session::Session`], with the same errors.
+pub struct Disabled {
+    job: JobName,
+    why: Without,
+    rank: u32,
+    steps: Steps,
+    regions: Regions,
+    allocations: BTreeMap<usize, Buffer>,
+    route: Option<Route>,
+    last_step: Option<u64>,
+    /// The last steps for which a checkpoint was asked.
+    history: BTreeSet<u64>,
+    warnings: Warnings,
+}
+
+impl Disabled {
+    pub(crate) fn new(job: JobName, why: Without, rank: u32, steps: Steps) -> Self {
+        let said = format!("job '{}' runs without checkpoints: {why}", job.as_str());
+        let mut warnings = Warnings::default();
+        warnings.extend((rank == 0).then_some(said));
+        Self {
+            job,
+            why,
+            rank,
+            steps,
+            regions: Regions::default(),
+            allocations: BTreeMap::new(),
+            route: None,
+            last_step: None,
+            history: BTreeSet::new(),
+            warnings,
+        }
+    }
+
+    /// Why there are no checkpoints.
+    #[must_use]
+    pub fn why(&self) -> Without {
+        self.why
+    }
+
+    pub(crate) fn protect(
+        &mut self,
+        name: &str,
+        span: Span,
+        dtype: Dtype,
+        flags: u32,
+    ) -> Result<()> {
+        self.regions
+            .put(name, Region::flat(name, span, dtype, flags)?)
+    }
+
+    pub(crate) fn protect_array(
+        &mut self,
+        name: &str,
+        span: Span,
+        layout: ArrayLayout,
+        flags: u32,
+    ) -> Result<()> {
+        self.regions
+            .put(name, Region::array(name, span, layout, flags)?)
+    }
+
+    pub(crate) fn protect_codec(
+        &mut self,
+        name: &str,
+        codec: Box<dyn Codec>,
+        flags: u32,
+    ) -> Result<()> {
+        self.regions.put(name, Region::packed(codec, flags))
+    }
+
+    pub(crate) fn unprotect(&mut self, name: &str) -> Result<()> {
+        self.regions.remove(name)?;
+        if let Some(route) = &self.route {
+            route.prune(name, &self.regions);
+        }
+        Ok(())
+    }
+
+    /// Ordinary memory.
+    pub(crate) fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let mut buffer = Buffer::try_zeroed(len, page_bytes())?;
+        let span = buffer.span();
+        self.allocations.insert(span.address(), buffer);
+        Ok(span)
+    }
+
+    pub(crate) fn free(&mut self, address: usize) -> Result<()> {
+        let Some(buffer) = self.allocations.get_mut(&address) else {
+            return Err(Error::invalid(format!(
+                "{address:#x} was not given by alloc, or was freed already"
+            )));
+        };
+        if let Some(name) = self.regions.inside(buffer.span()) {
+            return Err(
+                Error::invalid(format!("region '{name}' lies in this pool memory"))
+                    .next("unprotect it, or protect it elsewhere, before freeing"),
+            );
+        }
+        self.allocations.remove(&address);
+        Ok(())
+    }
+
+    pub(crate) fn lend(&mut self, name: &str) -> Result<()> {
+        self.regions.get(name)?.check_lendable(name)
+    }
+
+    pub(crate) fn lent_done(&mut self, name: &str, _: Duration) -> Result<()> {
+        self.regions.get(name).map(|_| ())
+    }
+
+    /// A path among the temporary files; what is written there is not captured.
+    pub(crate) fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
+        check_routed(name, flags, &self.regions)?;
+        let route = match self.route.take() {
+            Some(route) => route,
+            None => Route::among_temporary_files(
+                (&self.job, self.rank),
+                &self.steps,
+                &mut self.warnings,
+            )?,
+        };
+        let path = self.route.insert(route).path(name)?;
+        self.regions.put(name, Region::file(flags))?;
+        Ok(path)
+    }
+
+    pub(crate) fn due(&mut self, _: u64) -> Result<bool> {
+        Ok(false)
+    }
+
+    pub(crate) fn requester(&self) -> &'static Request {
+        &REQUEST
+    }
+
+    pub(crate) fn should_stop(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn checkpoint(&mut self, step: u64) -> Result<()> {
+        check_call(step, self.last_step, &self.regions).map_err(|error| not_staged(step, error))?;
+        self.last_step = Some(step);
+        self.history.insert(step);
+        if self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Nothing to wait for; `None`.
+    pub(crate) fn waiter<T>(&mut self, step: u64, level: Level) -> Result<Option<T>> {
+        let forgotten = self.history.len() == HISTORY
+            && self.history.first().is_some_and(|&first| step < first);
+        if !self.history.contains(&step) && !forgotten {
+            return Err(Error::not_found(format!(
+                "this session took no checkpoint of step {step}"
+            ))
+            .next("wait for a step that was checkpointed and not skipped"));
+        }
+        self.warnings.push(format!(
+            "nothing of checkpoint {step} is safe at level {level}: {}",
+            self.why
+        ));
+        Ok(None)
+    }
+
+    pub(crate) fn find(&mut self) -> Result<u64> {
+        self.find_step(Which::Newest)
+    }
+
+    pub(crate) fn find_step(&mut self, which: Which) -> Result<u64> {
+        if self.last_step.is_some() {
+            return Err(found_too_late());
+        }
+        Err(Error::not_found(format!(
+            "job '{}' has no {which} here: {}",
+            self.job.as_str(),
+            self.why
+        ))
+        .next("start afresh"))
+    }
+
+    pub(crate) fn stored(&self, _: &str) -> Result<Stored> {
+        Err(nothing_found("stored"))
+    }
+
+    pub(crate) fn try_restart(&mut self) -> Result<Restarted> {
+        Err(nothing_found("restart"))
+    }
+
+    pub(crate) fn restart_region(&mut self, _: &str) -> Result<Restarted> {
+        Err(nothing_found("restart_region"))
+    }
+
+    pub(crate) fn reject(&mut self, step: u64) -> Result<()> {
+        if self.history.contains(&step) {
+            return Ok(());
+        }
+        Err(Error::not_found(format!(
+            "job '{}' has no checkpoint of step {step}: {}",
+            self.job.as_str(),
+            self.why
+        )))
+    }
+
+    pub(crate) fn safe_step(&self, level: Level) -> Result<u64> {
+        Err(Error::not_found(format!(
+            "no checkpoint of this session is safe at level {level}: {}",
+            self.why
+        )))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            disabled: true,
+            ..Stats::default()
+        }
+    }
+
+    pub(crate) fn take_warning(&mut self) -> Option<String> {
+        self.warnings.take()
+    }
+
+    pub(crate) fn close_telling(mut self, _: Duration) -> (Result<()>, Vec<String>) {
+        // Breaks if: it is a status; only the rank whose files cannot be removed would return it.
+        if let Some(Err(error)) = self.route.take().map(Route::remove) {
+            self.warnings.push(error.message().to_owned());
+        }
+        let told = std::iter::from_fn(|| self.warnings.take()).collect();
+        (Ok(()), told)
+    }
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        // Abandoned: an error has nowhere to go.
+        let _ = self.route.take().map(Route::remove);
+    }
+}

@@ -1,0 +1,304 @@
+//! The agent of this rank's node: found or started, asked to finish with older runs, and handed the node's engine.
+//!
+//! Invariants:
+//! 1. Without an agent that takes the engine over, the session does not open: nothing weaker is used instead.
+//! 2. What was handed over before an error goes with the conversation: the agent lets go of it.
+//! 3. A program that starts an agent leaves it no descriptor, and need not wait for its end.
+//! 4. Another user who holds names of the agent keeps no job from running; the user is told.
+//!
+//! Not here: what the agent does (`engine::agent`).
+
+use crate::open::connect::NodeSide;
+use crate::options::{AgentKind, Options};
+use orcheck_engine::host::pack;
+use orcheck_engine::host::agent::{KEY, address, ask, look};
+use orcheck_engine::commit::Links;
+use orcheck_engine::host::Host;
+use orcheck_format::agent::{AgentMessage, Link};
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::JobName;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::start_detached;
+use orcheck_io::user::env_var;
+use orcheck_net::{Address, Conn, Listener};
+use orcheck_plan::Placement;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait for an agent to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for an agent that was started to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked for an agent that somebody else starts.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Longest wait for the agent to let go of a session.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether the resource manager ends the agents of this job with its ranks: an agent that a rank of a Slurm step starts
+/// belongs to the step.
+pub(crate) fn dies_with_ranks(options: &Options) -> bool {
+    ends_with(options.agent, env_var("SLURM_STEP_ID").as_deref())
+}
+
+fn ends_with(agent: AgentKind, slurm_step: Option<&str>) -> bool {
+    agent == AgentKind::Start && slurm_step.is_some()
+}
+
+/// Whether the error says that nobody is there.
+fn is_absent(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
+}
+
+/// Whether an agent is there that takes callers in.
+fn answers(first: &Address, (steps, clock): (&Steps, &dyn Clock)) -> bool {
+    let own = look(first, steps, clock).map(|seen| seen.own);
+    let mut own = own.unwrap_or_default().into_iter();
+    own.any(|at| Conn::connect(&at, &KEY, steps, ANSWER_TIMEOUT).is_ok())
+}
+
+/// The conversation of a node's lowest rank with the agent.
+pub(crate) struct Agent {
+    conn: Conn,
+    /// Notes that there were when it was asked last.
+    noted: u64,
+    /// Other users that hold names of it.
+    strangers: Option<String>,
+}
+
+impl Agent {
+    /// The agent of this node, which has finished with older runs of the job; `None` where none is wanted. `patience`: how
+    /// long it is waited for one that somebody else starts.
+    pub(crate) fn find(
+        job: &JobName,
+        node: &str,
+        options: &Options,
+        (steps, clock): (&Steps, &dyn Clock),
+        patience: Duration,
+    ) -> Result<Option<Self>> {
+        if options.agent == AgentKind::Off {
+            return Ok(None);
+        }
+        let root = options.global.first().or(options.node_dir.as_ref());
+        let root = root.map_or(Path::new(""), PathBuf::as_path);
+        let at = address(job, node, root);
+        let reach = || Self::reach(&at, options, (steps, clock));
+        if options.agent == AgentKind::Join {
+            let until = clock.now() + patience;
+            let found = loop {
+                match reach() {
+                    // Whoever started the one that ended starts another one, or nobody does.
+                    Err(error) if is_absent(&error) && clock.now() < until => {
+                        clock.sleep(LOOK_AGAIN)
+                    }
+                    found => break found,
+                }
+            };
+            let found = found.map_err(|error| {
+                error
+                    .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
+                    .next(format!(
+                        "start it with `orcheck agent --job {} --node {node} --dir {}`, or set agent = \"start\"",
+                        job.as_str(),
+                        root.display()
+                    ))
+            });
+            return found.map(Some);
+        }
+        match reach() {
+            Ok(found) => return Ok(Some(found)),
+            // Such as that an older run is not finished: another agent would not help.
+            Err(error) if !is_absent(&error) || answers(&at, (steps, clock)) => return Err(error),
+            Err(_) => {}
+        }
+        let linger = options.agent_linger_s.to_string();
+        let dir = root.display().to_string();
+        let arguments = [
+            "agent",
+            "--detach",
+            "--job",
+            job.as_str(),
+            "--node",
+            node,
+            "--dir",
+            &dir,
+            "--linger",
+            &linger,
+        ];
+        // It listens before its starter ends. Where another one was started at the same time, that one does.
+        let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
+        let found = reach().map_err(|error| {
+            let failed = match started {
+                Err(failed) => {
+                    let text = format!("{} ({})", failed.what(), error.what());
+                    Error::new(failed.kind(), text)
+                }
+                Ok(()) => error,
+            };
+            failed
+                .at(format!("starting the agent of node '{node}'"))
+                .next("set agent_program to the path of the program orcheck, or agent = \"off\"")
+        });
+        found.map(Some)
+    }
+
+    /// Whoever of this user listens there, once it has finished with older runs.
+    fn reach(
+        first: &Address,
+        options: &Options,
+        (steps, clock): (&Steps, &dyn Clock),
+    ) -> Result<Self> {
+        let seen = look(first, steps, clock)?;
+        let strangers = seen.strangers();
+        let mut failed = Error::unavailable(match &strangers {
+            None => format!("nobody listens at {first}"),
+            Some(who) => format!("no agent of this user is there; {who}"),
+        });
+        let mut reached = None;
+        for at in &seen.own {
+            match Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT) {
+                Ok(conn) => reached = Some(conn),
+                Err(error) => failed = error,
+            }
+            if reached.is_some() {
+                break;
+            }
+        }
+        let mut agent = Self {
+            conn: reached.ok_or(failed)?,
+            noted: 0,
+            strangers,
+        };
+        let patience = Duration::from_secs_f64(options.timeout_s);
+        let wanted = AgentMessage::Yield {
+            force: options.take_over,
+            patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        let patience = patience + ANSWER_TIMEOUT;
+        ask(&mut agent.conn, wanted, None, patience, |_| ())?;
+        Ok(agent)
+    }
+
+    /// Hands the node's engine over.
+    pub(crate) fn hand_over(
+        &mut self,
+        host: &Host,
+        side: &mut NodeSide,
+        links: Links,
+        doors: Vec<Listener>,
+        placement: Option<&Placement>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        notes.extend(self.strangers.take());
+        let adoption = pack(&host.plan, host.places.losses, placement);
+        let job = adoption.encode();
+        self.give(AgentMessage::Adopt { job }, side.pool.fd(), notes)?;
+        for lock in side.held.give_locks() {
+            let holder = lock
+                .detach()
+                .ok_or_else(|| Error::internal("a lock without a holder"))?;
+            self.give(AgentMessage::Lock, holder.as_fd(), notes)?;
+        }
+        for door in doors {
+            let (fd, address) = door.detach();
+            let address = address.to_string();
+            self.give(AgentMessage::Door { address }, fd.as_fd(), notes)?;
+        }
+        let ranks = links
+            .ranks
+            .into_iter()
+            .map(|(rank, conn)| (Link::Rank(rank), conn));
+        let nodes = links
+            .nodes
+            .into_iter()
+            .map(|(node, conn)| (Link::Node(node), conn));
+        let lead = links.lead.into_iter().map(|conn| (Link::Lead, conn));
+        for (to, link) in ranks.chain(nodes).chain(lead) {
+            let (fd, state) = link.detach();
+            self.give(AgentMessage::Link { to, state }, fd.as_fd(), notes)?;
+        }
+        let note = |note| notes.push(note);
+        ask(
+            &mut self.conn,
+            AgentMessage::Begin,
+            None,
+            ANSWER_TIMEOUT,
+            note,
+        )
+    }
+
+    fn give(
+        &mut self,
+        message: AgentMessage,
+        fd: BorrowedFd<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let note = |note| notes.push(note);
+        ask(&mut self.conn, message, Some(fd), ANSWER_TIMEOUT, note)
+    }
+
+    /// Tells what the run resumed from.
+    pub(crate) fn resumed_from(&mut self, from: (u64, u64), notes: &mut Vec<String>) -> Result<()> {
+        let (step, epoch) = from;
+        let message = AgentMessage::ResumedFrom { step, epoch };
+        ask(&mut self.conn, message, None, ANSWER_TIMEOUT, |note| {
+            notes.push(note)
+        })
+    }
+
+    /// What the user should know since the last look; `noted`: how much there was so far.
+    pub(crate) fn take_notes(&mut self, noted: u64, notes: &mut Vec<String>) {
+        if noted == self.noted {
+            return;
+        }
+        self.noted = noted;
+        let note = |note| notes.push(note);
+        // The end of the conversation is noticed by whoever waits for the engine.
+        let _ = ask(
+            &mut self.conn,
+            AgentMessage::Ask,
+            None,
+            ANSWER_TIMEOUT,
+            note,
+        );
+    }
+
+    /// Says that the session ends in order: before this rank hangs up, so that it is heard before nobody is left.
+    pub(crate) fn take_leave(&mut self) -> Result<()> {
+        let leave = Message::Agent(AgentMessage::Leave);
+        self.conn.send(&leave, ANSWER_TIMEOUT)
+    }
+
+    /// Waits until the agent has let go of the session; what it had to say last.
+    pub(crate) fn wait_for_end(mut self, clock: &dyn Clock) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        let until = clock.now() + LEAVE_TIMEOUT;
+        loop {
+            let left = until.saturating_sub(clock.now());
+            match self.conn.receive(left) {
+                Ok(Message::Agent(AgentMessage::Note { text })) => notes.push(text),
+                Ok(_) => {}
+                Err(_) if self.conn.is_closed() => return Ok(notes),
+                Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {}
+                Err(error) => {
+                    return Err(error.at("the agent did not let go of the session"));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: level process is promised by an agent that Slurm kills together with the ranks.
+    #[test]
+    fn an_agent_of_a_slurm_step_ends_with_it() {
+        assert!(ends_with(AgentKind::Start, Some("0")));
+        assert!(!ends_with(AgentKind::Start, None));
+        assert!(!ends_with(AgentKind::Join, Some("0")));
+    }
+}

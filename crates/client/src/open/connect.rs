@@ -1,0 +1,306 @@
+//! The paths that need no collective: ranks to their node, nodes to the lead, beyond `fan_out` nodes through others.
+//!
+//! Invariants:
+//! 1. Every connection is authenticated with the job key before a byte of it is believed.
+//! 2. All connections come within `CONNECT_TIMEOUT`, or the session does not open.
+//! 3. What fails at one end ends the wait at the other: a part that fails in this process stops the others here, and
+//!    a door that will not be answered any more is closed, which its callers notice at once.
+//!
+//! Not here: the transport (`io::conn`), what travels afterwards (`engine::control`).
+
+use crate::collective::agree;
+use crate::collective::Collective;
+use crate::open::doors;
+use crate::options::Options;
+use crate::open::environment::Environment;
+use crate::open::start::Start;
+use orcheck_engine::commit::Links;
+use orcheck_engine::directory::epoch::Held;
+use orcheck_engine::node::Layout;
+use orcheck_engine::commit::Tree;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::RunId;
+use orcheck_format::wire::Message;
+use orcheck_io::clock::Clock;
+use orcheck_io::machine::thread::spawn_scoped;
+use orcheck_io::poll::Poller;
+use orcheck_net::{Address, Conn, Key, Listener};
+use orcheck_pool::Pool;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest wait for a connection inside `open`.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest stay at one listener while others may be ready.
+const ACCEPT_SLICE: Duration = Duration::from_millis(200);
+
+/// A node's place in the tree to the lead.
+pub(crate) struct Way {
+    pub(crate) tree: Tree,
+    /// Where the nodes right below come in, on a node's lowest rank.
+    pub(crate) doors: Vec<Listener>,
+    /// Where the node right above is reached.
+    pub(crate) above: Vec<Address>,
+    /// Longest wait for all connections.
+    pub(crate) patience: Duration,
+}
+
+impl Way {
+    /// Opens the doors of the nodes between others and the lead; `lead` are those of the lead. Collective.
+    pub(crate) fn find(
+        collective: &mut dyn Collective,
+        layout: &Layout,
+        options: &Options,
+        start: &Start,
+        lead: Vec<Listener>,
+    ) -> Result<Self> {
+        let tree = Tree::new(layout.nodes.len() as u32, options.fan_out);
+        let rank = collective.rank();
+        let node = layout.node_of(rank);
+        let relays = tree.relays();
+        let mut way = Self {
+            tree,
+            doors: lead,
+            above: start.addresses.clone(),
+            patience: CONNECT_TIMEOUT,
+        };
+        if relays.is_empty() {
+            return Ok(way);
+        }
+        let mut own = Ok((Vec::new(), Vec::new()));
+        if layout.leads_node(rank) && relays.contains(&node) {
+            let name = format!("orcheck-{}-r{node}", start.run);
+            own = doors::open(&name, layout.has_hosts(), options.net);
+        }
+        let (opened, addresses) = agree(collective, own)?;
+        let mut all = doors::exchange(collective, layout, relays.clone(), &addresses)?;
+        if relays.contains(&node) {
+            way.doors = opened;
+        }
+        if let Some(above) = tree.above(node).filter(|above| relays.contains(above)) {
+            way.above = all.swap_remove((above - relays.start) as usize);
+        }
+        Ok(way)
+    }
+}
+
+/// What a node's lowest rank holds while the others connect.
+pub(crate) struct NodeSide {
+    pub(crate) held: Held,
+    pub(crate) pool: Arc<Pool>,
+    /// Taken by [`connect`], which closes it.
+    pub(crate) listener: Option<Listener>,
+}
+
+pub(crate) fn node_address(run: RunId, node: u32) -> Address {
+    Address::Abstract(format!("orcheck-{run}-n{node}"))
+}
+
+/// This rank's pool, its connection to the node's control thread, and, on a node's lowest rank,
+/// the connections of that thread.
+pub(crate) fn connect(
+    rank: u32,
+    layout: &Layout,
+    side: Option<&mut NodeSide>,
+    way: Way,
+    start: &Start,
+    environment: &Environment,
+) -> Result<(Arc<Pool>, Conn, Option<Links>)> {
+    let node = layout.node_of(rank);
+    let steps = &environment.steps;
+    let has_pool = side.is_some();
+    let join = || -> Result<(Option<Pool>, Conn)> {
+        let mut conn = Conn::connect(
+            &node_address(start.run, node),
+            &start.key,
+            steps,
+            CONNECT_TIMEOUT,
+        )
+        .map_err(|error| {
+            error.at(format!(
+                "rank {rank} and the lowest rank of node '{}'",
+                layout.nodes[node as usize].name
+            ))
+        })?;
+        conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
+        let fd = conn.receive_fd(CONNECT_TIMEOUT)?;
+        // The node's lowest rank has the pool already.
+        let pool = if has_pool {
+            None
+        } else {
+            Some(Pool::attach(fd)?)
+        };
+        Ok((pool, conn))
+    };
+    let Some(side) = side else {
+        let (pool, conn) = join()?;
+        let pool = pool.ok_or_else(|| Error::internal("no pool was received"))?;
+        return Ok((Arc::new(pool), conn, None));
+    };
+    let clock = environment.clock.as_ref();
+    let ranks = layout.nodes[node as usize].ranks.len();
+    let Way {
+        tree,
+        doors: listeners,
+        above,
+        patience,
+    } = way;
+    let below = tree.below(node);
+    let own_door = side.listener.take().into_iter().collect();
+    let meeting = Meeting::new(&start.key, environment, patience)?;
+    std::thread::scope(|scope| {
+        // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
+        let door = || {
+            let ours = |_, of| of == node;
+            let accepted = meeting
+                .accept_all(own_door, 0, ranks, &ours)
+                .and_then(|accepted| {
+                    let mut accepted = accepted.unwrap_or_default();
+                    for (_, _, conn) in &mut accepted {
+                        conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
+                    }
+                    Ok(accepted)
+                });
+            accepted.inspect_err(|_| meeting.give_up())
+        };
+        let accept_ranks = spawn_scoped(scope, "orcheck-accept", door)?;
+        let lead_door = || {
+            let ours = |_, of| below.contains(&of);
+            let accepted = meeting.accept_all(listeners, 1, below.len(), &ours);
+            accepted.inspect_err(|_| meeting.give_up())
+        };
+        let accept_nodes = (!below.is_empty())
+            .then(|| spawn_scoped(scope, "orcheck-accept", lead_door))
+            .transpose()
+            .inspect_err(|_| meeting.give_up())?;
+        let own = join().inspect_err(|_| meeting.give_up());
+        let to_lead = if node == 0 || own.is_err() {
+            Ok(None)
+        } else {
+            let reached = reach(&above, (rank, node), &start.key, steps, (clock, patience));
+            reached.inspect_err(|_| meeting.give_up()).map(Some)
+        };
+        let panicked = |_| Error::internal("a connecting thread panicked");
+        let ranks = accept_ranks.join().map_err(panicked)?;
+        let nodes = accept_nodes.map_or(Ok(Ok(None)), |thread| thread.join().map_err(panicked))?;
+        // Whoever was made to give up has nothing to say: the error is that of the part that failed by itself, and a
+        // door's comes before that of the caller it was closed to.
+        let links = Links {
+            ranks: ranks?
+                .into_iter()
+                .map(|(rank, _, conn)| (rank, conn))
+                .collect(),
+            nodes: nodes?
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(_, node, conn)| (node, conn))
+                .collect(),
+            lead: None,
+        };
+        let (_, own) = own?;
+        let links = Links {
+            lead: to_lead?,
+            ..links
+        };
+        Ok((Arc::clone(&side.pool), own, Some(links)))
+    })
+}
+
+/// The parts of one process that wait for connections, so that the failure of one ends the waits of all.
+struct Meeting<'a> {
+    key: &'a Key,
+    environment: &'a Environment,
+    patience: Duration,
+    /// One per part that accepts.
+    pollers: [Poller; 2],
+    given_up: AtomicBool,
+}
+
+impl<'a> Meeting<'a> {
+    fn new(key: &'a Key, environment: &'a Environment, patience: Duration) -> Result<Self> {
+        Ok(Self {
+            key,
+            environment,
+            patience,
+            pollers: [Poller::new()?, Poller::new()?],
+            given_up: AtomicBool::new(false),
+        })
+    }
+
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.pollers.iter().for_each(|poller| poller.waker().wake());
+    }
+
+    /// Accepts `expected` authenticated connections, each with its hello, and closes the doors; `None` when another
+    /// part gave up meanwhile.
+    fn accept_all(
+        &self,
+        listeners: Vec<Listener>,
+        part: usize,
+        expected: usize,
+        ours: &dyn Fn(u32, u32) -> bool,
+    ) -> Result<Option<Vec<(u32, u32, Conn)>>> {
+        let clock = self.environment.clock.as_ref();
+        let until = clock.now() + self.patience;
+        let mut accepted = Vec::new();
+        while accepted.len() < expected {
+            if self.given_up.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            let left = until.saturating_sub(clock.now());
+            if left.is_zero() {
+                return Err(Error::unavailable(format!(
+                    "{} of {expected} expected connections came within {:.0} s",
+                    accepted.len(),
+                    self.patience.as_secs_f64()
+                ))
+                .next("look for ranks that did not start, or a firewall between the nodes"));
+            }
+            let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+            for ready in self.pollers[part].wait(&fds, left)? {
+                // A silent stranger at one door must not keep the others closed.
+                let patience = left.min(ACCEPT_SLICE);
+                let steps = &self.environment.steps;
+                if let Some(mut conn) = listeners[ready].accept(self.key, steps, patience)?
+                    && let Message::Hello { rank, node } = conn.receive(left)?
+                    && ours(rank, node)
+                {
+                    accepted.push((rank, node, conn));
+                }
+            }
+        }
+        Ok(Some(accepted))
+    }
+}
+
+/// Whoever is right above in the tree to the lead.
+fn reach(
+    above: &[Address],
+    (rank, node): (u32, u32),
+    key: &Key,
+    steps: &orcheck_io::failpoints::Steps,
+    (clock, patience): (&dyn Clock, Duration),
+) -> Result<Conn> {
+    let until = clock.now() + patience;
+    let mut errors = Vec::new();
+    for address in above {
+        let left = until
+            .saturating_sub(clock.now())
+            .min(Duration::from_secs(10));
+        match Conn::connect(address, key, steps, left) {
+            Ok(mut conn) => {
+                conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
+                return Ok(conn);
+            }
+            Err(error) => errors.push(error.what()),
+        }
+    }
+    Err(Error::unavailable(format!(
+        "rank {rank} cannot reach the lead of the job: {}",
+        errors.join("; ")
+    ))
+    .next("check that nodes reach each other over TCP"))
+}

@@ -1,0 +1,322 @@
+//! Nodes of earlier runs that have no rank of this one: remembered in the nodes' directories, and asked what they hold.
+//!
+//! How: every node that takes part in a run at level `peers` keeps the list of its members. The next run takes the newest
+//! list that any of its nodes has. Of the nodes on it that are not in this run, each is asked by one node of this run
+//! what it holds; an agent that stays after its ranks answers. What such nodes hold counts like what members hold, but is
+//! copied to members as soon as the run goes on from it.
+//!
+//! Invariants:
+//! 1. All ranks end with the same list of absent nodes, and know the same of what those hold.
+//! 2. A node that does not answer costs a few seconds, once for all, and is said.
+//! 3. Keys travel through the program's collective only, and lie in files that their owner alone can read.
+//!
+//! Not here: what is read from whom (`engine::remote`), what stays behind on a node (`engine::agent`).
+
+use crate::collective::{agree, agree_min, bcast_bytes};
+use crate::collective::Collective;
+use crate::open::peers::{Peers, exchange_holdings};
+use orcheck_engine::directory::epoch::read_members;
+use orcheck_engine::node::Layout;
+use orcheck_engine::replicas::{Files, Holdings, NodeAt};
+use orcheck_engine::encoding::Trust;
+use orcheck_format::error::{Error, Result, count};
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::members::{Member, Members};
+use orcheck_format::names::FileName;
+use orcheck_io::disk::{Dir, write_private};
+use orcheck_io::failpoints::Steps;
+use orcheck_io::machine::thread::spawn_scoped;
+use orcheck_net::Key;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A node that took part in none of so many runs is forgotten.
+const RUNS_KNOWN: u64 = 8;
+/// Longest wait for the answer of an absent node.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Absent nodes that one node asks at once.
+const ASKED_AT_ONCE: usize = 32;
+/// Between the number of an absent node and the name of a file in what nodes tell each other.
+const MARK: char = '/';
+
+/// What a directory remembers of the nodes of the last few runs before `epoch`: the last that is known of each. Lists that
+/// cannot be read are reported and left out.
+pub(crate) fn remembered(
+    dir: &dyn Dir,
+    (job, epoch): (&JobName, u64),
+    trust: &Trust,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Member>> {
+    let mut known: BTreeMap<String, Member> = BTreeMap::new();
+    for entry in dir.list()? {
+        let of = match FileName::parse(&entry.name) {
+            // Breaks if: older ones are read too; each that is damaged would be a warning, and all that they know is forgotten.
+            Some(FileName::Members { epoch: of }) if of < epoch && epoch - of <= RUNS_KNOWN => of,
+            _ => continue,
+        };
+        let list = match read_members(dir, job, of, trust) {
+            Ok(list) => list,
+            Err(error) => {
+                notes.push(format!(
+                    "the nodes of epoch {of} are not known here: {error}"
+                ));
+                continue;
+            }
+        };
+        for member in list.nodes {
+            let newer = |known: &Member| known.epoch >= member.epoch;
+            if !known.get(&member.name).is_some_and(newer) {
+                known.insert(member.name.clone(), member);
+            }
+        }
+    }
+    let recent = |member: &Member| member.epoch.saturating_add(RUNS_KNOWN) >= epoch;
+    Ok(known.into_values().filter(recent).collect())
+}
+
+/// Writes who the members of this run are, and the nodes that earlier ones had.
+pub(crate) fn remember(
+    dir: &dyn Dir,
+    (job, epoch): (&JobName, Epoch),
+    peers: &Peers,
+    trust: &Trust,
+) -> Result<()> {
+    let member = |node: &NodeAt| Member {
+        name: node.name.clone(),
+        addresses: node.addresses.iter().map(ToString::to_string).collect(),
+        key: node.key.bytes,
+        encrypt: node.key.encrypt,
+        epoch: epoch.counter,
+    };
+    let present = peers.nodes.iter().map(member);
+    let members = Members {
+        job: job.clone(),
+        epoch,
+        nodes: present.chain(peers.absent.iter().cloned()).collect(),
+    };
+    let name = FileName::Members {
+        epoch: epoch.counter,
+    };
+    // The keys in it open the way to what nodes hold in memory: they are nobody else's, also where a group shares the rest.
+    write_private(dir, &name.to_string(), &trust.seal(members.encode())?)
+}
+
+/// Removes what [`remember`] wrote, as far as that can be done; older lists stay.
+pub(crate) fn forget(dir: &dyn Dir, epoch: Epoch) {
+    let name = FileName::Members {
+        epoch: epoch.counter,
+    };
+    // One that stays names nodes that are there, and is no harm.
+    let _ = dir.remove(&name.to_string());
+}
+
+/// The nodes that this run has not, from the newest list that any of its nodes has. Collective.
+fn absent(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    (job, epoch): (&JobName, Epoch),
+    own: &[Member],
+) -> Result<Vec<(NodeAt, u64)>> {
+    let rank = collective.rank();
+    let newest = own.iter().map(|member| member.epoch).max().unwrap_or(0);
+    let mut lowest = [-(newest as i64)];
+    agree_min(collective, Ok(()), &mut lowest)?;
+    if lowest[0] == 0 {
+        return Ok(Vec::new());
+    }
+    let mut who = [if lowest[0] == -(newest as i64) {
+        i64::from(rank)
+    } else {
+        i64::MAX
+    }];
+    agree_min(collective, Ok(()), &mut who)?;
+    let root = who[0] as u32;
+    let list = Members {
+        job: job.clone(),
+        epoch,
+        nodes: if rank == root {
+            own.to_vec()
+        } else {
+            Vec::new()
+        },
+    };
+    let bytes = if rank == root {
+        list.encode()
+    } else {
+        Vec::new()
+    };
+    let list = Members::decode(&bcast_bytes(collective, bytes, root)?);
+    let list = agree(collective, list)?;
+    let there = layout.node_names();
+    let nodes = list.nodes.into_iter();
+    let gone = nodes.filter(|member| !there.contains(&member.name));
+    let known = gone.map(|member| {
+        let addresses = member.addresses.iter().map(|text| text.parse());
+        let at = NodeAt {
+            addresses: addresses.collect::<Result<_>>()?,
+            name: member.name,
+            key: Key {
+                bytes: member.key,
+                encrypt: member.encrypt,
+            },
+        };
+        Ok((at, member.epoch))
+    });
+    let known = known.collect::<Result<_>>();
+    agree(collective, known)
+}
+
+/// Nodes that earlier runs had and this one has not.
+#[derive(Default)]
+pub(crate) struct Absent {
+    /// Those that answer.
+    pub(crate) there: Vec<NodeAt>,
+    /// What they hold.
+    pub(crate) holdings: Holdings,
+    /// Those that do not: name, and counter of the epoch that they were in last.
+    pub(crate) silent: Vec<(String, u64)>,
+}
+
+/// Asks the absent nodes what they hold. Collective.
+pub(crate) fn find_absent(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    run: (&JobName, Epoch),
+    own: &[Member],
+    steps: &Steps,
+) -> Result<Absent> {
+    let absent = absent(collective, layout, run, own)?;
+    if absent.is_empty() {
+        return Ok(Absent::default());
+    }
+    let rank = collective.rank();
+    let (node, nodes) = (layout.node_of(rank) as usize, layout.nodes.len());
+    let mut mine = Ok(Files::new());
+    if layout.leads_node(rank) {
+        let asked = absent.iter().enumerate();
+        let asked: Vec<_> = asked.filter(|(at, _)| at % nodes == node).collect();
+        mine = ask(&asked, (rank, node as u32), steps);
+    }
+    let told = exchange_holdings(collective, layout, mine)?;
+    let mut held: Vec<Option<Files>> = vec![None; absent.len()];
+    for (text, len_bytes) in told.into_iter().flatten() {
+        let (at, file) = text.split_once(MARK).unwrap_or_default();
+        let files = at.parse().ok().and_then(|at: usize| held.get_mut(at));
+        let files = files.ok_or_else(|| Error::internal("a file of a node that nobody asked"))?;
+        let files = files.get_or_insert_default();
+        if !file.is_empty() {
+            files.push((file.to_owned(), len_bytes));
+        }
+    }
+    let (mut there, mut holdings, mut silent) = (Vec::new(), Holdings::new(), Vec::new());
+    for ((at, epoch), files) in absent.into_iter().zip(held) {
+        match files {
+            Some(files) => {
+                there.push(at);
+                holdings.push(files);
+            }
+            None => silent.push((at.name, epoch)),
+        }
+    }
+    Ok(Absent {
+        there,
+        holdings,
+        silent,
+    })
+}
+
+/// What the user should know when the newest checkpoint that was found is of this epoch: of what was committed since,
+/// so many losses leave a record on some node that was asked.
+pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) -> Option<String> {
+    let silent = silent.iter().filter(|(_, epoch)| *epoch >= found);
+    let silent: Vec<&str> = silent.map(|(name, _)| name.as_str()).collect();
+    (silent.len() > usize::from(losses)).then(|| {
+        format!(
+            "{} of earlier runs, not in this one, {} not answer ({}): newer checkpoints may exist only there",
+            count(silent.len() as u64, "node"),
+            if silent.len() == 1 { "does" } else { "do" },
+            silent.join(", ")
+        )
+    })
+}
+
+/// What the nodes that answer hold, each file behind the node's number; a node that answers has an entry without a file.
+fn ask(asked: &[(usize, &(NodeAt, u64))], own: (u32, u32), steps: &Steps) -> Result<Files> {
+    let mut told = Files::new();
+    for some in asked.chunks(ASKED_AT_ONCE) {
+        let answers = std::thread::scope(|scope| {
+            let threads = some.iter().map(|&(at, (node, _))| {
+                let list = move || node.list(own, steps, ANSWER_TIMEOUT);
+                Ok((at, spawn_scoped(scope, "orcheck-ask", list)?))
+            });
+            // All are started before the first is waited for.
+            let threads: Vec<_> = threads.collect::<Result<_>>()?;
+            let joined = threads.into_iter().map(|(at, thread)| {
+                let answer = thread.join();
+                (
+                    at,
+                    answer.unwrap_or_else(|_| Err(Error::internal("asking a node panicked"))),
+                )
+            });
+            Ok(joined.collect::<Vec<_>>())
+        })?;
+        for (at, answer) in answers {
+            let Ok(files) = answer else { continue };
+            told.push((format!("{at}{MARK}"), 0));
+            let named = files
+                .into_iter()
+                .map(|(file, len)| (format!("{at}{MARK}{file}"), len));
+            told.extend(named);
+        }
+    }
+    Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_format::ids::RunId;
+    use orcheck_io::disk::write_small;
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
+
+    fn list(epoch: u64, name: &str) -> Vec<u8> {
+        let member = Member {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            key: [7; 32],
+            encrypt: false,
+            epoch,
+        };
+        let epoch = Epoch {
+            counter: epoch,
+            run: RunId([1; 16]),
+        };
+        let job = JobName::new("job").unwrap();
+        let nodes = vec![member];
+        Members { job, epoch, nodes }.encode()
+    }
+
+    #[test]
+    fn thousands_of_damaged_lists_are_a_few_warnings_and_cost_nothing_else() {
+        const NOW: u64 = 3_000;
+        let scratch = Scratch::new("members");
+        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let write = |epoch, bytes: &[u8]| {
+            let name = FileName::Members { epoch }.to_string();
+            write_small(dir.as_ref(), &name, bytes).unwrap();
+        };
+        (1..NOW).for_each(|epoch| write(epoch, b"no list"));
+        write(NOW - RUNS_KNOWN, &list(NOW - RUNS_KNOWN, "known"));
+        write(
+            NOW - RUNS_KNOWN - 1,
+            &list(NOW - RUNS_KNOWN - 1, "forgotten"),
+        );
+        let mut notes = Vec::new();
+        let (job, trust) = (JobName::new("job").unwrap(), Trust::nobody());
+        let known = remembered(dir.as_ref(), (&job, NOW), &trust, &mut notes).unwrap();
+        let names: Vec<&str> = known.iter().map(|member| member.name.as_str()).collect();
+        assert_eq!(names, ["known"]);
+        assert_eq!(notes.len() as u64, RUNS_KNOWN - 1, "{notes:?}");
+    }
+}

@@ -1,0 +1,210 @@
+//! The nodes of a job among themselves: where each is reached, which fail together, and copies that are made again after a
+//! restart.
+//!
+//! Invariants:
+//! 1. All ranks end with the same table, or with the same error.
+//! 2. Nothing of this is done where no replicas are asked for.
+//! 3. A copy that cannot be made again is a warning, with its file; the restart stands.
+//!
+//! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
+
+use crate::collective::{agree, agree_min, bcast_bytes, rows};
+use crate::collective::Collective;
+use crate::open::doors;
+use crate::open::members::{remember, remembered};
+use crate::options::Options;
+use crate::open::start::Start;
+use orcheck_engine::host::Replication;
+use orcheck_engine::node::Layout;
+use orcheck_engine::replicas::{Files, Holdings, NodeAt};
+use orcheck_engine::replicas::ReplicaStore;
+use orcheck_engine::encoding::Trust;
+use orcheck_format::error::Result;
+use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::members::Member;
+use orcheck_io::disk::Dir;
+use orcheck_io::machine::memory;
+use orcheck_io::user::read_text;
+use orcheck_net::{Key, Listener};
+use orcheck_redundancy::Domains;
+
+/// Largest topology file.
+const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
+
+/// Room for the name of the node that a rank read from.
+const SOURCE_BYTES: usize = 64;
+/// Ranks of which it is told where they read from.
+const SOURCES_TOLD: usize = 16;
+
+/// What a rank knows of the other nodes.
+pub(crate) struct Peers {
+    /// Where the keepers of the nodes are.
+    pub(crate) nodes: Vec<NodeAt>,
+    /// Nodes of earlier runs that this node knows of and this run has not.
+    pub(crate) absent: Vec<Member>,
+    pub(crate) domains: Domains,
+    pub(crate) key: Key,
+    /// What each node holds, as of the last look.
+    pub(crate) holdings: Holdings,
+    /// On a node's lowest rank: where the others come in; taken by the keeper.
+    pub(crate) doors: Vec<Listener>,
+}
+
+impl Peers {
+    /// `None` where no replicas are asked for. Collective.
+    pub(crate) fn meet(
+        collective: &mut dyn Collective,
+        layout: &Layout,
+        options: &Options,
+        start: &Start,
+    ) -> Result<Option<Self>> {
+        if options.peers == 0 {
+            return Ok(None);
+        }
+        let rank = collective.rank();
+        let node = layout.node_of(rank);
+        let opened = if layout.leads_node(rank) {
+            let name = format!("orcheck-{}-k{node}", start.run);
+            doors::open(&name, layout.has_hosts(), options.net)
+        } else {
+            Ok((Vec::new(), Vec::new()))
+        };
+        let (doors, addresses) = agree(collective, opened)?;
+        let all = 0..layout.nodes.len() as u32;
+        let addresses = doors::exchange(collective, layout, all, &addresses)?;
+        let nodes = layout.node_names().into_iter().zip(addresses);
+        let nodes = nodes.map(|(name, addresses)| NodeAt {
+            name,
+            addresses,
+            key: start.key.clone(),
+        });
+        let text = match (&options.topology, rank) {
+            (Some(path), 0) => {
+                read_text(path, TOPOLOGY_LIMIT_BYTES).map_err(|error| error.at("topology"))
+            }
+            _ => Ok(String::new()),
+        };
+        let text = agree(collective, text)?.into_bytes();
+        let text = String::from_utf8_lossy(&bcast_bytes(collective, text, 0)?).into_owned();
+        let domains = if options.topology.is_some() {
+            Domains::from_toml(&text, &layout.node_names())
+        } else {
+            Ok(Domains::none(layout.nodes.len() as u32))
+        };
+        let domains = agree(collective, domains)?;
+        Ok(Some(Self {
+            nodes: nodes.collect(),
+            absent: Vec::new(),
+            domains,
+            key: start.key.clone(),
+            holdings: Holdings::new(),
+            doors,
+        }))
+    }
+
+    /// Takes in what the node's directory knows of nodes of earlier runs, and writes there who is in this one.
+    pub(crate) fn recall(
+        &mut self,
+        dir: &dyn Dir,
+        (job, epoch): (&JobName, Epoch),
+        trust: &Trust,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
+        let mut known = remembered(dir, (job, epoch.counter), trust, notes)?;
+        known.retain(|member| self.nodes.iter().all(|node| node.name != member.name));
+        self.absent = known;
+        remember(dir, (job, epoch), self, trust)
+    }
+
+    /// What the engine must know of it.
+    pub(crate) fn replication(&self, options: &Options, nodes_on_host: u32) -> Replication {
+        let unset = || match options.replica_store {
+            ReplicaStore::Disk => u64::MAX,
+            // As much as the pool at most; where it is not known how much there is, none.
+            _ => {
+                memory().map_or(0, |facts| facts.usable_bytes() / 4)
+                    / u64::from(nodes_on_host.max(1))
+            }
+        };
+        Replication {
+            replicas: u32::from(options.replicas),
+            budget_bytes: options.replica_budget_bytes.unwrap_or_else(unset),
+            store: options.replica_store,
+            domains: self.domains.clone(),
+            nodes: self.nodes.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
+/// Which ranks read their part from other nodes, the lowest few, on rank 0; `None` when all had it on their own.
+/// Collective; one small reduction where all had it.
+pub(crate) fn tell_sources(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    mine: Option<&str>,
+) -> Result<Option<String>> {
+    let rank = i64::from(collective.rank());
+    // What the node's own agent has in memory is at home.
+    let home = &layout.nodes[layout.node_of(collective.rank()) as usize].name;
+    let mine = mine.filter(|node| *node != home.as_str());
+    let mut told = Vec::new();
+    let mut after = -1;
+    loop {
+        let mut next = [i64::MAX];
+        if mine.is_some() && rank > after {
+            next = [rank];
+        }
+        collective.allreduce_min(&mut next)?;
+        after = next[0];
+        if after == i64::MAX {
+            break;
+        }
+        if told.len() == SOURCES_TOLD {
+            told.push("and more".to_owned());
+            break;
+        }
+        // A byte is left for the end of the name.
+        let mut name = [0; SOURCE_BYTES];
+        if let Some(node) = mine.filter(|_| after == rank) {
+            let bytes = &node.as_bytes()[..node.len().min(SOURCE_BYTES - 1)];
+            name[..bytes.len()].copy_from_slice(bytes);
+        }
+        collective.bcast(&mut name, after as u32)?;
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let here = &layout.nodes[layout.node_of(after as u32) as usize].name;
+        let from = String::from_utf8_lossy(name);
+        told.push(format!("rank {after} on {here} from {from}"));
+    }
+    let tells = rank == 0 && !told.is_empty();
+    Ok(tells.then(|| format!("read from other nodes: {}", told.join(", "))))
+}
+
+/// What the lowest rank of each node says that its node holds. Collective; every rank takes in as much for each node as the
+/// longest list has bytes.
+pub(crate) fn exchange_holdings(
+    collective: &mut dyn Collective,
+    layout: &Layout,
+    own: Result<Files>,
+) -> Result<Holdings> {
+    let lines = |(name, len_bytes): &(String, u64)| format!("{name} {len_bytes}\n");
+    let text = own.map(|files| files.iter().map(lines).collect::<String>());
+    let mut longest = [-(text.as_ref().map_or(0, String::len) as i64)];
+    let text = agree_min(collective, text, &mut longest)?;
+    let room = longest[0].unsigned_abs() as usize;
+    let rank = collective.rank();
+    let node = layout.node_of(rank) as usize;
+    let mine = layout.leads_node(rank).then_some((node, text.as_bytes()));
+    let table = rows(collective, (layout.nodes.len(), room), mine)?;
+    let parse = |part: &[u8]| {
+        let text = String::from_utf8_lossy(part);
+        let files = text.trim_end_matches('\0').lines().filter_map(|line| {
+            let (name, len) = line.split_once(' ')?;
+            Some((name.to_owned(), len.parse().ok()?))
+        });
+        files.collect::<Vec<_>>()
+    };
+    let mut parts: Holdings = table.chunks_exact(room.max(1)).map(parse).collect();
+    parts.resize(layout.nodes.len(), Vec::new());
+    Ok(parts)
+}

@@ -1,0 +1,504 @@
+//! Regions: the named pieces of a rank's state, and how they enter and leave a snapshot.
+//!
+//! Invariants:
+//! 1. A name is unique per session; protecting it again replaces address, size and shape.
+//! 2. A record describes the region as it is at the checkpoint, not as it was at `protect`.
+//!
+//! Not here: copying (`engine::stage`), reading back (`engine::restore`).
+
+use crate::regions::array::ArrayLayout;
+use crate::regions::route::Route;
+use orcheck_engine::capture::Source;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::Dtype;
+use orcheck_format::manifest::{MAX_NAME_BYTES, RegionKind, RegionRecord};
+use orcheck_io::memory::{Span, crc_span};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// The region may be absent from a checkpoint at restart.
+pub const OPTIONAL: u32 = 1;
+/// The same on all ranks: stored once a node.
+pub const SAME: u32 = 2;
+/// Written by this process's processors only: page tracking is allowed.
+pub const CPU_WRITES_ONLY: u32 = 4;
+const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY;
+
+/// Anything that is not flat memory: containers, GPU copies, compressed state.
+pub trait Codec: Send {
+    /// Length of the packed bytes now.
+    ///
+    /// # Errors
+    /// Ends the checkpoint.
+    fn size(&mut self) -> Result<u64>;
+    /// Packed bytes from offset `at` on; called in ascending order.
+    ///
+    /// # Errors
+    /// Ends the checkpoint.
+    fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()>;
+    /// Takes packed bytes back, in ascending order; `at == 0` may come again when a copy turned out
+    /// damaged and another one is read.
+    ///
+    /// # Errors
+    /// Ends the restart.
+    fn unpack(&mut self, at: u64, src: &[u8]) -> Result<()>;
+}
+
+/// A region as a checkpoint holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Local shape; one dimension (the element count) for a plain region.
+    pub local: Vec<u64>,
+    /// Global shape, if it is part of a global array.
+    pub global: Vec<u64>,
+    /// Offset in the global array.
+    pub offset: Vec<u64>,
+}
+
+impl Stored {
+    /// What a stored record says.
+    #[must_use]
+    pub fn of(record: &RegionRecord) -> Self {
+        let local = if record.local.is_empty() {
+            vec![record.len_bytes / record.dtype.size_bytes()]
+        } else {
+            record.local.clone()
+        };
+        Self {
+            len_bytes: record.len_bytes,
+            dtype: record.dtype,
+            local,
+            global: record.global.clone(),
+            offset: record.offset.clone(),
+        }
+    }
+}
+
+/// Where a region's bytes are.
+#[derive(Clone)]
+pub enum Target {
+    /// Flat memory.
+    Memory(Span),
+    /// An array with gaps.
+    Strided(Span, ArrayLayout),
+    /// Packed by the program.
+    Codec(Arc<Mutex<Box<dyn Codec>>>),
+    /// A file that the program writes, of the region's name.
+    File,
+}
+
+/// One protected region.
+#[derive(Clone)]
+pub struct Region {
+    /// How it is stored.
+    pub kind: RegionKind,
+    /// Element type.
+    pub dtype: Dtype,
+    /// `OPTIONAL`, `SAME`, `CPU_WRITES_ONLY`.
+    pub flags: u32,
+    /// Where its bytes are.
+    pub target: Target,
+    /// Local shape, global shape and offset of an array.
+    pub shape: (Vec<u64>, Vec<u64>, Vec<u64>),
+}
+
+/// All regions of a session, by name.
+#[derive(Default)]
+pub struct Regions {
+    map: BTreeMap<String, Region>,
+}
+
+impl Regions {
+    /// Adds a region, or replaces the one of this name.
+    ///
+    /// # Errors
+    /// Invalid name or flags (`SAME` needs contiguous memory).
+    pub fn put(&mut self, name: &str, region: Region) -> Result<()> {
+        check_name(name)?;
+        if region.flags & SAME != 0 && !matches!(region.target, Target::Memory(_)) {
+            return Err(Error::invalid(format!(
+                "region '{name}': SAME needs contiguous memory"
+            )));
+        }
+        if region.flags & !KNOWN_FLAGS != 0 {
+            return Err(Error::invalid(format!(
+                "region '{name}': unknown flags {:#x}",
+                region.flags & !KNOWN_FLAGS
+            )));
+        }
+        self.map.insert(name.to_owned(), region);
+        Ok(())
+    }
+
+    /// Forgets a region.
+    ///
+    /// # Errors
+    /// NotFound for a name that is not protected.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        self.map
+            .remove(name)
+            .map(|_| ())
+            .ok_or_else(|| self.unknown(name))
+    }
+
+    /// A region by name.
+    ///
+    /// # Errors
+    /// NotFound, listing the names there are.
+    pub fn get(&self, name: &str) -> Result<&Region> {
+        self.map.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Region)> {
+        self.map.iter()
+    }
+
+    /// Names of routed files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        let files = (self.map.iter()).filter(|(_, region)| matches!(region.target, Target::File));
+        files.map(|(name, _)| name.as_str())
+    }
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// The name of a region of which something lies in this memory.
+    pub(crate) fn inside(&self, memory: Span) -> Option<&String> {
+        let end = |span: Span| span.address() + span.len_bytes();
+        let overlap = |span: Span| {
+            span.len_bytes() > 0
+                && memory.len_bytes() > 0
+                && span.address() < end(memory)
+                && memory.address() < end(span)
+        };
+        let inside = self.map.iter().find(|(_, region)| match region.target {
+            Target::Memory(span) | Target::Strided(span, _) => overlap(span),
+            Target::Codec(_) | Target::File => false,
+        });
+        inside.map(|(name, _)| name)
+    }
+
+    /// Bytes of flat memory protected now that `counts`.
+    #[must_use]
+    pub fn memory_bytes(&self, counts: impl Fn(Span) -> bool) -> u64 {
+        let spans = self.map.values().filter_map(|region| match &region.target {
+            Target::Memory(span) if counts(*span) => Some(span.len_bytes() as u64),
+            _ => None,
+        });
+        spans.sum()
+    }
+
+    /// CRC over all `SAME` regions, for comparison between ranks; 0 without any.
+    #[must_use]
+    pub fn same_crc(&self) -> u64 {
+        let mut crc = orcheck_format::crc::Crc64::new();
+        let mut any = false;
+        for (name, region) in self
+            .map
+            .iter()
+            .filter(|(_, region)| region.flags & SAME != 0)
+        {
+            if let Target::Memory(span) = region.target {
+                any = true;
+                crc.update(name.as_bytes());
+                crc.update(&crc_span(span).to_le_bytes());
+            }
+        }
+        if any { crc.value() } else { 0 }
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let names: Vec<&str> = self.map.keys().map(String::as_str).take(20).collect();
+        Error::not_found(format!(
+            "no region '{name}' is protected; there are: {}",
+            names.join(", ")
+        ))
+    }
+}
+
+/// Names become part of messages and files of other programs: no control characters.
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+        return Err(Error::invalid(format!(
+            "region name '{}': allowed are 1 to {MAX_NAME_BYTES} bytes without control characters",
+            name.escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+impl Region {
+    fn new(kind: RegionKind, dtype: Dtype, flags: u32, target: Target) -> Self {
+        Self {
+            kind,
+            dtype,
+            flags,
+            target,
+            shape: (Vec::new(), Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Flat memory; `name` is for messages, as below.
+    ///
+    /// # Errors
+    /// Invalid for a length that is no whole number of elements.
+    pub(crate) fn flat(name: &str, span: Span, dtype: Dtype, flags: u32) -> Result<Self> {
+        let len_bytes = span.len_bytes() as u64;
+        if !len_bytes.is_multiple_of(dtype.size_bytes()) {
+            return Err(Error::invalid(format!(
+                "region '{name}': {len_bytes} bytes are no whole number of {} elements of {} bytes",
+                dtype.name(),
+                dtype.size_bytes()
+            )));
+        }
+        Ok(Self::new(
+            RegionKind::Bytes,
+            dtype,
+            flags,
+            Target::Memory(span),
+        ))
+    }
+
+    /// An array; `span` covers it from its first to its last element.
+    ///
+    /// # Errors
+    /// Invalid for shapes that do not fit.
+    pub(crate) fn array(name: &str, span: Span, layout: ArrayLayout, flags: u32) -> Result<Self> {
+        layout
+            .validate()
+            .map_err(|error| error.at(format!("region '{name}'")))?;
+        let extent_bytes = layout.extent_bytes()?;
+        if span.len_bytes() as u64 != extent_bytes {
+            return Err(Error::invalid(format!(
+                "region '{name}': the array spans {extent_bytes} bytes, the memory {}",
+                span.len_bytes()
+            )));
+        }
+        let dtype = layout.dtype;
+        let shape = (
+            layout.local.clone(),
+            layout.global.clone(),
+            layout.offset.clone(),
+        );
+        let target = if layout.is_contiguous() {
+            Target::Memory(span)
+        } else {
+            Target::Strided(span, layout)
+        };
+        Ok(Self {
+            shape,
+            ..Self::new(RegionKind::Array, dtype, flags, target)
+        })
+    }
+
+    /// Something that packs and unpacks itself.
+    pub(crate) fn packed(codec: Box<dyn Codec>, flags: u32) -> Self {
+        let target = Target::Codec(Arc::new(Mutex::new(codec)));
+        Self::new(RegionKind::Codec, Dtype::Bytes, flags, target)
+    }
+
+    /// A file that the program writes.
+    pub(crate) fn file(flags: u32) -> Self {
+        Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
+    }
+
+    /// Whether it can be lent.
+    ///
+    /// # Errors
+    /// Unsupported for anything but flat memory of one rank.
+    pub(crate) fn check_lendable(&self, name: &str) -> Result<()> {
+        if matches!(self.target, Target::Memory(_)) && self.flags & SAME == 0 {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "region '{name}': only contiguous memory of one rank can be lent"
+        ))
+        .next("leave it to be copied, or drop the flag SAME"))
+    }
+
+    /// The record (without extents) and the source of this region for a checkpoint.
+    /// `stored_by` is the rank that stores a `SAME` region, `route` where routed files are. `None`: an optional file that
+    /// is absent.
+    ///
+    /// # Errors
+    /// What the codec or the file says.
+    pub(crate) fn prepare(
+        &self,
+        name: &str,
+        stored_by: Option<u32>,
+        route: Option<&Route>,
+    ) -> Result<Option<(RegionRecord, Source)>> {
+        let (len_bytes, mut source) = match &self.target {
+            Target::Memory(span) => (span.len_bytes() as u64, Source::Memory(*span)),
+            Target::Strided(span, layout) => {
+                let (span, layout) = (*span, layout.clone());
+                let len_bytes = layout.packed_bytes()?;
+                let read = move |at: u64, dst: &mut [u8]| {
+                    layout.gather(span, at, dst);
+                    Ok(())
+                };
+                (len_bytes, Source::Read(Box::new(read)))
+            }
+            Target::Codec(codec) => {
+                let codec = Arc::clone(codec);
+                let len_bytes = lock(&codec)
+                    .size()
+                    .map_err(|e| e.at(format!("region '{name}'")))?;
+                let read = move |at: u64, dst: &mut [u8]| lock(&codec).pack(at, dst);
+                (len_bytes, Source::Read(Box::new(read)))
+            }
+            Target::File => {
+                let route =
+                    route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
+                let file = match route.open(name) {
+                    Err(error)
+                        if error.kind() == ErrorKind::NotFound && self.flags & OPTIONAL != 0 =>
+                    {
+                        return Ok(None);
+                    }
+                    file => file.map_err(|error| {
+                        error.at(format!("region '{name}'")).next(
+                            "write the routed file before the checkpoint, or route it with ORC_OPTIONAL",
+                        )
+                    })?,
+                };
+                let len_bytes = file.len_bytes()?;
+                let read = move |at: u64, dst: &mut [u8]| file.read_at(dst, at);
+                (len_bytes, Source::Read(Box::new(read)))
+            }
+        };
+        if stored_by.is_some() {
+            source = Source::Elsewhere;
+        }
+        let (local, global, offset) = self.shape.clone();
+        let record = RegionRecord {
+            name: name.to_owned(),
+            kind: self.kind,
+            dtype: self.dtype,
+            flags: self.flags,
+            len_bytes,
+            local,
+            global,
+            offset,
+            same_as: stored_by,
+            extents: Vec::new(),
+        };
+        Ok(Some((record, source)))
+    }
+
+    /// Whether a stored region can be read into this one.
+    ///
+    /// # Errors
+    /// Invalid, naming what differs, stored and now.
+    pub fn check_fits(&self, name: &str, stored: &RegionRecord) -> Result<()> {
+        let mismatch = |what: &str, stored: String, now: String| {
+            Err(Error::invalid(format!(
+                "region '{name}': {what} is {stored} in the checkpoint, {now} in the program"
+            )))
+        };
+        let one_has_a_shape = self.differs_by_shape_alone(stored);
+        if stored.kind != self.kind && !one_has_a_shape {
+            return mismatch(
+                "the kind",
+                kind_name(stored.kind).to_owned(),
+                kind_name(self.kind).to_owned(),
+            );
+        }
+        if stored.dtype != self.dtype {
+            return mismatch(
+                "the type",
+                stored.dtype.name().to_owned(),
+                self.dtype.name().to_owned(),
+            );
+        }
+        let (local, global, offset) = &self.shape;
+        let same = &stored.local == local && &stored.global == global && &stored.offset == offset;
+        if !same && !one_has_a_shape {
+            return mismatch(
+                "the shape",
+                shown(&stored.local, &stored.global, &stored.offset),
+                shown(local, global, offset),
+            );
+        }
+        let now_bytes = match &self.target {
+            Target::Memory(span) => Some(span.len_bytes() as u64),
+            Target::Strided(_, layout) => Some(layout.packed_bytes()?),
+            Target::Codec(_) | Target::File => None,
+        };
+        if let Some(now_bytes) = now_bytes
+            && stored.len_bytes != now_bytes
+        {
+            return mismatch(
+                "the size",
+                format!("{} bytes", stored.len_bytes),
+                format!("{now_bytes} bytes"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether an array of one rank alone is stored without its shape, or the other way round: the same bytes in the same
+    /// order. Fortran's arrays had none in version 0.1.0.
+    fn differs_by_shape_alone(&self, stored: &RegionRecord) -> bool {
+        let kinds = [stored.kind, self.kind];
+        let one_each = kinds.contains(&RegionKind::Bytes) && kinds.contains(&RegionKind::Array);
+        // Breaks if: parts of global arrays count too; what is stored of another cut would pass.
+        one_each && stored.global.is_empty() && self.shape.1.is_empty()
+    }
+
+    /// Takes back bytes `at ..` of a region that is not flat memory.
+    ///
+    /// # Errors
+    /// What the codec or the file says.
+    pub fn take_back(
+        &self,
+        at: u64,
+        bytes: &[u8],
+        file: Option<&dyn orcheck_io::disk::File>,
+    ) -> Result<()> {
+        match &self.target {
+            Target::Codec(codec) => lock(codec).unpack(at, bytes),
+            Target::Strided(span, layout) => {
+                layout.scatter(*span, at, bytes);
+                Ok(())
+            }
+            Target::File => match file {
+                Some(file) => file.write_at(bytes, at),
+                None => Err(Error::internal("a routed file that is not open")),
+            },
+            Target::Memory(_) => Err(Error::internal("flat memory is read in place")),
+        }
+    }
+}
+
+fn kind_name(kind: RegionKind) -> &'static str {
+    match kind {
+        RegionKind::Bytes => "bytes",
+        RegionKind::Array => "array",
+        RegionKind::Codec => "codec",
+        RegionKind::File => "file",
+    }
+}
+
+fn lock(codec: &Mutex<Box<dyn Codec>>) -> std::sync::MutexGuard<'_, Box<dyn Codec>> {
+    codec
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A shape for people: the part of a larger array with its place in it.
+fn shown(local: &[u64], global: &[u64], offset: &[u64]) -> String {
+    match (local, global) {
+        ([], _) => "bytes without a shape".to_owned(),
+        (_, []) => format!("{local:?}"),
+        _ => format!("{local:?}, a part of {global:?} from {offset:?}"),
+    }
+}

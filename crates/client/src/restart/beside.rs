@@ -1,0 +1,431 @@
+//! A start from nothing, and what lies beside it: data that looks like this job's, under another name or in another place.
+//!
+//! How: a job that finds no checkpoint is looked at again before it begins. A mistyped job name, another node name,
+//! files copied one level too high, a directory that was emptied, a server that came back with another disk: each looks like
+//! a new job. What is found is told with names, and is an error with `strict`; with `start = 'resume'` a start from nothing is
+//! an error in any case. Where nothing else remembers the job, a disk that has not been in use for long is all that can be told.
+//!
+//! Invariants:
+//! 1. Nothing is changed on any disk, and nothing that is found here is ever used.
+//! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside the job's own. It is
+//!    made only by runs that begin from nothing. What each node remembers is one more listing of its own directory, and
+//!    travels with a message that is sent anyway.
+//! 3. What cannot be looked at says nothing: the job's own directories were read before.
+//!
+//! Not here: what the job's own directories hold (`engine::restore`); a disk that is replaced while a run is there
+//! (`Dir::check_path`).
+
+use crate::collective::agree;
+use crate::open::forget;
+use crate::options::distance;
+use crate::session::Session;
+use orcheck_format::container::{BLOCK_BYTES, ContainerHeader};
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{JobName, Level};
+use orcheck_format::names::FileName;
+use orcheck_format::record::{CommitRecord, MAX_NODES};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::moment;
+use orcheck_io::disk::{Dir, read_small};
+use orcheck_io::failpoints::Steps;
+use orcheck_staging::client::shown;
+use orcheck_staging::open_dir;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Directories beside the job's own that are looked into.
+const MOST_LOOKED_AT: usize = 64;
+/// A disk that has been in use for less is new: a job may have run before it came. Long enough for a job that waits in a
+/// queue, or is taken up again after a maintenance.
+const NEW_DISK_MS: u64 = 30 * 24 * 3600 * 1000;
+/// Largest commit record that is read here.
+const RECORD_LIMIT_BYTES: u64 = 64 << 20;
+
+impl Session {
+    /// The job begins from nothing, unless that is refused. Collective.
+    ///
+    /// # Errors
+    /// Invalid with `start = 'resume'`, and with `strict` where something of the job, or beside it, is there.
+    pub(crate) fn begin_afresh(&mut self) -> Result<()> {
+        if self.options.start_resumes && !off(Switch::StartResumes) {
+            let refused = Err(self.must_resume());
+            self.agree_to_begin(refused)?;
+        }
+        if !self.options.fresh && !off(Switch::BesideSaid) {
+            let beside = self.beside();
+            if self.options.strict {
+                let refused = self.strictly(&beside);
+                self.agree_to_begin(refused)?;
+            }
+            self.warnings.extend(beside);
+        }
+        self.decide(None);
+        Ok(())
+    }
+
+    fn must_resume(&self) -> Error {
+        let mut why = self.of_the_job();
+        // Breaks if: it is left out; a mistyped name, the likeliest cause, would not be named.
+        why.extend(self.beside());
+        let error = Error::invalid(format!(
+            "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
+            self.job.as_str(),
+            self.roots().join(", "),
+            why.iter().map(|why| format!("; {why}")).collect::<String>()
+        ));
+        error.next(match self.resume.uncommitted {
+            Some(_) => "bring the commit record back if it was removed, or set start = 'fresh' to begin from nothing",
+            None => "correct the job's name or the directories, or set start = 'auto' for a new job",
+        })
+    }
+
+    fn strictly(&self, beside: &[String]) -> Result<()> {
+        let found = [&self.of_the_job()[..], beside].concat();
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "job '{}' would begin from nothing, which strict refuses here: {}",
+            self.job.as_str(),
+            found.join("; ")
+        ))
+        .next("correct what is named, or set start = 'fresh' to begin from nothing"))
+    }
+
+    /// Containers of the job itself that no commit record makes a checkpoint. Whether one was removed, or the run ended before
+    /// its first commit, nothing tells: a container is whole before its record is written. On rank 0.
+    fn of_the_job(&self) -> Vec<String> {
+        // Breaks if: it is left out; a job whose commit records were lost would begin from nothing and supersede them.
+        self.resume.uncommitted.iter().cloned().collect()
+    }
+
+    /// Where the start is refused, the claim goes back, and with it the right to write anything.
+    fn agree_to_begin(&mut self, refused: Result<()>) -> Result<()> {
+        let agreed = agree(self.collective.as_mut(), refused);
+        if let Err(error) = &agreed {
+            self.resume.refused = Some(error.clone());
+            // Before the claim: whoever gets its number next writes such a list too.
+            if let (Some(_), Some(dir)) = (&self.peers, &self.places.node)
+                && self.layout.leads_node(self.rank)
+            {
+                forget(dir.as_ref(), self.epoch);
+            }
+            // Breaks if: it stays; `orcheck ls` would list a mistyped name as a job.
+            if let Some(held) = self.held.take() {
+                held.withdraw();
+            }
+        }
+        agreed
+    }
+
+    /// # Errors
+    /// Why the start was refused. The next run may have the same epoch by now.
+    pub(crate) fn check_not_refused(&self) -> Result<()> {
+        self.resume.refused.clone().map_or(Ok(()), Err)
+    }
+
+    /// Directories that should remember earlier runs of the job as others do, and do not. On rank 0.
+    pub(crate) fn emptied(&self) -> Vec<String> {
+        if self.rank != 0 || self.options.fresh {
+            return Vec::new();
+        }
+        let servers = self.places.of_level(Level::Global);
+        let remembered = |dir: &Arc<dyn Dir>| newest_epoch(dir.as_ref(), self.epoch.counter);
+        let of_servers = servers
+            .iter()
+            .filter_map(|dir| Some((remembered(dir)?, place(dir.path()))));
+        // Breaks if: only the node of rank 0 is asked; that one may be new itself.
+        let of_nodes = self.resume.remembered.map(|(epoch, node)| {
+            let node = self.layout.nodes.get(node as usize);
+            let name = node.map_or("", |node| node.name.as_str());
+            (epoch, format!("node '{name}'"))
+        });
+        let newest = of_servers.chain(of_nodes).max_by_key(|(epoch, _)| *epoch);
+        let Some((epoch, knows)) = newest else {
+            return Vec::new();
+        };
+        let empty = servers.iter().filter(|dir| remembered(dir).is_none());
+        empty
+            .map(|dir| {
+                format!(
+                    "{} holds nothing of earlier runs of job '{}', but {knows} remembers epoch {epoch}: it is new, or was emptied or replaced",
+                    place(dir.path()),
+                    self.job.as_str(),
+                )
+            })
+            .collect()
+    }
+
+    /// The newest epoch before this one that this node's own directory remembers, as a number for all ranks; 0 for none,
+    /// and where another rank of the node says it.
+    pub(crate) fn remembered_here(&self) -> i64 {
+        if self.options.fresh || !self.layout.leads_node(self.rank) {
+            return 0;
+        }
+        let newest = (self.places.node.as_ref())
+            .and_then(|dir| newest_epoch(dir.as_ref(), self.epoch.counter));
+        newest.map_or(0, |epoch| word_of(epoch, self.layout.node_of(self.rank)))
+    }
+
+    /// Servers whose disks have not been in use for long. On rank 0.
+    fn new_disks(&self) -> Vec<String> {
+        if self.rank != 0 || self.options.fresh || off(Switch::NewDisk) {
+            return Vec::new();
+        }
+        let now_ms = self.environment.clock.unix_ms();
+        let servers = self.places.of_level(Level::Global);
+        let new = servers.iter().filter_map(|dir| {
+            let since_ms = dir.since_unix_s()?.saturating_mul(1000);
+            let is_new = now_ms.saturating_sub(since_ms) < NEW_DISK_MS;
+            is_new.then(|| {
+                format!(
+                    "the disk of {} is new, in use since {}: if the job ran before that, its checkpoints there are gone",
+                    place(dir.path()),
+                    moment(since_ms, now_ms)
+                )
+            })
+        });
+        new.collect()
+    }
+
+    fn roots(&self) -> Vec<String> {
+        let node = self.options.node_dir.iter();
+        let roots = self.options.global.iter().chain(node);
+        roots.map(|root| place(root)).collect()
+    }
+
+    fn beside(&self) -> Vec<String> {
+        let around = Around {
+            job: &self.job,
+            nodes: self.layout.node_names(),
+            steps: &self.environment.steps,
+        };
+        let mut found = self.emptied();
+        found.extend(self.new_disks());
+        if self.rank == 0 {
+            for root in &self.options.global {
+                around.look(root, false, &mut found);
+            }
+        }
+        if let Some(root) = &self.options.node_dir
+            && self.layout.leads_node(self.rank)
+        {
+            around.look(root, true, &mut found);
+        }
+        found
+    }
+}
+
+/// What the look is about.
+struct Around<'a> {
+    job: &'a JobName,
+    /// Nodes of this run.
+    nodes: Vec<String>,
+    steps: &'a Steps,
+}
+
+impl Around<'_> {
+    /// Looks below one root; `of_nodes`: each node has a directory of its own there.
+    fn look(&self, root: &Path, of_nodes: bool, found: &mut Vec<String>) {
+        let job = self.job.as_str();
+        let Ok(dir) = open_dir(root, self.steps.clone()) else {
+            return;
+        };
+        if let Some(file) = self.own_file_in(dir.as_ref()) {
+            found.push(format!(
+                "{root} itself holds checkpoint files of job '{job}' (such as {file}), which belong into {root}/{job}",
+                root = place(root)
+            ));
+        }
+        for name in subdirectories(dir.as_ref(), |name| is_near(job, name)) {
+            if let Some(step) = newest_step(dir.as_ref(), &name) {
+                found.push(format!(
+                    "{}/{name} holds checkpoints of job '{name}' up to step {step}: the name '{job}' may be mistyped",
+                    place(root)
+                ));
+            }
+        }
+        let Ok(own) = dir.child(job, false) else {
+            return;
+        };
+        let of_this_run = |name: &str| of_nodes && self.nodes.iter().any(|node| node == name);
+        for name in subdirectories(own.as_ref(), |name| !of_this_run(name)) {
+            if let Some(step) = newest_step(own.as_ref(), &name) {
+                found.push(format!(
+                    "{}/{job}/{name} holds checkpoints of this job up to step {step}, written on node '{name}', which no rank of this run is on: if it is the same machine or disk, set ORCHECK_NODE={name}",
+                    place(root)
+                ));
+            }
+        }
+        if of_nodes && let Some(file) = self.own_file_in(own.as_ref()) {
+            found.push(format!(
+                "{root}/{job} itself holds checkpoint files of this job (such as {file}), which belong into the directory of their node below it",
+                root = place(root)
+            ));
+        }
+    }
+
+    /// A container or commit record of this job right in a directory.
+    fn own_file_in(&self, dir: &dyn Dir) -> Option<String> {
+        let entries = dir.list().ok()?;
+        let files = entries.iter().filter(|entry| !entry.is_dir);
+        let looked = files.filter_map(|entry| {
+            let name = FileName::parse(&entry.name)?;
+            let job = match name {
+                FileName::Commit { .. } => read_small(dir, &entry.name, RECORD_LIMIT_BYTES)
+                    .and_then(|bytes| CommitRecord::decode(&bytes))
+                    .map(|record| record.job),
+                FileName::Container { .. } => job_of_container(dir, &entry.name),
+                _ => return None,
+            };
+            Some((&entry.name, job))
+        });
+        let mut own = looked
+            .take(MOST_LOOKED_AT)
+            .filter(|(_, job)| job.as_ref().is_ok_and(|job| job == self.job));
+        own.next().map(|(name, _)| name.clone())
+    }
+}
+
+fn job_of_container(dir: &dyn Dir, name: &str) -> Result<JobName> {
+    let mut head = [0; BLOCK_BYTES];
+    dir.open(name)?.read_at(&mut head, 0)?;
+    ContainerHeader::decode(&head).map(|header| header.job)
+}
+
+/// What messages call a directory.
+fn place(path: &Path) -> String {
+    shown(&path.to_string_lossy()).to_owned()
+}
+
+fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let entries = dir.list().unwrap_or_default().into_iter();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.is_dir && wanted(&entry.name))
+        .map(|entry| entry.name)
+        .collect();
+    names.sort();
+    names.truncate(MOST_LOOKED_AT);
+    names
+}
+
+/// The newest step whose container or commit record a directory, or one right below it, holds.
+fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
+    let dir = parent.child(name, false).ok()?;
+    let own = newest_file(dir.as_ref());
+    let below = subdirectories(dir.as_ref(), |_| true);
+    let below = below
+        .iter()
+        .filter_map(|name| newest_file(dir.child(name, false).ok()?.as_ref()));
+    below.chain(own).max()
+}
+
+fn newest_file(dir: &dyn Dir) -> Option<u64> {
+    let entries = dir.list().ok()?;
+    let steps = entries
+        .iter()
+        .filter_map(|entry| match FileName::parse(&entry.name) {
+            Some(FileName::Container { step, .. } | FileName::Commit { step, .. }) => Some(step),
+            _ => None,
+        });
+    steps.max()
+}
+
+/// The newest epoch before this one that a directory remembers.
+fn newest_epoch(dir: &dyn Dir, before: u64) -> Option<u64> {
+    let entries = dir.list().ok()?;
+    let epochs = entries
+        .iter()
+        .filter_map(|entry| match FileName::parse(&entry.name) {
+            Some(
+                FileName::Claim { epoch }
+                | FileName::Resumed { epoch }
+                | FileName::Commit { epoch, .. }
+                | FileName::Container { epoch, .. },
+            ) => Some(epoch),
+            _ => None,
+        });
+    epochs.filter(|epoch| *epoch < before).max()
+}
+
+/// An epoch and a node in one number, which is larger for a newer epoch, and of one epoch for the first node.
+fn word_of(epoch: u64, node: u32) -> i64 {
+    let (epoch, nodes) = (epoch.min(1 << 42), MAX_NODES as u64);
+    (epoch * nodes + (nodes - 1).saturating_sub(u64::from(node))) as i64
+}
+
+/// What [`word_of`] made of them; nothing of 0.
+pub(crate) fn of_word(word: i64) -> Option<(u64, u32)> {
+    let (word, nodes) = (u64::try_from(word).ok()?, MAX_NODES as u64);
+    (word > 0).then(|| (word / nodes, (nodes - 1 - word % nodes) as u32))
+}
+
+/// Whether one name may be the other one mistyped. Names that differ in their numbers only are a series.
+fn is_near(name: &str, other: &str) -> bool {
+    if name == other || JobName::new(other).is_err() {
+        return false;
+    }
+    let letters = |text: &str| -> String {
+        let kept = text.chars().filter(|c| !c.is_ascii_digit());
+        kept.collect()
+    };
+    if letters(name) == letters(other) {
+        return false;
+    }
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.'], "");
+    let (a, b) = (plain(name), plain(other));
+    let apart = distance(&a, &b);
+    let swapped = apart == 2 && a.len() == b.len() && {
+        let sorted = |text: &str| {
+            let mut chars: Vec<char> = text.chars().collect();
+            chars.sort_unstable();
+            chars
+        };
+        sorted(&a) == sorted(&b)
+    };
+    apart == 0 || swapped || apart <= (a.len().min(b.len()) / 4).max(1) && a.len().min(b.len()) > 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_epoch_that_any_node_remembers_is_the_largest_number() {
+        let words =
+            [(1, 7), (3, 0), (3, 2), (2, 1 << 19)].map(|(epoch, node)| word_of(epoch, node));
+        assert_eq!(of_word(words.into_iter().max().unwrap()), Some((3, 0)));
+        assert_eq!(of_word(0), None);
+        assert!(word_of(u64::MAX, u32::MAX) > 0);
+    }
+
+    #[test]
+    fn a_mistyped_name_is_near_and_a_series_is_not() {
+        for (name, other) in [
+            ("cavity", "cavitiy"),
+            ("cavity", "cavtiy"),
+            ("cavity", "Cavity"),
+            ("lid-driven", "lid_driven"),
+            ("cavity", "cavit"),
+            ("heat2d", "heta2d"),
+            ("particles-large", "particle-large"),
+        ] {
+            assert!(
+                is_near(name, other) && is_near(other, name),
+                "{name} {other}"
+            );
+        }
+        for (name, other) in [
+            ("run1", "run2"),
+            ("case-017", "case-018"),
+            ("re1000", "re400"),
+            ("cavity", "cavity"),
+            ("cavity", "pipe"),
+            ("a", "b"),
+            ("heat", "head-wind"),
+            ("cavity", "not a job"),
+        ] {
+            assert!(!is_near(name, other), "{name} {other}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Choosing: a checkpoint that the program found wrong is rejected, and one region is read alone.
+//!
+//! Invariants:
+//! 1. What `reject` returned `Ok` for is never offered again, to no run of the job: it is written down durably in every
+//!    directory of this run before.
+//! 2. A rejected step that the program had restarted from, and nothing since, leaves the session as before `find`.
+//! 3. Regions that were read one by one are of one step: when that turns out damaged, the program begins again.
+//!
+//! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk (`engine::choose`).
+
+use crate::collective::{agree, agree_min};
+use crate::session::{Past, Restarted};
+use crate::session::Session;
+use orcheck_engine::directory::choose::{decide, decision, listed};
+use orcheck_engine::restart::Candidate;
+use orcheck_format::choice::Decision;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::Level;
+use orcheck_io::disk::Dir;
+use std::sync::Arc;
+
+impl Session {
+    /// The program found the checkpoint of `step` wrong: it is never offered again, and does not count for `keep`. Steps
+    /// that were computed from it stay. Collective; the same step on all ranks.
+    ///
+    /// # Errors
+    /// NotFound, with the steps that there are; what the directories say.
+    pub fn reject(&mut self, step: u64) -> Result<()> {
+        self.check_not_refused()?;
+        let mut values = [step as i64, !(step as i64)];
+        agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        if values[0] != !values[1] {
+            return Err(Error::invalid("the ranks reject different steps")
+                .next("give all ranks the same step"));
+        }
+        let candidate = self.checkpoint_of(step)?;
+        let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
+        if self.rank == 0 {
+            dirs.extend(self.places.of_level(Level::Global));
+        }
+        if self.layout.leads_node(self.rank) {
+            dirs.extend(self.places.of_level(Level::Node));
+        }
+        let about = (candidate.step, candidate.epoch);
+        let clock = self.environment.clock.as_ref();
+        let choice = decision(&self.job, about, Decision::Rejected, "", clock);
+        agree(self.collective.as_mut(), decide(&dirs, &choice))?;
+        let is = |other: &Candidate| *other == candidate;
+        if (self.resume.found.as_ref()).is_some_and(|(found, _)| is(found)) {
+            self.resume.found = None;
+            self.resume.state = Past::Unknown;
+        }
+        if self.resume.from == Some(about) && self.last_taken.is_none() {
+            self.resume.from = None;
+            self.resume.state = Past::Unknown;
+            self.last_step = None;
+            self.trigger.count_from(None);
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that the program means: the one it has found, restarted from or taken, else the one that would be
+    /// found. Collective.
+    fn checkpoint_of(&mut self, step: u64) -> Result<Candidate> {
+        if let Some((found, _)) = &self.resume.found
+            && found.step == step
+        {
+            return Ok(*found);
+        }
+        if let Some((from, epoch)) = self.resume.from
+            && from == step
+        {
+            return Ok(Candidate { step, epoch });
+        }
+        if self.history.contains(&step) {
+            let epoch = self.epoch;
+            return Ok(Candidate { step, epoch });
+        }
+        let (list, _) = self.share_candidates()?;
+        let found = list.iter().find(|candidate| candidate.step == step);
+        found.copied().ok_or_else(|| {
+            Error::not_found(format!(
+                "job '{}' has no checkpoint of step {step}; it has: {}",
+                self.job.as_str(),
+                listed(list.iter().map(|candidate| candidate.step))
+            ))
+        })
+    }
+
+    /// Fills one region from the found checkpoint; `restart` is still to come. `Again`: the found one is damaged, and an
+    /// older step is the found one now; what was read before is of another step. Collective; the same name on all ranks.
+    ///
+    /// # Errors
+    /// NotFound for a region that is not protected or not stored; otherwise as [`Session::try_restart`].
+    pub fn restart_region(&mut self, name: &str) -> Result<Restarted> {
+        let step = self.found("restart_region").and_then(|(found, view)| {
+            self.regions.get(name)?;
+            match view.region(name) {
+                Some(_) => Ok(found.step),
+                None => Err(self.not_stored(name)),
+            }
+        });
+        let step = agree(self.collective.as_mut(), step)?;
+        let again = self.read_found(Some(name))?;
+        Ok(again.unwrap_or(Restarted::Step(step)))
+    }
+}

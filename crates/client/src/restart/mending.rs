@@ -1,0 +1,72 @@
+//! Copies that are made again after a restart.
+//!
+//! Invariants: those of `open/peers.rs`.
+
+use crate::open::Mender;
+use crate::session::Session;
+use orcheck_engine::replicas::mend;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::record::CommitRecord;
+use std::sync::Arc;
+
+impl Session {
+    /// On a node's lowest rank: makes copies again that were lost with their nodes, in the background. Local.
+    ///
+    /// # Errors
+    /// When nothing of it could be started; the restart is good without it.
+    pub(crate) fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
+        let (Some(peers), Some(dir), Some(threads)) =
+            (&self.peers, &self.places.node, &mut self.threads)
+        else {
+            return Ok(());
+        };
+        if !self.layout.leads_node(self.rank) {
+            return Ok(());
+        }
+        let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
+            return Ok(());
+        };
+        let (members, step) = (peers.nodes.len() as u32, record.step);
+        let (copies, impossible) = mend::plan(record, &peers.holdings, members, &replicas);
+        if copies.is_empty() && impossible.is_empty() {
+            return Ok(());
+        }
+        let errors = impossible.iter().map(|(_, error)| unmade(step, error));
+        self.warnings.extend(errors);
+        // Breaks if: only what can be made is waited for; with `close = "copies"` a copy without a node would not be missed.
+        let mut mender = Mender::unable(step, impossible);
+        if !copies.is_empty() {
+            let dirs = (Arc::clone(dir), self.places.others.clone());
+            let signs = (Arc::clone(&self.shared), Arc::clone(&threads.flush_stop));
+            mender = mender.start(copies, dirs, replicas, signs)?;
+        }
+        threads.mender = Some(mender);
+        Ok(())
+    }
+
+    /// No copy of the step is made again, which is a warning, and an error of a close that has to wait for them.
+    pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
+        if let Some(threads) = &mut self.threads {
+            threads.mender = Some(Mender::none(step, error.clone()));
+        }
+        self.warnings.push(unmended(step, error));
+    }
+}
+
+fn unmade(step: u64, error: &Error) -> String {
+    format!("a copy of step {step} could not be made again: {error}")
+}
+
+/// That no copy is made again, and why.
+fn unmended(step: u64, error: Error) -> String {
+    let told = error.what() != error.message();
+    let error = error.at(format!(
+        "copies of step {step} that were lost are not made again"
+    ));
+    if told {
+        return error.message().to_owned();
+    }
+    let error = error.next("take a checkpoint soon; its copies are made as usual");
+    error.message().to_owned()
+}
+

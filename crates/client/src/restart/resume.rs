@@ -1,0 +1,689 @@
+//! Find and restart: all ranks agree on the newest checkpoint that every rank can prove.
+//!
+//! Invariants:
+//! 1. All ranks restore the same (step, epoch); one rank that cannot sends all to the next older.
+//! 2. What this run resumed from is recorded before its first checkpoint can commit.
+//! 3. "Not found" means that no checkpoint was ever completely committed; checkpoints that were but
+//!    cannot be restored are an error, never a fresh start.
+//! 4. After an error region contents are undefined.
+//! 5. A step that was asked for by its number is never replaced by another one, and that it is not there starts nothing
+//!    afresh.
+//! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
+//!    the newer one: it is told to ask again.
+//!
+//! Not here: errors when nothing can be restored (`resume/unrestored.rs`); what is rejected, and one region alone
+//! (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
+
+use crate::collective::{agree, agree_min, bcast_bytes};
+use crate::restart::beside::of_word;
+use crate::open::{find_absent, may_know_more};
+use crate::open::{exchange_holdings, tell_sources};
+use crate::regions::{OPTIONAL, Region, Stored, Target};
+use crate::regions::restore_files;
+use crate::session::Session;
+use orcheck_engine::directory::choose::listed;
+use orcheck_engine::commit::copy_here;
+use orcheck_engine::directory::epoch::record_resumed;
+use orcheck_engine::replicas::{Others, OthersContext, files_of};
+use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
+use orcheck_engine::replicas::ReplicaStore;
+use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::ids::{Epoch, Level, RunId};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::Dir;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
+
+mod leftovers;
+mod unrestored;
+
+
+const CANDIDATE_BYTES: usize = 32;
+
+impl Session {
+    /// The newest checkpoint that all ranks can open. Collective.
+    ///
+    /// # Errors
+    /// NotFound: there is none, start afresh. Corrupt (or what the files say): there are some, but
+    /// none can be restored. Unsupported: written by another number of ranks.
+    pub fn find(&mut self) -> Result<u64> {
+        self.find_step(Which::Newest)
+    }
+
+    /// As [`Self::find`], but a certain step, or one older than a certain step. Collective; the same on all ranks.
+    ///
+    /// # Errors
+    /// As [`Self::find`]; NotFound names the steps that there are, and is no fresh start where one was asked for.
+    pub fn find_step(&mut self, which: Which) -> Result<u64> {
+        let found = self.look_for(which);
+        self.tell_of_restart(found)
+    }
+
+    fn look_for(&mut self, which: Which) -> Result<u64> {
+        self.check_not_refused()?;
+        if which != Which::Newest {
+            self.agree_on(which)?;
+        }
+        if self.last_step.is_some() {
+            return Err(found_too_late());
+        }
+        let (list, notes) = self.share_candidates()?;
+        self.warnings.extend(notes);
+        self.resume.found = None;
+        self.resume.state = Past::Unknown;
+        self.resume.skipped.clear();
+        self.resume.tried.clear();
+        self.resume.again.clear();
+        self.resume.left = list;
+        let damaged = &self.resume.damaged;
+        self.resume
+            .left
+            .retain(|candidate| !damaged.contains(candidate));
+        self.resume.chosen = which != Which::Newest;
+        if self.resume.chosen {
+            let there = listed(self.resume.left.iter().map(|candidate| candidate.step));
+            self.resume
+                .left
+                .retain(|candidate| which.allows(candidate.step));
+            if self.resume.left.is_empty() {
+                return Err(self.none_of(which, &there));
+            }
+        }
+        if self.resume.left.is_empty() && !damaged.is_empty() {
+            return Err(self.all_damaged());
+        }
+        if self.resume.left.is_empty() {
+            self.begin_afresh()?;
+            return Err(self.nothing_there());
+        }
+        self.open_next(None)
+    }
+
+    fn agree_on(&mut self, which: Which) -> Result<()> {
+        let (kind, step) = which.words();
+        let mut values = [kind, !kind, step as i64, !(step as i64)];
+        agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        if values[0] != !values[1] || values[2] != !values[3] {
+            return Err(Error::invalid("the ranks look for different steps")
+                .next("give all ranks the same step"));
+        }
+        Ok(())
+    }
+
+    /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
+    pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
+        let silent = self.learn_what_others_hold()?;
+        let looked = if self.rank == 0 && !self.options.fresh {
+            let looked = candidates(&self.job, &self.places);
+            let looked = looked.map_err(|error| self.places.blame_for(error));
+            looked.and_then(|mut offer| match offer.hidden.take() {
+                // Breaks if: strict looks at the candidates only.
+                Some(error)
+                    if self.options.strict
+                        || matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) =>
+                {
+                    Err(error)
+                }
+                _ => Ok(offer),
+            })
+        } else {
+            Ok(Offer::default())
+        };
+        let offer = agree(self.collective.as_mut(), looked)?;
+        let mut notes = offer.notes;
+        notes.extend(offer.uncommitted.clone());
+        self.resume.uncommitted = offer.uncommitted;
+        let bytes = encode(&offer.candidates);
+        let mut list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
+
+        if self.rank == 0 && !self.options.fresh {
+            let found = list.first().map_or(0, |newest| newest.epoch.counter);
+            notes.extend(may_know_more(&silent, found, self.options.peers));
+        }
+
+        let own = if self.options.fresh {
+            Ok(NodeView::default())
+        } else {
+            node_view(&self.job, &self.places)
+        };
+        let own = agree(self.collective.as_mut(), own)?;
+        self.leave_out_rejected(&mut list, &own, offer.rejected.len())?;
+        let listed = list.first().map(|candidate| candidate.step);
+        if let Some(text) = self.known_elsewhere(&own, listed)?
+            && !off(Switch::KnownElsewhere)
+        {
+            // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
+            if list.is_empty() || self.options.strict {
+                return Err(Error::corrupt(text).next(
+                    "start the job on the nodes that wrote it, or set start = 'fresh' to begin from nothing",
+                ));
+            }
+            notes.push(format!("skipped: {text}"));
+        }
+        self.resume.fenced = own.fenced;
+        Ok((list, notes))
+    }
+
+    /// What the program rejected is known to the node that wrote it down, not always to rank 0; and so are earlier epochs,
+    /// which are learned with the same message.
+    fn leave_out_rejected(
+        &mut self,
+        list: &mut Vec<Candidate>,
+        own: &NodeView,
+        known: usize,
+    ) -> Result<()> {
+        let flag = |candidate| -i64::from(own.rejected.contains(candidate));
+        let mut values: Vec<i64> = list.iter().map(flag).collect();
+        values.push(-((known + own.rejected.len()) as i64));
+        values.push(-self.remembered_here());
+        agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
+        self.resume.remembered = values.pop().and_then(|word| of_word(-word));
+        let any = values.pop().is_some_and(|count| count != 0);
+        let mut rejected = values.into_iter().map(|flag| flag != 0);
+        list.retain(|_| !rejected.next().unwrap_or(false));
+        if list.is_empty() && any && !off(Switch::RejectedStands) {
+            // Breaks if: it counts as no checkpoint; the job would begin again without anybody having said so.
+            return Err(Error::corrupt(format!(
+                "all checkpoints of job '{}' that could be restarted from were rejected",
+                self.job.as_str()
+            ))
+            .next("set start = 'fresh' to begin again from the initial state"));
+        }
+        Ok(())
+    }
+
+    /// At level `peers`: which node holds which files; nodes of earlier runs that do not say.
+    fn learn_what_others_hold(&mut self) -> Result<Vec<(String, u64)>> {
+        if self.peers.is_none() {
+            return Ok(Vec::new());
+        }
+        let leads = self.layout.leads_node(self.rank);
+        let node = self.layout.node_of(self.rank);
+        let timeout = Duration::from_secs_f64(self.options.timeout_s);
+        let in_memory = self.options.replica_store != ReplicaStore::Disk;
+        let at = self
+            .peers
+            .as_ref()
+            .and_then(|peers| peers.nodes.get(node as usize));
+        let own = match (&self.places.node, at) {
+            _ if !leads || self.options.fresh => Ok(Vec::new()),
+            // The agent knows what is on the disk too.
+            (_, Some(at)) if in_memory => {
+                at.list((self.rank, node), &self.environment.steps, timeout)
+            }
+            (Some(dir), _) => files_of(dir.as_ref()),
+            _ => Ok(Vec::new()),
+        };
+        let mut holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
+        let known = self.peers.as_ref().filter(|_| leads && !self.options.fresh);
+        let absent = find_absent(
+            self.collective.as_mut(),
+            &self.layout,
+            (&self.job, self.epoch),
+            known.map_or(&[], |peers| &peers.absent),
+            &self.environment.steps,
+        )?;
+        holdings.extend(absent.holdings);
+        let Some(peers) = &mut self.peers else {
+            return Ok(Vec::new());
+        };
+        let context = OthersContext {
+            own: (self.rank, node),
+            asks_own: in_memory,
+            members: peers.nodes.len() as u32,
+            nodes: peers.nodes.iter().cloned().chain(absent.there).collect(),
+            timeout,
+            steps: self.environment.steps.clone(),
+        };
+        self.places.others = Others::new(context, &holdings).dirs();
+        peers.holdings = holdings;
+        Ok(absent.silent)
+    }
+
+    /// Whether some node holds a checkpoint newer than `listed` because another node, which took
+    /// part in that run, was replaced. One that was merely not committed everywhere is none.
+    fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
+        // Steps and epochs begin at 0: one more, so that nothing is 0.
+        let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
+        let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
+        if -newest[0] <= rank_of(listed) {
+            return Ok(None);
+        }
+        let step = (-newest[0] - 1) as u64;
+        let mine = own.newest.filter(|newest| newest.step == step);
+        let mut epoch = [-rank_of(mine.map(|mine| mine.epoch.counter))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut epoch)?;
+        let counter = (-epoch[0] - 1) as u64;
+        let of_rank = |is_it: bool| {
+            if is_it {
+                i64::from(self.rank)
+            } else {
+                i64::MAX
+            }
+        };
+        let holds = mine.is_some_and(|mine| mine.epoch.counter == counter);
+        let mut ranks = [of_rank(holds), of_rank(!own.claims.contains(&counter))];
+        agree_min(self.collective.as_mut(), Ok(()), &mut ranks)?;
+        let [holder, lacking] = ranks;
+        if lacking == i64::MAX {
+            return Ok(None);
+        }
+        let name = |rank: i64| {
+            let node = self.layout.node_of(rank as u32);
+            self.layout.nodes[node as usize].name.as_str()
+        };
+        // Only whoever holds the record knows who else wrote it.
+        let known = own.nodes.iter().map(String::as_str);
+        let gone: Vec<&str> = known
+            .filter(|gone| self.layout.nodes.iter().all(|node| node.name != *gone))
+            .collect();
+        let together = match &gone[..] {
+            [] => format!(
+                "node {}, whose directory holds nothing of that run",
+                name(lacking)
+            ),
+            [one] => format!("node {one}, which is not here"),
+            all => format!("nodes {}, which are not here", all.join(", ")),
+        };
+        let text = format!(
+            "node {} holds a checkpoint of step {step} at level node, which it wrote together with {together}",
+            name(holder)
+        );
+        let told = bcast_bytes(self.collective.as_mut(), text.into_bytes(), holder as u32)?;
+        Ok(Some(String::from_utf8_lossy(&told).into_owned()))
+    }
+
+    /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is
+    /// what was wrong with the one before.
+    fn open_next(&mut self, mut damaged: Option<Error>) -> Result<u64> {
+        self.resume.found = None;
+        while !self.resume.left.is_empty() {
+            let candidate = self.resume.left.remove(0);
+            let world_size = self.layout.world_size();
+            let view = if self.resume.fenced.contains(&candidate) {
+                Err(Error::not_found(format!(
+                    "node '{}' knows a later run that superseded it",
+                    self.layout.nodes[self.layout.node_of(self.rank) as usize].name
+                )))
+            } else {
+                RankView::open(&self.places, candidate, self.rank, world_size)
+            };
+            match agree(self.collective.as_mut(), view) {
+                Ok(mut view) => {
+                    self.warnings.append(&mut self.resume.skipped);
+                    self.warnings.extend(view.take_notes());
+                    self.resume.found = Some((candidate, view));
+                    self.resume.state = Past::Found;
+                    return Ok(candidate.step);
+                }
+                // Its run ended during the commit: nobody was told that it is safe.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let text = format!(
+                        "step {} was not completely committed: {}",
+                        candidate.step,
+                        error.what()
+                    );
+                    self.resume.skip(text, &error);
+                }
+                Err(error) => {
+                    if !is_damage(error.kind()) {
+                        return Err(error);
+                    }
+                    if self.options.strict {
+                        return Err(self.refuse_strictly(candidate.step, error));
+                    }
+                    // Its next step is an older one, and that is what follows.
+                    let text = format!("step {} skipped: {}", candidate.step, error.what());
+                    self.resume.skip(text, &error);
+                    damaged = Some(error);
+                }
+            }
+        }
+        let Some(damaged) = damaged else {
+            self.warnings.append(&mut self.resume.skipped);
+            let error = Error::not_found(format!(
+                "job '{}' has no completely committed checkpoint",
+                self.job.as_str()
+            ));
+            if self.resume.chosen {
+                return Err(error.next("choose another step"));
+            }
+            self.begin_afresh()?;
+            return Err(error.next("start afresh"));
+        };
+        Err(self.none_left(&damaged))
+    }
+
+    /// How a region was stored in the found checkpoint. Local.
+    ///
+    /// # Errors
+    /// Invalid before `find`; NotFound, listing what there is.
+    pub fn stored(&self, name: &str) -> Result<Stored> {
+        let (_, view) = self.found("stored")?;
+        let stored = view.region(name).map(Stored::of);
+        stored.ok_or_else(|| self.not_stored(name))
+    }
+
+    /// That a region is not in the found checkpoint, with what is.
+    pub(crate) fn not_stored(&self, name: &str) -> Error {
+        let (step, there) = match &self.resume.found {
+            Some((found, view)) => (found.step, view.region_names().join(", ")),
+            None => (0, String::new()),
+        };
+        Error::not_found(format!(
+            "region '{name}' is not in the checkpoint of step {step}; it has: {there}"
+        ))
+    }
+
+    pub(crate) fn found(&self, call: &str) -> Result<&(Candidate, RankView)> {
+        self.resume
+            .found
+            .as_ref()
+            .ok_or_else(|| nothing_found(call))
+    }
+
+    /// As [`Self::try_restart`], for programs whose regions are always of the same shape.
+    ///
+    /// # Errors
+    /// As there; Invalid for an older step that does not fit. It is the found one now.
+    pub fn restart(&mut self) -> Result<u64> {
+        match self.try_restart()? {
+            Restarted::Step(step) => Ok(step),
+            Restarted::Again(step) => Err(Error::invalid(format!(
+                "newer checkpoints are damaged, and step {step} does not fit the regions that are protected"
+            ))
+            .next("ask stored again, protect what it says, and call restart again")),
+        }
+    }
+
+    /// Fills all regions from the found checkpoint; tells the step really restored, an older one when the found one turned
+    /// out damaged. Collective.
+    ///
+    /// # Errors
+    /// Invalid when regions do not fit what is stored in the found checkpoint; Corrupt when nothing could be restored.
+    /// Region contents are then undefined.
+    pub fn try_restart(&mut self) -> Result<Restarted> {
+        let ready = self.found("restart").map(|_| ());
+        agree(self.collective.as_mut(), ready)?;
+        let restarted = match self.read_found(None) {
+            Ok(Some(again)) => Ok(again),
+            Ok(None) => self.finish_restart().map(Restarted::Step),
+            Err(error) => Err(error),
+        };
+        self.tell_of_restart(restarted)
+    }
+
+    /// Reads regions (`None`: all) from the found checkpoint, or from an older one where that is damaged; `Again` when
+    /// the older one does not fit, or when only some are read: others were read from the damaged one.
+    pub(crate) fn read_found(&mut self, only: Option<&str>) -> Result<Option<Restarted>> {
+        let mut fell_back = false;
+        let mut texts = Vec::new();
+        loop {
+            let fits = self.check_regions(only);
+            let fits = agree(self.collective.as_mut(), fits);
+            let step = self.found("restart").map(|(candidate, _)| candidate.step)?;
+            if let Err(error) = fits {
+                // Breaks if: it is an error of the program all the same; it would fail alike at every start.
+                if !fell_back || error.kind() != ErrorKind::Invalid || off(Switch::AskAgain) {
+                    return Err(error);
+                }
+                self.warnings.push(error.message().to_owned());
+                self.resume.again.append(&mut texts);
+                return Ok(Some(Restarted::Again(step)));
+            }
+            if fell_back && only.is_some() {
+                self.resume.again.append(&mut texts);
+                return Ok(Some(Restarted::Again(step)));
+            }
+            let read = self.read_regions(only);
+            let Err(error) = agree(self.collective.as_mut(), read) else {
+                return Ok(None);
+            };
+            if !is_damage(error.kind()) || off(Switch::FallBack) {
+                return Err(error);
+            }
+            if self.options.strict {
+                return Err(self.refuse_strictly(step, error));
+            }
+            if let Some((candidate, _)) = &self.resume.found {
+                self.resume.damaged.push(*candidate);
+                // Its next step is an older one, and that is what follows.
+                let text = format!("step {} skipped: {}", candidate.step, error.what());
+                texts.push(text.clone());
+                self.resume.skip(text, &error);
+            }
+            self.open_next(Some(error))?;
+            fell_back = true;
+        }
+    }
+
+    /// The regions hold the found checkpoint: the run continues from it.
+    fn finish_restart(&mut self) -> Result<u64> {
+        let Some((candidate, mut view)) = self.resume.found.take() else {
+            return Err(Error::internal("the restored checkpoint vanished"));
+        };
+        self.warnings.append(&mut self.resume.again);
+        self.warnings.extend(self.emptied());
+        self.warnings.extend(view.take_notes());
+        let copied = match (&self.places.node, view.node_record()) {
+            (Some(dir), Some(found))
+                if self.peers.is_some() && self.layout.leads_node(self.rank) =>
+            {
+                copy_here(dir, &found.record, &found.bytes)
+            }
+            _ => Ok(()),
+        };
+        agree(self.collective.as_mut(), copied)?;
+        if let Some(found) = view.node_record() {
+            // Breaks if: this is an error of the call; all other ranks wait for this one in the next line.
+            if let Err(error) = self.start_mending(&found.record) {
+                self.leave_unmended(candidate.step, error);
+            }
+        }
+        if self.peers.is_some() {
+            let told = tell_sources(self.collective.as_mut(), &self.layout, view.other_node())?;
+            self.warnings.extend(told);
+        }
+        self.decide(Some((candidate.step, candidate.epoch)));
+        self.last_step = Some(candidate.step);
+        self.trigger.count_from(Some(candidate.step));
+        Ok(candidate.step)
+    }
+
+    /// Everything that does not fit, in one message.
+    fn check_regions(&mut self, only: Option<&str>) -> Result<()> {
+        let (candidate, view) = self.found("restart")?;
+        let mut wrong = Vec::new();
+        let regions = self.regions.iter();
+        for (name, region) in
+            regions.filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
+        {
+            match view.region(name) {
+                Some(stored) => {
+                    if let Err(error) = region.check_fits(name, stored) {
+                        wrong.push(error.message().to_owned());
+                    }
+                }
+                None if region.flags & OPTIONAL != 0 => {}
+                None => wrong.push(format!("region '{name}' is not in the checkpoint")),
+            }
+        }
+        let stored = view.region_names();
+        if wrong.is_empty() || off(Switch::RegionFits) {
+            let unused: Vec<String> = stored
+                .into_iter()
+                .filter(|name| self.regions.get(name).is_err())
+                .collect();
+            if !unused.is_empty() && only.is_none() {
+                let text = format!(
+                    "step {}: stored but not protected, left out: {}",
+                    candidate.step,
+                    unused.join(", ")
+                );
+                self.warnings.push(text);
+            }
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "step {} does not fit the program: {} (the checkpoint has: {})",
+            candidate.step,
+            wrong.join("; "),
+            stored.join(", ")
+        ))
+        .next("protect the regions as they were stored (orc_stored tells), flag new ones ORC_OPTIONAL, or give another program another job name"))
+    }
+
+    fn read_regions(&mut self, only: Option<&str>) -> Result<()> {
+        let regions: Vec<(String, Region)> = self
+            .regions
+            .iter()
+            .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
+            .map(|(name, region)| (name.clone(), region.clone()))
+            .collect();
+        let Some((_, view)) = &mut self.resume.found else {
+            return Err(Error::internal("no checkpoint is open"));
+        };
+        let mut files = Vec::new();
+        for (name, region) in regions {
+            if view.region(&name).is_none() && !matches!(region.target, Target::File) {
+                continue;
+            }
+            self.environment.steps.at("restart.region", &name)?;
+            let of_region = |error: Error| error.at(format!("region '{name}'"));
+            match &region.target {
+                Target::Memory(span) => view.read(&name, *span)?,
+                Target::File => files.push((name, region)),
+                _ => view.stream(&name, &mut |at, bytes| {
+                    region.take_back(at, bytes, None).map_err(of_region)
+                })?,
+            }
+        }
+        restore_files(self.route.as_ref(), &files, view)
+    }
+
+    /// Before the first checkpoint: what is there must have been looked for.
+    pub(crate) fn make_sure_of_the_past(&mut self) -> Result<()> {
+        match self.resume.state {
+            Past::Settled => return Ok(()),
+            Past::Decided => return self.settle(),
+            Past::Found if !self.options.fresh => {
+                let local = Err(Error::invalid(format!(
+                    "checkpoint {} was found but not restarted",
+                    self.resume
+                        .found
+                        .as_ref()
+                        .map_or(0, |(candidate, _)| candidate.step)
+                ))
+                .next("call restart, or set start = 'fresh' to begin from nothing"));
+                return agree(self.collective.as_mut(), local);
+            }
+            _ => {}
+        }
+        let (list, notes) = self.share_candidates()?;
+        if let Some(newest) = list.first()
+            && !off(Switch::PastKnown)
+        {
+            return Err(Error::invalid(format!(
+                "job '{}' has checkpoints up to step {}",
+                self.job.as_str(),
+                newest.step
+            ))
+            .next("call find and restart, or set start = 'fresh' to begin from nothing"));
+        }
+        self.warnings.extend(notes);
+        self.begin_afresh()?;
+        self.settle()
+    }
+
+    /// In the epoch that follows another one of the same run: `newest` was committed there. Collective.
+    pub(crate) fn go_on_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
+        if self.resume.state != Past::Settled && self.last_taken.is_none() {
+            return Ok(());
+        }
+        let before = self.resume.from;
+        // Breaks if: what an epoch before the last one committed counts as committed in the last one.
+        let newer = newest.filter(|(step, _)| before.is_none_or(|(older, _)| *step > older));
+        self.decide(newer.or(before));
+        self.settle()
+    }
+
+    pub(crate) fn decide(&mut self, from: Option<(u64, Epoch)>) {
+        self.resume.from = from;
+        self.resume.state = Past::Decided;
+    }
+
+    /// Records what this run resumed from, in every directory.
+    fn settle(&mut self) -> Result<()> {
+        let from = self.resume.from;
+        let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
+        if self.rank == 0 {
+            dirs.extend(self.places.of_level(Level::Global));
+        }
+        if self.layout.leads_node(self.rank) {
+            dirs.extend(self.places.of_level(Level::Node));
+        }
+        let recorded = record_resumed(&dirs, &self.job, self.epoch, from, &self.places.trust);
+        *self
+            .shared
+            .resumed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) =
+            from.map(|(step, epoch)| (step, epoch.counter));
+        let agent = self
+            .threads
+            .as_mut()
+            .and_then(|threads| threads.agent.as_mut());
+        let mut notes = Vec::new();
+        let told = match (agent, from) {
+            (Some(agent), Some((step, epoch))) => {
+                agent.resumed_from((step, epoch.counter), &mut notes)
+            }
+            _ => Ok(()),
+        };
+        self.warnings.extend(notes);
+        agree_min(self.collective.as_mut(), recorded.and(told), &mut [])?;
+        self.resume.state = Past::Settled;
+        self.remove_leftovers();
+        Ok(())
+    }
+}
+
+fn encode(list: &[Candidate]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(list.len() * CANDIDATE_BYTES);
+    for Candidate { step, epoch } in list {
+        bytes.extend_from_slice(&step.to_le_bytes());
+        bytes.extend_from_slice(&epoch.counter.to_le_bytes());
+        bytes.extend_from_slice(&epoch.run.0);
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Vec<Candidate> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+    bytes
+        .chunks_exact(CANDIDATE_BYTES)
+        .map(|one| {
+            let mut run = [0; 16];
+            run.copy_from_slice(&one[16..]);
+            let epoch = Epoch {
+                counter: number(&one[8..16]),
+                run: RunId(run),
+            };
+            Candidate {
+                step: number(&one[..8]),
+                epoch,
+            }
+        })
+        .collect()
+}
+
+/// Whether an error means that a checkpoint is damaged rather than that the call was wrong.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+    )
+}

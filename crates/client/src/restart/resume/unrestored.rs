@@ -1,0 +1,120 @@
+//! The errors of a restart for which no checkpoint is left.
+//!
+//! Invariants:
+//! 1. Every checkpoint that was tried is named with what is wrong with it.
+//! 2. A start from nothing is offered only while every configured directory can be looked at, and nothing lies in one that
+//!    was not given.
+//! 3. All ranks return the same error.
+//!
+//! Not here: what is tried, and in which order (`resume.rs`).
+
+use super::{Past, Which};
+use crate::collective::agree;
+use crate::report;
+use crate::session::Session;
+use orcheck_engine::directory::choose::listed;
+use orcheck_engine::encoding::HOW_TO_ACCEPT;
+use orcheck_format::error::{Detail, Error, ErrorKind, Result};
+
+/// Next step where everything could be looked at.
+const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
+
+impl Session {
+    /// The job begins from nothing.
+    pub(super) fn nothing_there(&self) -> Error {
+        let job = self.job.as_str();
+        // Breaks if: both say the same; a user would believe that the checkpoints of the job are gone.
+        let why = match self.options.fresh {
+            true => format!("job '{job}' begins from nothing, because start = 'fresh'"),
+            false => format!("job '{job}' has no checkpoint"),
+        };
+        Error::not_found(why).next("start afresh")
+    }
+
+    /// None of the checkpoints that are `there` was asked for.
+    pub(super) fn none_of(&self, which: Which, there: &str) -> Error {
+        let job = self.job.as_str();
+        match self.options.fresh {
+            true => Error::not_found(format!(
+                "no {which} of job '{job}' is looked for: start = 'fresh' begins from nothing"
+            ))
+            .next("leave start = 'fresh' out to restart from one"),
+            false => Error::not_found(format!("job '{job}' has no {which}; it has: {there}")),
+        }
+    }
+
+    /// Candidates are there, and all of them turned out damaged before. Collective.
+    pub(super) fn all_damaged(&mut self) -> Error {
+        let damaged = self.resume.damaged.iter().map(|candidate| candidate.step);
+        let error = Error::corrupt(format!(
+            "no checkpoint of job '{}' can be restored: all that are left are damaged (steps {})",
+            self.job.as_str(),
+            listed(damaged)
+        ));
+        let error = error.next(self.or_fresh());
+        self.blame_away(error)
+    }
+
+    /// The last candidate that was tried cannot be restored either. Collective.
+    pub(super) fn none_left(&mut self, damaged: &Error) -> Error {
+        let kind = match damaged.kind() {
+            ErrorKind::NotFound => ErrorKind::Corrupt,
+            kind => kind,
+        };
+        let why = [&self.resume.tried[..], &self.emptied()].concat();
+        let error = Error::new(
+            kind,
+            format!(
+                "no checkpoint of job '{}' can be restored: {}",
+                self.job.as_str(),
+                why.join("; ")
+            ),
+        );
+        if damaged.is(Detail::Unauthenticated) {
+            return error.next(HOW_TO_ACCEPT);
+        }
+        let next = match self.resume.chosen {
+            true => "choose another step",
+            false => self.or_fresh(),
+        };
+        let error = error.next(next);
+        self.blame_away(error)
+    }
+
+    /// Breaks if: it is a start from nothing all the same; that supersedes checkpoints with which nothing is wrong.
+    fn or_fresh(&self) -> &str {
+        self.resume.not_given.as_deref().unwrap_or(OR_FRESH)
+    }
+
+    /// A damaged checkpoint is not replaced by an older one, because the program wants it so. Collective.
+    pub(super) fn refuse_strictly(&mut self, step: u64, error: Error) -> Error {
+        let mut error = error.at(format!("strict allows no step older than {step}"));
+        if !error.is(Detail::NotGiven) {
+            error =
+                error.next("run `orcheck verify`; leave strict out to restart from an older step");
+        }
+        self.blame_away(error)
+    }
+
+    /// Tells `orcheck run` what a search or a restart came to, beyond a fresh start: not every program says it.
+    pub(super) fn tell_of_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
+        self.tell_warnings();
+        let afresh = matches!(self.resume.state, Past::Decided | Past::Settled);
+        if let Err(error) = &came_to
+            && self.rank == 0
+            && !(afresh && error.kind() == ErrorKind::NotFound)
+        {
+            report::failed(&self.job, error);
+        }
+        came_to
+    }
+
+    /// While a rank cannot look at a configured directory, that directory is named. Collective.
+    fn blame_away(&mut self, error: Error) -> Error {
+        let here = match self.places.away.is_empty() {
+            true => Ok(()),
+            false => Err(self.places.blame_away(error.clone())),
+        };
+        agree(self.collective.as_mut(), here).err().unwrap_or(error)
+    }
+}

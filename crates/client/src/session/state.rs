@@ -1,0 +1,515 @@
+//! A session: one rank's view of one job.
+//!
+//! States: open → (found → restarted) | fresh → checkpoints → closed. A wrong order is an error
+//! with a text; it changes nothing.
+//!
+//! Invariants:
+//! 1. A job that has checkpoints is never begun afresh by accident: `checkpoint` before `find` (or
+//!    before `restart` of what was found) is refused unless `fresh` is set.
+//!
+//! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
+
+use crate::open::dies_with_ranks;
+use crate::regions::ArrayLayout;
+use crate::collective::Collective;
+use crate::session::lent::Lent;
+use crate::session::mapper::Mapper;
+use crate::open::{Opened, open};
+use crate::options::{AgentKind, Options};
+use crate::open::Peers;
+use crate::regions::{Codec, Region, Regions};
+use crate::report;
+use crate::session::found::Resume;
+use crate::regions::Route;
+use crate::session::stager::Stager;
+use crate::open::Threads;
+use crate::open::Environment;
+use crate::session::stats::Stats;
+use crate::session::told::{HISTORY, Told};
+use crate::trigger::{Request, Trigger};
+use crate::session::waiter::Waiter;
+use crate::report::Warnings;
+use orcheck_engine::capture::{Baseline, Captured};
+use orcheck_engine::commit::ControlShared;
+use orcheck_engine::directory::epoch::Held;
+use orcheck_engine::host::Host;
+use orcheck_engine::node::{Index, IndexShape, Outcome};
+use orcheck_engine::node::Kept;
+use orcheck_engine::node::Layout;
+use orcheck_engine::node::Patience;
+use orcheck_engine::directory::Places;
+use orcheck_format::error::{Error, Result};
+use orcheck_format::ids::{Dtype, Epoch, JobName, Level};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::memory::Span;
+use orcheck_pool::{Gates, Pool};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One rank's view of one job.
+pub struct Session {
+    pub(crate) collective: Box<dyn Collective>,
+    pub(crate) options: Options,
+    pub(crate) environment: Environment,
+    pub(crate) rank: u32,
+    pub(crate) local: u32,
+    pub(crate) writer: u32,
+    pub(crate) job: JobName,
+    pub(crate) layout: Layout,
+    pub(crate) epoch: Epoch,
+    pub(crate) places: Places,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) mapper: Mapper,
+    pub(crate) shape: IndexShape,
+    pub(crate) shared: Arc<ControlShared>,
+    pub(crate) threads: Option<Threads>,
+    pub(crate) held: Option<Held>,
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) patience: Patience,
+    pub(crate) regions: Regions,
+    /// With `incremental = auto`: what of the state is stored where.
+    pub(crate) baseline: Option<Arc<Baseline>>,
+    pub(crate) trigger: Trigger,
+    pub(crate) stager: Option<Arc<Stager>>,
+    /// The last step that `stager` was handed, until it is known to have sent it.
+    pub(crate) handed_over: Option<u64>,
+    pub(crate) lent: BTreeMap<String, Lent>,
+    pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
+    pub(crate) resume: Resume,
+    pub(crate) route: Option<Route>,
+    pub(crate) last_step: Option<u64>,
+    pub(crate) last_taken: Option<u64>,
+    pub(crate) taken: BTreeSet<u64>,
+    /// The last steps taken, whatever became of them.
+    pub(crate) history: BTreeSet<u64>,
+    pub(crate) turn: u64,
+    pub(crate) stats: Stats,
+    /// Whether CP-threads encode.
+    pub(crate) encoded: bool,
+    /// The other nodes, at level `peers`.
+    pub(crate) peers: Option<Peers>,
+    pub(crate) host: Host,
+    /// Snapshots of this rank that are in the pool, for the successor of an agent.
+    pub(crate) kept: Arc<Kept>,
+    /// Agents that ended within the current call.
+    pub(crate) successions: u32,
+    /// An agent ended, and the session was not yet opened again with all that belongs to it.
+    pub(crate) between_agents: bool,
+    /// The highest epoch that this run asked for.
+    pub(crate) asked_for: u64,
+    pub(crate) warnings: Warnings,
+    /// Whether the lack of a trigger was looked for.
+    pub(crate) trigger_said: bool,
+    /// What became of the steps that were taken.
+    pub(crate) told: Told,
+}
+
+impl Session {
+    pub(crate) fn open_agreed(
+        agreed: (JobName, Options),
+        mut collective: Box<dyn Collective>,
+        environment: Environment,
+    ) -> Result<Self> {
+        let rank = collective.rank();
+        let (opened, options) = open(agreed, collective.as_mut(), &environment, None)?;
+        if rank == 0 {
+            report::opened(&opened.job, opened.epoch, &options);
+        }
+        let Opened {
+            job,
+            layout,
+            epoch,
+            places,
+            pool,
+            shape,
+            shared,
+            threads,
+            held,
+            notes,
+            gates,
+            trigger,
+            encoded,
+            peers,
+            host,
+        } = opened;
+        let patience = Patience {
+            pool: Arc::clone(&pool),
+            shape,
+            gates: Arc::clone(&gates),
+            stop: Arc::clone(&threads.flush_stop),
+        };
+        let local = layout.local_index(rank);
+        let index = Index::new(&pool, shape);
+        let first_chunk = index.first_chunk(local, pool.shape().chunk_count);
+        // An agent's pool knows what the rank of an earlier run said.
+        index.add_routed(local, 0);
+        let mut warnings = Warnings::default();
+        warnings.extend(notes);
+        Ok(Self {
+            patience,
+            local,
+            mapper: Mapper::new(Arc::clone(&pool), first_chunk),
+            writer: layout.writer_of(rank),
+            collective,
+            environment,
+            rank,
+            job,
+            layout,
+            epoch,
+            places,
+            pool,
+            shape,
+            shared,
+            threads: Some(threads),
+            held,
+            gates,
+            regions: Regions::default(),
+            baseline: options.incremental_chain.map(|_| Arc::default()),
+            trigger,
+            stager: None,
+            handed_over: None,
+            lent: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            resume: Resume::default(),
+            route: None,
+            last_step: None,
+            last_taken: None,
+            taken: BTreeSet::new(),
+            history: BTreeSet::new(),
+            turn: 0,
+            stats: Stats::default(),
+            encoded,
+            peers,
+            host,
+            kept: Arc::default(),
+            successions: 0,
+            between_agents: false,
+            asked_for: epoch.counter,
+            warnings,
+            trigger_said: false,
+            told: Told::default(),
+            options,
+        })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// This run's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    // ---- regions -----------------------------------------------------------------------------
+
+    /// Names flat memory as part of the state. Again: a new address or size. Local.
+    ///
+    /// # Errors
+    /// Invalid name, flags or length; Unavailable while the region is lent.
+    pub fn protect(&mut self, name: &str, span: Span, dtype: Dtype, flags: u32) -> Result<()> {
+        self.put(name, Region::flat(name, span, dtype, flags)?)
+    }
+
+    /// Names an array, possibly strided, possibly a slice of a global one. `span` covers it from
+    /// its first to its last element. Local.
+    ///
+    /// # Errors
+    /// As [`Self::protect`]; Invalid for shapes that do not fit.
+    pub fn protect_array(
+        &mut self,
+        name: &str,
+        span: Span,
+        layout: ArrayLayout,
+        flags: u32,
+    ) -> Result<()> {
+        self.put(name, Region::array(name, span, layout, flags)?)
+    }
+
+    /// Names something that packs and unpacks itself. Local.
+    ///
+    /// # Errors
+    /// Invalid name or flags (`SAME` needs flat memory).
+    pub fn protect_codec(&mut self, name: &str, codec: Box<dyn Codec>, flags: u32) -> Result<()> {
+        self.put(name, Region::packed(codec, flags))
+    }
+
+    pub(crate) fn put(&mut self, name: &str, region: Region) -> Result<()> {
+        if matches!(
+            self.lent.get(name),
+            Some(Lent::Streamed(_) | Lent::Borrowed(_))
+        ) && !self.lent_is_back(name, Duration::ZERO)?
+        {
+            return Err(Error::unavailable(format!("region '{name}' is still lent"))
+                .next("wait with lent_done before moving it"));
+        }
+        self.regions.put(name, region)?;
+        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let outside = |span: Span| self.pool.offset_of(span).is_none();
+        let chunks = self.regions.memory_bytes(outside).div_ceil(chunk_bytes) + 1;
+        self.index().want_chunks(self.local, self.writer, chunks);
+        self.mapper.want(chunks);
+        Ok(())
+    }
+
+    /// Forgets a region. Local.
+    ///
+    /// # Errors
+    /// NotFound; Unavailable while it is lent.
+    pub fn unprotect(&mut self, name: &str) -> Result<()> {
+        self.regions.get(name)?;
+        if !self.lent_is_back(name, Duration::ZERO)? {
+            return Err(Error::unavailable(format!("region '{name}' is still lent"))
+                .next("wait with lent_done before unprotecting it"));
+        }
+        self.lent.remove(name);
+        self.regions.remove(name)?;
+        if let Some(route) = &self.route {
+            route.prune(name, &self.regions);
+        }
+        Ok(())
+    }
+
+    // ---- triggers ----------------------------------------------------------------------------
+
+    /// Whether a checkpoint is due at `step`. Collective; usually without a message.
+    ///
+    /// # Errors
+    /// What the collective says.
+    pub fn due(&mut self, step: u64) -> Result<bool> {
+        self.hear_halt();
+        self.give_snapshots_back(usize::MAX);
+        self.look_for_the_awaited();
+        self.look_for_losses();
+        self.warn_untriggered();
+        let due = self.trigger.due(self.collective.as_mut(), step)?;
+        if self.local == 0
+            && let Some(kept) = self.trigger.kept()
+        {
+            let kept = [kept.interval_s, kept.cost_s, kept.safe_after_s];
+            self.index().set_interval(kept);
+        }
+        let complaint = self.trigger.complaint();
+        self.warnings.extend(complaint.filter(|_| self.rank == 0));
+        Ok(due)
+    }
+
+    /// Says once, to a program that asks when checkpoints are due, that nothing makes one due.
+    fn warn_untriggered(&mut self) {
+        let said = std::mem::replace(&mut self.trigger_said, true);
+        if said || self.rank != 0 || self.trigger.is_configured() || off(Switch::UntriggeredSaid) {
+            return;
+        }
+        let when = match self.options.end_time_unix_s {
+            Some(_) => "before the end of the job's time ",
+            None => "",
+        };
+        let text = format!(
+            "no trigger is configured: {when}no checkpoint is due unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
+        );
+        self.warnings.push(text);
+        self.tell_warnings();
+    }
+
+    /// Processor time of all CP-threads of this node, since the session opened.
+    pub(crate) fn flush_cpu_ns_of_node(&self) -> u64 {
+        let (index, node) = (
+            self.index(),
+            &self.layout.nodes[self.layout.node_of(self.rank) as usize],
+        );
+        let local = |rank: &u32| node.ranks.iter().position(|other| other == rank);
+        let of_writers = node
+            .writers
+            .iter()
+            .filter_map(|ranks| local(ranks.first()?));
+        of_writers
+            .map(|local| index.flush_cpu_ns(local as u32))
+            .sum()
+    }
+
+    /// Tells the triggers when the step that they measure is safe at all levels.
+    fn look_for_the_awaited(&mut self) {
+        let Some(step) = self.trigger.awaited() else {
+            return;
+        };
+        let index = self.index();
+        let outcomes: Vec<Outcome> = (self.places.levels().into_iter())
+            .map(|level| index.outcome(step, level))
+            .collect();
+        let flush_cpu_ns = self.flush_cpu_ns_of_node();
+        let lost = |outcome: &Outcome| matches!(outcome, Outcome::Lost(_));
+        let safe = |outcome: &Outcome| *outcome == Outcome::Committed;
+        if outcomes.iter().all(safe) {
+            self.trigger.flushed(true, flush_cpu_ns);
+        } else if outcomes.iter().any(lost)
+            // Nobody says so where the engine ended: only the next checkpoint finds another one.
+            || self.trigger.is_overdue() && self.patience.check().is_err()
+        {
+            self.trigger.flushed(false, flush_cpu_ns);
+        }
+    }
+
+    /// Tells the triggers whether the engine of this node has seen a request to halt.
+    pub(crate) fn hear_halt(&mut self) {
+        let asked = self.index().halt();
+        self.trigger.hear_halt(asked);
+    }
+
+    /// Handle for signal handlers and other threads.
+    #[must_use]
+    pub fn requester(&self) -> &'static Request {
+        self.trigger.request()
+    }
+
+    /// Whether all ranks agreed to end.
+    #[must_use]
+    pub fn should_stop(&self) -> bool {
+        self.trigger.should_stop()
+    }
+
+    // ---- waiting and figures ------------------------------------------------------------------
+
+    pub(crate) fn index(&self) -> Index<'_> {
+        Index::new(&self.pool, self.shape)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.options.timeout_s)
+    }
+
+    /// Waits until `step` is committed at `level` or at a configured level that survives more.
+    /// Local; a timeout of 0 polls.
+    ///
+    /// # Errors
+    /// As [`Session::waiter`] and [`Waiter::wait`].
+    pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
+        let waited = self.waiter(step, level)?.wait(timeout);
+        self.give_snapshots_back(usize::MAX);
+        waited
+    }
+
+    /// What can wait until `step` is committed at `level` or at a configured level that survives more, in another
+    /// thread too, while the program goes on with the session. Local.
+    ///
+    /// # Errors
+    /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
+    pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
+        let enough = self.levels_that_cover(level)?;
+        self.check_taken(step, enough[0])?;
+        Ok(self.waiter_for(step, enough))
+    }
+
+    /// The configured levels that survive what `level` does; at least one.
+    pub(crate) fn levels_that_cover(&self, level: Level) -> Result<Vec<Level>> {
+        let mut enough: Vec<Level> = self.places.levels();
+        if self.options.agent != AgentKind::Off && !dies_with_ranks(&self.options) {
+            enough.push(Level::Process);
+        }
+        enough.retain(|&l| l >= level);
+        if enough.is_empty() {
+            return Err(
+                Error::unsupported(format!("level {level} is not configured"))
+                    .next("set `global` for level global, `node_dir` and `peers` for level peers"),
+            );
+        }
+        Ok(enough)
+    }
+
+    /// The same for one of `levels`, whatever step it is.
+    pub(crate) fn waiter_for(&self, step: u64, levels: Vec<Level>) -> Waiter {
+        Waiter {
+            step,
+            levels,
+            patience: self.patience.clone(),
+            shared: Arc::clone(&self.shared),
+            clock: Arc::clone(&self.environment.clock),
+        }
+    }
+
+    /// Whether this session took a checkpoint of `step`, as far as it still knows.
+    fn check_taken(&self, step: u64, level: Level) -> Result<()> {
+        if self.history.contains(&step) || off(Switch::NeverComes) {
+            return Ok(());
+        }
+        let index = self.index();
+        let forgotten = self.history.len() == HISTORY
+            && self.history.first().is_some_and(|&first| step < first);
+        if forgotten && index.outcome(step, level) != Outcome::Pending {
+            return Ok(());
+        }
+        if forgotten {
+            let newest = index
+                .committed_step(level)
+                .map_or("none".to_owned(), |step| step.to_string());
+            return Err(Error::not_found(format!(
+                "checkpoint {step} is too long ago: what became of the last {HISTORY} is known; the newest safe at level {level} is {newest}"
+            )));
+        }
+        let last = self
+            .history
+            .last()
+            .map_or("it took none yet".to_owned(), |last| {
+                format!("its last is of step {last}")
+            });
+        Err(Error::not_found(format!(
+            "this session took no checkpoint of step {step}; {last}"
+        ))
+        .next("wait for a step that was checkpointed and not skipped"))
+    }
+
+    /// Figures of the last checkpoint. Local.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let index = self.index();
+        let (flushed_bytes, file_bytes) = index.flushed_bytes(self.local);
+        Stats {
+            flushed_bytes,
+            file_bytes,
+            interval_s: self.trigger.kept().map_or(0.0, |kept| kept.interval_s),
+            committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
+            committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
+            flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,
+            captured: (self.baseline.as_ref()).map_or_else(Captured::default, |b| b.captured()),
+            lost: self.told.lost,
+            ..self.stats
+        }
+    }
+
+    /// Tells `orcheck run`, on rank 0, the warnings that it was not told yet: a program may never read them.
+    pub(crate) fn tell_warnings(&mut self) {
+        for text in self.warnings.news().filter(|_| self.rank == 0) {
+            report::warned(&self.job, text);
+        }
+    }
+
+    /// The oldest warning that was not taken yet. Local.
+    pub fn take_warning(&mut self) -> Option<String> {
+        self.look_for_losses();
+        let mut notes = self
+            .shared
+            .notes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.warnings.append(&mut notes);
+        drop(notes);
+        let noted = self.index().notes();
+        if let Some(agent) = self
+            .threads
+            .as_mut()
+            .and_then(|threads| threads.agent.as_mut())
+        {
+            let mut notes = Vec::new();
+            agent.take_notes(noted, &mut notes);
+            self.warnings.extend(notes);
+        }
+        if let Some(baseline) = &self.baseline {
+            self.warnings.extend(baseline.take_notes());
+        }
+        self.tell_warnings();
+        self.warnings.take()
+    }
+}

@@ -1,0 +1,444 @@
+//! When a checkpoint is due.
+//!
+//! * every n steps, once a multiple of n was reached or stepped over since the last checkpoint: every rank knows it, no message;
+//! * every t seconds, an interval from what was measured, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
+//!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
+//!   of the run time.
+//!
+//! Invariants:
+//! 1. All ranks get the same answer for the same step.
+//! 2. With nothing but a step trigger configured no message is sent; requests are then agreed in
+//!    the next checkpoint's own message.
+//! 3. `Request` is async-signal-safe: atomic stores only.
+//!
+//! Not here: taking the checkpoint (`session.rs`), the interval from what was measured (`auto.rs`).
+
+use crate::collective::agree_min;
+use crate::trigger::auto::Auto;
+pub use crate::trigger::auto::Kept;
+use crate::collective::Collective;
+use crate::options::Options;
+use orcheck_engine::node::HaltRequest;
+use orcheck_format::error::Result;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::clock::Clock;
+use orcheck_io::machine::install_signal;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Share of run time that agreeing may cost.
+const AGREE_SHARE: f64 = 0.001;
+/// Longest time between two agreements, unless one step takes longer.
+const MAX_LATENCY_S: f64 = 5.0;
+/// Most steps between two agreements.
+const MAX_STRIDE: i64 = 1_000_000;
+
+/// A request for a checkpoint, from a signal handler or another thread.
+#[derive(Debug, Default)]
+pub struct Request {
+    checkpoint: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Request {
+    /// Nobody asks for anything yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            checkpoint: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks for a checkpoint as soon as all ranks agree; with `stop_after` also for the end.
+    pub fn request(&self, stop_after: bool) {
+        self.checkpoint.store(true, Ordering::Release);
+        if stop_after {
+            self.stop.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A watched signal of this process. Its handler stays for good, so all sessions share it, and each
+/// sees every raise.
+#[derive(Default)]
+struct Watched {
+    raised: AtomicBool,
+    count: AtomicU64,
+}
+
+static WATCHED: Mutex<BTreeMap<i32, &'static Watched>> = Mutex::new(BTreeMap::new());
+
+/// One session's view of a watched signal.
+struct SignalView {
+    watched: &'static Watched,
+    seen: u64,
+    pending: bool,
+}
+
+impl SignalView {
+    fn of(signal: i32) -> Result<Self> {
+        let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = match all.get(&signal) {
+            Some(&watched) => watched,
+            None => {
+                // One small leak per signal and process: it may arrive at any later time.
+                let watched: &'static Watched = Box::leak(Box::default());
+                install_signal(signal, &watched.raised)?;
+                all.insert(signal, watched);
+                watched
+            }
+        };
+        Ok(Self {
+            watched,
+            seen: watched.count.load(Ordering::Acquire),
+            pending: false,
+        })
+    }
+
+    /// Whether the signal came since it was last heard.
+    fn is_pending(&mut self) -> bool {
+        if self.watched.raised.swap(false, Ordering::AcqRel) {
+            self.watched.count.fetch_add(1, Ordering::AcqRel);
+        }
+        let count = self.watched.count.load(Ordering::Acquire);
+        self.pending |= count != self.seen;
+        self.seen = count;
+        self.pending
+    }
+
+    /// What came until now has been heard.
+    fn clear(&mut self) {
+        self.is_pending();
+        self.pending = false;
+    }
+}
+
+/// A session's triggers.
+pub struct Trigger {
+    every_steps: u64,
+    /// The step that multiples of `every_steps` are counted from: the last checkpoint's, the one restarted from, or where
+    /// the program began to ask.
+    counted_from: Option<u64>,
+    /// Whether somebody chose anything but requests that makes checkpoints due.
+    chosen: bool,
+    every: Option<Duration>,
+    overhead_share: f64,
+    auto: Option<Auto>,
+    end_unix_ms: Option<u64>,
+    agreed: bool,
+    request: &'static Request,
+    signal: Option<SignalView>,
+    /// The program is to stop after the checkpoint that the signal makes due.
+    signal_stop: bool,
+    clock: Arc<dyn Clock>,
+    /// Agreements happen every so many calls; calls since the last.
+    stride: i64,
+    calls: i64,
+    /// The step of the last question.
+    asked_at: u64,
+    last_call: Option<Duration>,
+    step_time_s: f64,
+    cost_s: f64,
+    opened: Duration,
+    last_checkpoint: Duration,
+    blocked_s: f64,
+    last_blocked_s: f64,
+    stop: bool,
+    /// What somebody outside asks this run for.
+    halt: HaltRequest,
+    /// A checkpoint was lost, and this run is to end for that.
+    lost: bool,
+    /// Checkpoints until it ends, once it was asked to end after some.
+    halt_after: Option<u64>,
+    /// The last answer of `due` came from a wish, not from the step.
+    answered: bool,
+}
+
+impl Trigger {
+    /// Triggers as configured, of a job on so many nodes, this one with so many processors for its ranks. Installs the signal's
+    /// handler if one is configured (it chains).
+    ///
+    /// # Errors
+    /// When the handler cannot be installed.
+    pub fn new(
+        options: &Options,
+        (nodes, processors): (usize, usize),
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        // One small leak per session: a signal may arrive at any later time.
+        let request: &'static Request = Box::leak(Box::default());
+        let signal = options.signal.map(SignalView::of).transpose()?;
+        let every = (options.every_s > 0.0).then(|| Duration::from_secs_f64(options.every_s));
+        let end_unix_ms = options
+            .end_time_unix_s
+            .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
+        let auto = (options.mtbf_s_of(nodes)).map(|mtbf_s| Auto::new(mtbf_s, processors));
+        let chosen =
+            every.is_some() || auto.is_some() || signal.is_some() || options.overhead_percent > 0.0;
+        let configured = chosen || end_unix_ms.is_some();
+        let now = clock.now();
+        Ok(Self {
+            every_steps: options.every_steps,
+            counted_from: None,
+            chosen: chosen
+                || options.every_steps > 0
+                || end_unix_ms.is_some() && !options.end_is_given,
+            every,
+            overhead_share: options.overhead_percent / 100.0,
+            auto,
+            end_unix_ms,
+            agreed: configured || options.every_steps == 0,
+            request,
+            signal,
+            signal_stop: options.signal_stop,
+            clock,
+            stride: 1,
+            calls: 0,
+            asked_at: 0,
+            last_call: None,
+            step_time_s: 0.0,
+            cost_s: 0.0,
+            opened: now,
+            last_checkpoint: now,
+            blocked_s: 0.0,
+            last_blocked_s: 0.0,
+            stop: false,
+            halt: HaltRequest::None,
+            lost: false,
+            halt_after: None,
+            answered: false,
+        })
+    }
+
+    /// The handle for signal handlers; valid for ever.
+    #[must_use]
+    pub fn request(&self) -> &'static Request {
+        self.request
+    }
+
+    /// Whether all ranks agreed to end after the last checkpoint.
+    #[must_use]
+    pub fn should_stop(&self) -> bool {
+        self.stop
+    }
+
+    /// This rank's wish to take a checkpoint and stop.
+    fn wants_stop(&self) -> bool {
+        self.request.stop.load(Ordering::Acquire) || self.halt == HaltRequest::Now || self.lost
+    }
+
+    /// This rank's wish to stop after the checkpoint that is being taken, for its message.
+    #[must_use]
+    pub fn stops_with_this(&mut self) -> bool {
+        let signalled = self.signal_stop && self.is_signalled();
+        signalled || self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
+    }
+
+    /// A checkpoint was lost, and `on_loss = "stop"` asks this run to end.
+    pub fn hear_loss(&mut self) {
+        self.lost = true;
+    }
+
+    /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
+    pub fn hear_halt(&mut self, asked: HaltRequest) {
+        if asked != self.halt {
+            self.halt = asked;
+            self.halt_after = match asked {
+                HaltRequest::After(count) => Some(count),
+                _ => None,
+            };
+        }
+    }
+
+    /// Takes the agreed wish to stop in.
+    pub fn agree_stop(&mut self, stop: bool) {
+        self.stop |= stop;
+        if let Some(signal) = self.signal.as_mut().filter(|_| stop) {
+            signal.clear();
+        }
+    }
+
+    /// Whether a checkpoint is due at `step`.
+    ///
+    /// # Errors
+    /// What the collective says.
+    pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
+        let by_steps = self.by_steps(step);
+        self.asked_at = step;
+        self.answered = false;
+        if !self.agreed {
+            return Ok(by_steps);
+        }
+        let now = self.clock.now();
+        if let Some(last) = self.last_call {
+            let step_time_s = now.saturating_sub(last).as_secs_f64();
+            // A running mean that forgets: steps may get slower or faster.
+            self.step_time_s = if self.step_time_s == 0.0 {
+                step_time_s
+            } else {
+                0.9 * self.step_time_s + 0.1 * step_time_s
+            };
+        }
+        self.last_call = Some(now);
+        self.calls += 1;
+        if self.calls < self.stride {
+            return Ok(by_steps);
+        }
+        self.calls = 0;
+        let (wish, ending) = self.wishes(now);
+        let mut values = vec![
+            -i64::from(wish),
+            -i64::from(ending || self.wants_stop()),
+            -self.stride_wish(),
+        ];
+        values.extend(self.auto.iter().flat_map(Auto::measured));
+        agree_min(collective, Ok(()), &mut values)?;
+        if let (Some(auto), &[.., cost, safe_after]) = (&mut self.auto, &values[..]) {
+            auto.agree([cost, safe_after]);
+        }
+        let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
+        // The quickest agreement seen is its cost; longer ones waited for a slower rank.
+        self.cost_s = if self.cost_s == 0.0 {
+            cost_s
+        } else {
+            self.cost_s.min(cost_s)
+        };
+        // Grows slowly: quick steps while a program warms up must not make it deaf afterwards.
+        self.stride = (-values[2]).clamp(1, MAX_STRIDE.min(2 * self.stride));
+        // The wish to stop makes one checkpoint due, not one at every step until the program ends.
+        let stops_now = values[1] != 0 && !self.stop;
+        self.stop |= stops_now;
+        let due = values[0] != 0 || stops_now;
+        if due {
+            // Whoever wished has been heard.
+            self.answered = true;
+            self.request.checkpoint.store(false, Ordering::Release);
+            if let Some(signal) = &mut self.signal {
+                signal.clear();
+            }
+        }
+        Ok(by_steps || due)
+    }
+
+    /// Whether a multiple of `every_steps` was reached or stepped over.
+    fn by_steps(&mut self, step: u64) -> bool {
+        let every = self.every_steps;
+        if every == 0 || step == 0 {
+            return false;
+        }
+        if off(Switch::PassedMultiple) {
+            return step.is_multiple_of(every);
+        }
+        // A program may begin at any step.
+        let from = *self.counted_from.get_or_insert(step - 1);
+        step / every > from / every
+    }
+
+    /// The program continues from this step, which needs no checkpoint; `None`: where it begins is open again.
+    pub fn count_from(&mut self, step: Option<u64>) {
+        self.counted_from = step;
+    }
+
+    /// Whether somebody chose anything but requests that makes checkpoints due. The end of the job's time that a batch
+    /// system tells is nobody's choice: a job that is killed before would have no checkpoint.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.chosen
+    }
+
+    /// Calls between agreements that keep their cost below the share, from what was seen so far.
+    fn stride_wish(&self) -> i64 {
+        if self.step_time_s <= 0.0 || self.cost_s <= 0.0 {
+            return 1;
+        }
+        let stride = (self.cost_s / (AGREE_SHARE * self.step_time_s)).ceil();
+        // A wish must not wait for long either: a batch system's grace time may be half a minute.
+        let every_s = self.every.map(|every| every.as_secs_f64());
+        let kept_s = self.kept().map(|kept| kept.interval_s);
+        let patience_s = (every_s.into_iter().chain(kept_s))
+            .fold(MAX_LATENCY_S, |patience_s, s| patience_s.min(0.05 * s));
+        let limit = (patience_s / self.step_time_s).max(1.0);
+        stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
+    }
+
+    fn is_signalled(&mut self) -> bool {
+        self.signal.as_mut().is_some_and(SignalView::is_pending)
+    }
+
+    fn wishes(&mut self, now: Duration) -> (bool, bool) {
+        let signalled = self.is_signalled();
+        let asked = self.request.checkpoint.load(Ordering::Acquire) || signalled;
+        let since = now.saturating_sub(self.last_checkpoint);
+        let by_time = self.every.is_some_and(|every| since >= every)
+            || self.auto.as_ref().is_some_and(|auto| auto.is_due(since));
+        let elapsed_s = now.saturating_sub(self.opened).as_secs_f64();
+        let by_budget = self.overhead_share > 0.0
+            && elapsed_s > 0.0
+            && self.blocked_s + self.last_blocked_s <= self.overhead_share * elapsed_s
+            && since > Duration::ZERO;
+        let ending = (signalled && self.signal_stop)
+            || (self.end_unix_ms).is_some_and(|end| self.clock.unix_ms() >= end);
+        (asked || by_time || by_budget, ending)
+    }
+
+    /// A checkpoint that was due was left out: whoever wished for it still does.
+    pub fn left_out(&mut self) {
+        // The next multiple counts, as if this one had been taken.
+        self.counted_from = Some(self.asked_at);
+        self.not_taken();
+    }
+
+    /// A checkpoint that was due failed, and was not staged: whoever wished for it still does.
+    pub fn not_taken(&mut self) {
+        if self.answered {
+            self.request.checkpoint.store(true, Ordering::Release);
+        }
+    }
+
+    /// A checkpoint of `step` was taken and blocked the program so long; `flush_cpu_ns`: processor time of flushes until now.
+    pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
+        self.last_checkpoint = self.clock.now();
+        self.counted_from = Some(step);
+        self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
+        if let Some(auto) = &mut self.auto {
+            auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);
+        }
+        self.last_blocked_s = blocked_s;
+        self.blocked_s += blocked_s;
+        self.last_call = None;
+    }
+
+    /// The step of which the triggers want to know when it is safe.
+    #[must_use]
+    pub fn awaited(&self) -> Option<u64> {
+        self.auto.as_ref().and_then(Auto::awaited)
+    }
+
+    /// Whether a checkpoint waits for the awaited step alone.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        let since = || self.clock.now().saturating_sub(self.last_checkpoint);
+        (self.auto.as_ref()).is_some_and(|auto| auto.is_overdue(since()))
+    }
+
+    /// The awaited step is safe at all levels, or never will be; `flush_cpu_ns`: processor time of flushes until now.
+    pub fn flushed(&mut self, safe: bool, flush_cpu_ns: u64) {
+        if let Some(auto) = &mut self.auto {
+            auto.flushed(safe, self.clock.now(), flush_cpu_ns);
+        }
+    }
+
+    /// What is to be said once of checkpoints that cost too much.
+    pub fn complaint(&mut self) -> Option<String> {
+        self.auto.as_mut().and_then(Auto::complaint)
+    }
+
+    /// The interval that is kept by `interval = "auto"`, and what it follows from.
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept> {
+        self.auto.as_ref().and_then(Auto::kept)
+    }
+}
