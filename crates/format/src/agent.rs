@@ -12,12 +12,12 @@
 //!
 //! Not here: who sends what when (`engine::agent`).
 
-use crate::cbor::{Reader, Writer};
+use crate::cbor::{Reader, Writer, flag};
 use crate::encoding::{Compression, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
 use crate::sabotage::{Switch, off};
-use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
+use crate::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
 /// Most ranks, nodes, servers, domains and bytes of an unread frame that are taken in.
 const MAX_ITEMS: usize = 1 << 20;
@@ -578,14 +578,6 @@ fn numbers(w: &mut Writer, values: &[u32]) {
 
 fn path(r: &mut Reader<'_>) -> Result<String> {
     r.text(MAX_PATH_BYTES).map(str::to_owned)
-}
-
-pub(crate) fn flag(r: &mut Reader<'_>) -> Result<bool> {
-    match r.uint::<u8>()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        other => Err(r.corrupt(format_args!("expected 0 or 1, found {other}"))),
-    }
 }
 
 fn read_node(r: &mut Reader<'_>) -> Result<NodePart> {

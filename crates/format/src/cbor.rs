@@ -387,6 +387,15 @@ impl<'b> Reader<'b> {
     }
 }
 
+/// 0 or 1.
+pub(crate) fn flag(r: &mut Reader<'_>) -> Result<bool> {
+    match r.uint::<u8>()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(r.corrupt(format_args!("expected 0 or 1, found {other}"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

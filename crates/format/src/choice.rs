@@ -10,50 +10,13 @@
 
 use crate::cbor::{Reader, Writer};
 use crate::error::{Error, Result};
-use crate::ids::{Epoch, JobName};
+use crate::ids::{Decision, Epoch, JobName};
 use crate::manifest::MAX_NAME_BYTES;
 use crate::names::FileName;
-use crate::record::{KIND_CHOICE, unwrap, wrap};
-use std::fmt;
+use crate::envelope::{KIND_CHOICE, unwrap, wrap};
 
 /// Longest reason, in bytes.
 pub const MAX_WHY_BYTES: usize = 1024;
-
-/// What was decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Decision {
-    /// The program found the checkpoint wrong: it is never offered again, and does not count for `keep`.
-    Rejected,
-    /// Somebody wants it to stay: it is never pruned.
-    Kept,
-}
-
-impl Decision {
-    /// All of them.
-    pub const ALL: [Decision; 2] = [Decision::Rejected, Decision::Kept];
-
-    /// The ending of the file's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Decision::Rejected => "rejected",
-            Decision::Kept => "kept",
-        }
-    }
-
-    fn code(self) -> u8 {
-        match self {
-            Decision::Rejected => 1,
-            Decision::Kept => 2,
-        }
-    }
-}
-
-impl fmt::Display for Decision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// A decision about one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,10 @@
 //! Not here: who writes when (`orcheck-engine`), how bytes reach a disk or a socket (`orcheck-io`).
 
 pub mod agent;
+mod bytes;
 mod cbor;
+pub mod envelope;
+mod fields;
 pub mod choice;
 pub mod container;
 pub mod crc;
@@ -35,7 +38,8 @@ pub mod store;
 pub mod wire;
 
 pub use agent::{Adoption, AgentMessage, ConnState};
-pub use choice::{Choice, Decision};
+pub use choice::Choice;
+pub use ids::Decision;
 pub use container::{
     BLOCK_BYTES, ContainerHeader, Encryption, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix,
     RankHeader, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,

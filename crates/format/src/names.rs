@@ -21,8 +21,7 @@
 //!
 //! Not here: which of these files are needed, and when they are removed.
 
-use crate::choice::Decision;
-use crate::ids::{Epoch, Level, hex, parse_hex};
+use crate::ids::{Decision, Epoch, Level, hex, parse_hex};
 use crate::sabotage::{Switch, off};
 use std::fmt;
 

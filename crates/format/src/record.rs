@@ -12,14 +12,12 @@
 //! Not here: its seal (`seal.rs`); when a record is written and what makes it valid against others (the engine).
 
 use crate::cbor::{Reader, Writer};
-use crate::container::{Features, Get, Put, check_crc, check_magic, exactly};
-use crate::crc::crc64;
+use crate::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
-use crate::manifest::{MAX_METADATA_BYTES, MAX_NAME_BYTES};
+use crate::manifest::MAX_NAME_BYTES;
 use crate::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::sabotage::{Switch, off};
-use crate::seal::{SEAL_BYTES, SEALED};
 use std::collections::BTreeSet;
 
 /// Most nodes of a job: a hundred times the largest machines.
@@ -36,21 +34,6 @@ pub const MAX_RANK_RANGES: usize = 1 << 16;
 pub const MAX_REFERRED: usize = 64;
 /// Most nodes that hold a replica of one container: as many losses as a level can name.
 pub const MAX_HOLDERS: usize = 255;
-/// Bytes of an envelope around its CBOR: 40 before and 8 after.
-pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
-
-pub(crate) const ENVELOPE_HEAD_BYTES: usize = 40;
-pub(crate) const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
-const ENVELOPE_VERSION: u16 = 1;
-/// Incompatible feature of small records: a commit record refers to older checkpoints. A version
-/// that does not know it must neither restart from the checkpoint nor let go of older ones.
-const REFERS: u64 = 1;
-const KIND_COMMIT: u16 = 1;
-const KIND_CLAIM: u16 = 2;
-const KIND_RESUMED: u16 = 3;
-pub(crate) const KIND_MEMBERS: u16 = 4;
-pub(crate) const KIND_CHOICE: u16 = 5;
-
 /// The record whose appearance makes a checkpoint restartable at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRecord {
@@ -534,72 +517,4 @@ impl Resumed {
             from,
         })
     }
-}
-
-pub(crate) fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; ENVELOPE_HEAD_BYTES];
-    Put::new(&mut bytes)
-        .bytes(&ENVELOPE_MAGIC)
-        .u16(kind)
-        .u16(ENVELOPE_VERSION)
-        .u32(cbor.len() as u32)
-        .u64(0)
-        .u64(0)
-        .u64(incompat);
-    bytes.extend_from_slice(cbor);
-    let crc = crc64(&bytes);
-    bytes.extend_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
-/// The body, and the incompatible features, all known.
-pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b [u8], u64)> {
-    let head = exactly(what, bytes, ENVELOPE_HEAD_BYTES)?;
-    check_magic(what, head, &ENVELOPE_MAGIC)?;
-    let mut get = Get { bytes: head, at: 8 };
-    let (found_kind, version, len_bytes) = (get.u16(), get.u16(), get.u32() as usize);
-    let features = Features {
-        compat: get.u64(),
-        ro_compat: get.u64(),
-        incompat: get.u64(),
-    };
-    let seal_bytes = if features.incompat & SEALED == 0 {
-        0
-    } else {
-        SEAL_BYTES
-    };
-    let expected_bytes = ENVELOPE_BYTES + len_bytes + seal_bytes;
-    if len_bytes > MAX_METADATA_BYTES
-        || (bytes.len() != expected_bytes
-            && !(off(Switch::EnvelopeLength) && bytes.len() > expected_bytes))
-    {
-        return Err(Error::corrupt(format!(
-            "{what}: expected a file of {expected_bytes} bytes (at most {} of them CBOR), found {}",
-            MAX_METADATA_BYTES,
-            bytes.len()
-        )));
-    }
-    let body_end = ENVELOPE_HEAD_BYTES + len_bytes;
-    let crc_at = body_end + seal_bytes;
-    let stored = Get { bytes, at: crc_at }.u64();
-    if !off(Switch::CrcEnvelope) {
-        check_crc(what, crc_at, stored, crc64(&bytes[..crc_at]))?;
-    }
-    // Only now are these fields known to be what was written.
-    if found_kind != kind && !off(Switch::RecordKind) {
-        return Err(Error::corrupt(format!(
-            "{what}, byte 8: expected a record of kind {kind}, found {found_kind}"
-        )));
-    }
-    if version != ENVELOPE_VERSION && !off(Switch::RecordVersion) {
-        return Err(Error::unsupported(format!(
-            "{what}, byte 10: expected version {ENVELOPE_VERSION}, found {version}"
-        ))
-        .next("read it with the version that wrote it, or a newer one"));
-    }
-    let known = SEALED | if kind == KIND_COMMIT { REFERS } else { 0 };
-    features
-        .check_known(known)
-        .map_err(|error| error.at(what))?;
-    Ok((&bytes[ENVELOPE_HEAD_BYTES..body_end], features.incompat))
 }

@@ -12,18 +12,12 @@
 //!
 //! Not here: keys and MACs (`engine::trust`).
 
-use crate::container::{Get, check_crc, check_magic, exactly};
+use crate::bytes::{Get, check_crc, check_magic, exactly};
 use crate::crc::crc64;
 use crate::error::{Error, Result};
-use crate::record::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC};
+use crate::envelope::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED};
 
-/// Length of the MAC.
-pub const MAC_BYTES: usize = 32;
-/// Length of what says which key it is.
-pub const KEY_ID_BYTES: usize = 16;
 /// Incompatible feature of small records: there is a seal.
-pub(crate) const SEALED: u64 = 2;
-pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
 
 /// Where the incompatible features are in the head.
 const INCOMPAT_AT: usize = 32;

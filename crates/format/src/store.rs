@@ -19,12 +19,11 @@
 //!
 //! Not here: who may ask (the key of the connection), what is done about it (`orcheck-server`).
 
-use crate::agent::flag;
-use crate::cbor::{Reader, Writer};
+use crate::cbor::{Reader, Writer, flag};
 use crate::error::{Detail, Error, Result};
 use crate::names::MAX_FILE_NAME_BYTES;
 use crate::record::MAX_CONTAINERS;
-use crate::wire::{MAX_TEXT_BYTES, cut, read_kind};
+use crate::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
 /// Bytes of a file that may be sent before the server wants any.
 pub const FIRST_BYTES: u64 = 64 << 10;

@@ -16,7 +16,8 @@ mod kinds;
 
 use crate::agent::AgentMessage;
 use crate::cbor::{Reader, Writer};
-use crate::container::{Get, Put, exactly};
+use crate::bytes::{Get, Put, exactly};
+use crate::fields::{MAX_TEXT_BYTES, cut, read_kind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
 use crate::manifest::{MAX_METADATA_BYTES, check_metadata_len};
@@ -27,8 +28,6 @@ use crate::store::StoreMessage;
 
 /// Largest payload of a frame, in bytes: a commit record must fit.
 pub const MAX_PAYLOAD_BYTES: u32 = MAX_METADATA_BYTES as u32;
-/// Longest text of an error in a message, in bytes.
-pub const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Most bytes of a file in one message.
 pub const MAX_DATA_BYTES: usize = 16 << 20;
 /// Bytes of a frame header.
@@ -750,15 +749,4 @@ fn read_about_replica(message: u8, r: &mut Reader<'_>) -> Result<Message> {
         },
         _ => Message::LetGo { slot },
     })
-}
-
-pub(crate) fn read_kind(r: &mut Reader<'_>) -> Result<ErrorKind> {
-    let code: u16 = r.uint()?;
-    ErrorKind::from_code(i32::from(code))
-        .ok_or_else(|| r.unsupported(format_args!("error kind {code} is unknown")))
-}
-
-/// The longest prefix of at most `max_bytes` that ends between two characters.
-pub(crate) fn cut(text: &str, max_bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(max_bytes)]
 }
