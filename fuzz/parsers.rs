@@ -6,20 +6,17 @@
 //! that what lies behind it is reached too. Memory and time are the callers' to bound.
 
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
-use orcheck_format::agent::Adoption;
-use orcheck_format::choice::Choice;
-use orcheck_format::container::{
-    ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer,
-    decode_rank_record, encode_rank_record,
-};
-use orcheck_format::crc::{Crc64, crc64};
-use orcheck_format::encoding::{Encoding, SEAL_BYTES};
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::manifest::{Extent, Manifest};
-use orcheck_format::members::Members;
-use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord, Resumed};
+use orcheck_format::wire::Adoption;
+use orcheck_format::disk::Choice;
+use orcheck_format::disk::{ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer, decode_rank_record, encode_rank_record};
+use orcheck_format::{Crc64, crc64};
+use orcheck_format::disk::{Encoding, SEAL_BYTES};
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::{Extent, Manifest};
+use orcheck_format::disk::Members;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Claim, CommitRecord, Resumed};
 use orcheck_format::wire::{FrameHeader, Message};
 use orcheck_io::user::Secret;
 use std::sync::OnceLock;

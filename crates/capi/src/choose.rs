@@ -10,7 +10,7 @@ use crate::registry::{self, orc_session};
 use crate::restart::status_of_restart;
 use crate::types::{orc_status, orc_which};
 use orcheck_client::Which;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::ffi::{c_char, c_int};
 
 fn which(how: c_int, step: u64) -> Result<Which> {

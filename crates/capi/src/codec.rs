@@ -14,7 +14,7 @@ use crate::convert::covers;
 use crate::fault::callback;
 use crate::types::orc_codec;
 use orcheck_client::Codec;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::ffi::{c_int, c_void};
 
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;

@@ -15,7 +15,7 @@ use crate::convert::covers;
 use crate::fault::callback;
 use crate::types::orc_collective;
 use orcheck_client::Collective;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;

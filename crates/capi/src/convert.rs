@@ -11,8 +11,8 @@
 
 use crate::types::orc_array;
 use orcheck_client::ArrayLayout;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::{Dtype, Level};
+use orcheck_format::{Error, Result};
+use orcheck_format::{Dtype, Level};
 use orcheck_io::memory::Span;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;

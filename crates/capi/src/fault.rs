@@ -14,10 +14,10 @@
 //!
 //! Faults survived: panics below us, use from destructors of other thread-local values.
 //!
-//! Not here: which errors there are; `orcheck_format::error::ErrorKind` says that.
+//! Not here: which errors there are; `orcheck_format::ErrorKind` says that.
 
 use crate::types::orc_status;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::thread::{Uncancelled, stack_left};
 use std::cell::{Cell, RefCell};

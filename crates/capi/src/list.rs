@@ -12,7 +12,7 @@ use crate::convert::{NAME_LIMIT_BYTES, dtype, flags, not_null, span, text};
 use crate::fault::boundary;
 use crate::registry::{self, orc_session};
 use crate::types::orc_status;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 

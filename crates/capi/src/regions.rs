@@ -13,7 +13,7 @@ use crate::convert::{NAME_LIMIT_BYTES, dtype, flags, layout, not_null, span, tex
 use crate::fault::boundary;
 use crate::registry::{self, orc_session};
 use crate::types::{orc_array, orc_codec, orc_status};
-use orcheck_format::error::Error;
+use orcheck_format::Error;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 

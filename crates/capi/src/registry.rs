@@ -26,7 +26,7 @@
 use crate::types::orc_collective;
 use orcheck_client::Membership;
 use orcheck_client::Request;
-use orcheck_format::error::{Error, Result, joined};
+use orcheck_format::{Error, Result, joined};
 use orcheck_io::machine::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -276,7 +276,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use orcheck_client::Solo;
-    use orcheck_format::ids::{Dtype, Level};
+    use orcheck_format::{Dtype, Level};
     use orcheck_io::memory::Span;
     use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::registry::{self, orc_session};
 use crate::types::{orc_array, orc_status};
 use orcheck_client::Restarted;
 use orcheck_client::Stored;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 

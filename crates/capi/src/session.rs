@@ -19,7 +19,7 @@ use orcheck_client::Membership;
 use orcheck_client::{Collective, Solo};
 use orcheck_client::Options;
 use orcheck_client::Environment;
-use orcheck_format::error::{Error, joined};
+use orcheck_format::{Error, joined};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 

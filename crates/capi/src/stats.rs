@@ -11,7 +11,7 @@ use crate::convert::not_null;
 use crate::fault::boundary;
 use crate::registry::{self, orc_session};
 use crate::types::{orc_stats, orc_status};
-use orcheck_format::error::Error;
+use orcheck_format::Error;
 use std::mem::offset_of;
 
 /// What the first released version of the structure had.

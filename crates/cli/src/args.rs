@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use orcheck_format::error::Error;
-use orcheck_format::ids::Level;
+use orcheck_format::Error;
+use orcheck_format::Level;
 
 use crate::exit;
 

@@ -4,7 +4,7 @@
 //!
 //! Not here: which outcome a command has; each command says so in its own file.
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 
 /// Everything that was asked was done, and all is well.
 pub const OK: u8 = 0;

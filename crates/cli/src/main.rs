@@ -35,7 +35,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use orcheck_format::error::printable;
+use orcheck_format::printable;
 
 use crate::args::Cli;
 use crate::output::{Failure, Outcome};
@@ -96,7 +96,7 @@ fn print(text: &str) -> Result<(), Failure> {
     {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(orcheck_format::error::Error::unavailable(format!(
+        Err(error) => Err(orcheck_format::Error::unavailable(format!(
             "standard output cannot be written: {error}"
         ))
         .into()),

@@ -12,8 +12,8 @@ use std::io::IsTerminal;
 
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-pub use orcheck_format::error::count;
-use orcheck_format::error::{Error, ErrorKind, printable};
+pub use orcheck_format::count;
+use orcheck_format::{Error, ErrorKind, printable};
 use orcheck_io::clock::LocalTime;
 pub use orcheck_io::clock::{age, moment};
 use serde_json::{Value, json};

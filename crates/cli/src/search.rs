@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use orcheck_engine::directory::job_named_by;
 use orcheck_engine::encoding::Trust;
-use orcheck_format::error::{Detail, Error, ErrorKind};
-use orcheck_format::ids::{JobName, Level};
-use orcheck_format::names::FileName;
+use orcheck_format::{Detail, Error, ErrorKind};
+use orcheck_format::{JobName, Level};
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Dir, Entry, linked};
 use orcheck_io::errno::is_denied;
@@ -288,7 +288,7 @@ impl Search {
     fn listed(
         &mut self,
         path: &Path,
-        opened: orcheck_format::error::Result<Arc<dyn Dir>>,
+        opened: orcheck_format::Result<Arc<dyn Dir>>,
     ) -> Option<(Arc<dyn Dir>, Vec<Entry>)> {
         match opened.and_then(|dir| Ok((dir.list()?, dir))) {
             Ok((entries, dir)) => {
@@ -515,7 +515,7 @@ impl Search {
 }
 
 /// The directory of a node, opened again by way of that of its job, which may not be a link either.
-fn beneath_unlinked(found: Found) -> orcheck_format::error::Result<Found> {
+fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     let given = found.dir.path();
     if is_served(given) || off(Switch::LinkedJob) {
         return Ok(found);

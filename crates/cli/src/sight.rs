@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use orcheck_engine::directory::Commit;
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind};
 
 use crate::exit;
 use crate::job::Job;

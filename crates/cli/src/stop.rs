@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 
 use crate::exit;
@@ -136,7 +136,7 @@ fn wait_until<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::error::ErrorKind;
+    use orcheck_format::ErrorKind;
     use std::cell::Cell;
     use std::sync::{Mutex, mpsc};
 

@@ -27,10 +27,11 @@ mod session;
 mod succession;
 mod trigger;
 
-pub use collective::{Collective, Solo};
-pub use membership::{Disabled, Membership};
-pub use open::{Environment, JOB_VARIABLE};
-pub use options::{Options, Without};
-pub use regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, SAME, Stored};
-pub use session::{Event, EventKind, LostSteps, Restarted, Session, Stats, Waiter, Watcher, Which};
-pub use trigger::{Request, Trigger};
+pub use crate::collective::{Collective, Solo};
+pub use crate::membership::{Disabled, Membership};
+pub use crate::open::{Environment, JOB_VARIABLE};
+pub use options::Options;
+pub use crate::options::Without;
+pub use crate::regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, SAME, Stored};
+pub use crate::session::{Event, EventKind, LostSteps, Restarted, Session, Stats, Waiter, Watcher, Which};
+pub use crate::trigger::{Request, Trigger};

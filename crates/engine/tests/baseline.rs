@@ -3,7 +3,7 @@
 
 use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate};
 use orcheck_engine::capture::{Piece, Segment};
-use orcheck_format::names::FileName;
+use orcheck_format::disk::FileName;
 use std::sync::Arc;
 
 fn begin(baseline: &Arc<Baseline>, step: u64) -> Capture {

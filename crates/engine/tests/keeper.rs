@@ -6,9 +6,9 @@ use orcheck_engine::replicas::{CREDIT_BYTES, KeeperContext, KeeperThread};
 use orcheck_engine::replicas::{NodeAt, Others, OthersContext};
 use orcheck_engine::replicas::{Replicas, ReplicasContext};
 use orcheck_engine::replicas::{ReplicaStore, Room};
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName, RunId};
-use orcheck_format::names::FileName;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::{Epoch, JobName, RunId};
+use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
@@ -498,7 +498,7 @@ fn half_of_a_replica_has_no_name() {
         .list((0, 0), &Steps::none(), LONG)
         .unwrap();
     assert_eq!(listed, []);
-    let crc = orcheck_format::crc::crc64(&content(4096));
+    let crc = orcheck_format::crc64(&content(4096));
     let finish = Message::Finish {
         slot: 1,
         len_bytes: 4096,

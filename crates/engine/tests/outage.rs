@@ -8,10 +8,10 @@ use orcheck_engine::directory::epoch::{Claimant, claim};
 use orcheck_engine::flush::Ledger;
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::container::{ContainerHeader, Features};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord, ContainerRef};
+use orcheck_format::disk::{ContainerHeader, Features};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Claim, CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -117,12 +117,12 @@ fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
         )
         .unwrap();
     writer.append(pool, 0, 8192).unwrap();
-    let record = orcheck_format::manifest::RankRecord {
+    let record = orcheck_format::disk::RankRecord {
         rank: 0,
         stream_len_bytes: 8192,
         regions: vec![],
     };
-    let framed = orcheck_format::container::encode_rank_record(&record);
+    let framed = orcheck_format::disk::encode_rank_record(&record);
     writer
         .end_rank(framed, &[], &mut Ledger::default())
         .unwrap();
@@ -251,7 +251,7 @@ fn record_of(step: u64) -> CommitRecord {
 #[test]
 fn no_record_ever_names_a_container_that_was_deleted() {
     let steps = [1, 2, 3, 4];
-    let commit = |step| orcheck_format::names::FileName::commit(step, EPOCH, Level::Global).to_string();
+    let commit = |step| orcheck_format::disk::FileName::commit(step, EPOCH, Level::Global).to_string();
     let log = record(
         |path| {
             for step in steps {

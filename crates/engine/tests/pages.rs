@@ -3,8 +3,8 @@
 
 use orcheck_engine::capture::Fate;
 use orcheck_engine::capture::{Copied, Pages};
-use orcheck_format::container::BLOCK_BYTES;
-use orcheck_format::crc::crc64;
+use orcheck_format::disk::BLOCK_BYTES;
+use orcheck_format::crc64;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, fill_span};
 use orcheck_pool::page_bytes;

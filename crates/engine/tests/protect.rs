@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
-use orcheck_format::crc::crc64;
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::{Epoch, RunId};
-use orcheck_format::names::FileName;
+use orcheck_format::crc64;
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::{Epoch, RunId};
+use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};

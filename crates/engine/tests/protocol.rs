@@ -3,11 +3,11 @@
 
 use orcheck_engine::node::Outcome;
 use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED};
-use orcheck_format::agent::AgentMessage;
-use orcheck_format::error::{Detail, Error, ErrorKind};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::ContainerRef;
+use orcheck_format::wire::AgentMessage;
+use orcheck_format::{Detail, Error, ErrorKind};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::ContainerRef;
 use orcheck_format::wire::Message;
 use orcheck_plan::Placement;
 use proptest::prelude::*;

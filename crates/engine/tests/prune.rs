@@ -3,9 +3,9 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Journal, choice, choices};

@@ -5,10 +5,10 @@
 use orcheck_engine::node::Outcome;
 use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
 use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::wire::Message;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};

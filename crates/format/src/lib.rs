@@ -17,40 +17,13 @@
 //!
 //! Not here: who writes when (`orcheck-engine`), how bytes reach a disk or a socket (`orcheck-io`).
 
-pub mod agent;
-mod bytes;
-mod cbor;
-pub mod envelope;
-mod fields;
-pub mod choice;
-pub mod container;
-pub mod crc;
-pub mod encoding;
-pub mod error;
-pub mod ids;
-pub mod manifest;
-pub mod members;
-pub mod names;
-pub mod record;
+mod coding;
+pub mod disk;
+mod error;
+mod ids;
 pub mod sabotage;
-pub mod seal;
-pub mod store;
 pub mod wire;
 
-pub use agent::{Adoption, AgentMessage, ConnState};
-pub use choice::Choice;
-pub use ids::Decision;
-pub use container::{
-    BLOCK_BYTES, ContainerHeader, Encryption, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix,
-    RankHeader, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record,
-};
-pub use crc::{Crc64, CrcShift, crc64, crc64_combine};
-pub use encoding::{Compression, Encoding};
-pub use error::{Error, ErrorKind, Result};
-pub use ids::{Dtype, Epoch, JobName, Level, RunId};
-pub use manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
-pub use members::{Member, Members};
-pub use names::FileName;
-pub use record::{Claim, CommitRecord, ContainerRef, Resumed, ranks_to_ranges};
-pub use store::{Ask, Reply, StoreDir, StoreMessage, Versions};
-pub use wire::{FrameHeader, Message};
+pub use coding::{Crc64, CrcShift, crc64, crc64_combine};
+pub use error::{Detail, Error, ErrorKind, Result, count, joined, printable, without_next};
+pub use ids::{Decision, Dtype, Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId, hex};

@@ -9,7 +9,7 @@
 //! Not here: the kinds themselves (orcheck-format), and which failures are worth another attempt.
 
 use crate::clock::Deadline;
-use orcheck_format::error::{Detail, Error, ErrorKind};
+use orcheck_format::{Detail, Error, ErrorKind};
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::time::Duration;

@@ -17,7 +17,7 @@
 //! Not here: ready-made hooks (see [`orcheck_testing`]).
 
 use crate::errno::os_error;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;

@@ -14,8 +14,8 @@
 //! Not here: shared memory (see [`orcheck_pool::pool`]), copies with checksums (see [`orcheck_pool::copy`]).
 #![allow(unsafe_code)]
 
-use orcheck_format::crc::crc64;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::crc64;
+use orcheck_format::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -297,7 +297,7 @@ mod tests {
         }
         for len in [usize::MAX, isize::MAX as usize - 4096] {
             let error = Buffer::try_zeroed(len, 4096).err().unwrap();
-            assert_eq!(error.kind(), orcheck_format::error::ErrorKind::NoSpace);
+            assert_eq!(error.kind(), orcheck_format::ErrorKind::NoSpace);
         }
     }
 }

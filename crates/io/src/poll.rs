@@ -10,7 +10,7 @@
 use crate::clock::Deadline;
 use crate::descriptor;
 use crate::errno::rustix_error;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! The door to the disk: what every directory and file must do, on a disk and in memory, with and without faults.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::disk::{Create, Dir, File, open_local, read_small, write_small};
 use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_testing::{Child, Ended, FaultPlan, Scratch};

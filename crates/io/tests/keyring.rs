@@ -4,7 +4,7 @@
 //! at the end of the test, or by itself after a minute.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // keys are written by the test
 
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::SecretSource;
 use orcheck_testing::impostor::Impostor;

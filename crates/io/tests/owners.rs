@@ -1,7 +1,7 @@
 //! Whose a directory must be that takes our files, and directories that a group shares.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::disk::{
     Create, open_local, open_local_shared, read_small, write_private, write_small,
 };

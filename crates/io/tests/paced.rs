@@ -3,7 +3,7 @@
 // Tests make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Pace, open_local, paced};
 use orcheck_io::failpoints::Steps;

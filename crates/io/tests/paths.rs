@@ -1,7 +1,7 @@
 //! What a directory says when the path that was configured leads elsewhere: moved, replaced, unmounted, mounted over.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::disk::{Create, Dir, open_local};
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::Scratch;

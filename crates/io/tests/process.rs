@@ -1,7 +1,7 @@
 //! Signals, the environment, and the tools for other crates' tests.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::machine::install_signal;
 use orcheck_io::user::{env_var, read_text, write_file};
 use orcheck_testing::{Child, Ended, Scratch};

@@ -2,7 +2,7 @@
 //!
 //! Not here: which addresses a node tells the others (the client).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
 use orcheck_io::errno::rustix_error;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags};

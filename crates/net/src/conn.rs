@@ -23,8 +23,8 @@ mod bulk;
 pub use bulk::Received;
 
 use crate::guard::{Guard, MAC_BYTES};
-use orcheck_format::agent::ConnState;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::wire::ConnState;
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{self, FrameHeader, Message};
 use orcheck_io::clock::Deadline;

@@ -14,7 +14,7 @@
 //! Survives: any change of any byte of a frame. Not here: which numbers come next ([`crate::conn`]), who encrypts (the
 //! option `net_encrypt`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire;
 use orcheck_io::user::{Wiped, equal};

@@ -26,7 +26,7 @@ use crate::conn::Conn;
 use crate::key::{Challenges, Key, NONCE_BYTES};
 use crate::munge::{self, AsUser};
 use crate::names;
-use orcheck_format::error::{Detail, Error, Result};
+use orcheck_format::{Detail, Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::{backoff, rustix_error};

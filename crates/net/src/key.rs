@@ -9,7 +9,7 @@
 
 use crate::address::Address;
 use crate::guard::Guard;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::equal;
 use std::fmt;

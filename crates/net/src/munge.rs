@@ -20,7 +20,7 @@
 //! library is called.
 
 use super::key::Key;
-use orcheck_format::error::{Detail, Error, Result};
+use orcheck_format::{Detail, Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::env_var;

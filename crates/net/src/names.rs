@@ -12,7 +12,7 @@
 //! Not here: which name is whose ([`crate::listener`] compares users), what is said.
 
 use crate::address::Address;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::descriptor::away_from_streams;
 use orcheck_io::errno::{last_errno, os_error, rustix_error};
 use orcheck_io::failpoints::Steps;

@@ -3,7 +3,7 @@
 // Tests start programs and make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::effective_uid;
 use orcheck_net::{Address, AsUser, Conn, Key, Listener, Users};

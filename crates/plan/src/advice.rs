@@ -24,7 +24,7 @@ use crate::interval::{Single, TIMES_S};
 use crate::levels::{Level, Levels, Pattern, Recommended};
 use crate::survival::{Redundancy, Setup};
 use crate::within;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 /// Most replicas that are tried.
 pub const REPLICAS_MAX: u32 = 3;

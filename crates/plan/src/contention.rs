@@ -47,7 +47,7 @@ mod network;
 mod parameters;
 mod simulation;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use closed_form::closed_form;

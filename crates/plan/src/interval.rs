@@ -16,7 +16,7 @@
 //! Not here: several levels (`levels.rs`), failures that come in another way (`life.rs`).
 
 use crate::within;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 /// Shortest and longest time that is taken for one: a nanosecond, and longer than any machine lasts.
 pub const TIMES_S: (f64, f64) = (1e-9, 1e12);

@@ -18,7 +18,7 @@
 
 use crate::interval::TIMES_S;
 use crate::within;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Most levels.

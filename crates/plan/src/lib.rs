@@ -25,7 +25,7 @@ pub mod survival;
 
 pub use placement::{DEFAULT_LANES_MAX, LANES_MAX, Placement, Server};
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 /// # Errors
 /// Invalid, naming the number, unless it is between these.

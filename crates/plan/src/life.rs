@@ -16,7 +16,7 @@
 
 use crate::levels::{Levels, Pattern};
 use crate::within;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use rand_distr::{Distribution, Gamma};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

@@ -9,7 +9,7 @@
 //! Not here: how often to checkpoint (`interval.rs`), measuring B_M, m and B_IO (`orcheck plan calibrate`).
 
 use crate::within;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 
 /// Checkpoints, and the machine that they are taken on.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Lanes that a node gets at most when the caller names no number.

@@ -25,7 +25,7 @@
 mod count;
 mod trials;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
 

@@ -2,7 +2,7 @@
 //! file's refusals.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_plan::{DEFAULT_LANES_MAX, Placement};
 use proptest::prelude::*;
 

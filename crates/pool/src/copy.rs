@@ -19,8 +19,8 @@ mod fold;
 
 use crate::copy::fold::CopyFold;
 pub(crate) use crate::copy::fold::order_stores;
-use orcheck_format::crc::{Crc64, crc64};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Crc64, crc64};
+use orcheck_format::{Error, Result};
 use orcheck_io::user::env_var;
 use std::fmt;
 use std::ptr::copy_nonoverlapping;

@@ -17,7 +17,7 @@
 //! Not here: which byte means what (the engine).
 
 use crate::pool::{Mapping, Pool};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::Living;

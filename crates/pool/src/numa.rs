@@ -14,7 +14,7 @@
 //! Not here: which rank uses which chunks (the engine), sockets for CP-threads (see [`orcheck_io::machine::facts`]).
 #![allow(unsafe_code)]
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::errno::{last_errno, os_error};
 use orcheck_io::machine::{cpuset, parse_list, pin_current_thread};
 use orcheck_io::memory::Span;

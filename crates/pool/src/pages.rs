@@ -13,7 +13,7 @@
 //! Not here: which part is used for what (see [`crate::pool`]), memory nodes (see [`crate::numa`]).
 #![allow(unsafe_code)]
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
 use orcheck_io::errno::rustix_error;
 use orcheck_io::memory::Span;

@@ -26,7 +26,7 @@ use crate::numa::{self, MemoryNode};
 use crate::pages;
 use crate::ring::Ring;
 use crate::uring::Uring;
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{File, check_length};

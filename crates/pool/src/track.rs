@@ -25,7 +25,7 @@
 //! Numbered steps: `track.arm`, `track.scan`. Not here: what to do with written pages (the engine).
 #![allow(unsafe_code)]
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::descriptor::{above_streams, away_from_streams};
 use orcheck_io::errno::os_error;

@@ -17,7 +17,7 @@
 //!
 //! Not here: who holds what (`draw.rs`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Most domains that one node is in.

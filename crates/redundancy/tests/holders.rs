@@ -1,8 +1,8 @@
 //! Who holds whose replicas.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::{Epoch, JobName, RunId};
+use orcheck_format::ErrorKind;
+use orcheck_format::{Epoch, JobName, RunId};
 use orcheck_redundancy::{Domains, Draw};
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -28,11 +28,9 @@ mod place;
 pub use place::{KEY_VARIABLE, is_served, shown, with_key};
 
 use file::ServedFile;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::{
-    Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of,
-};
+use orcheck_format::wire::{Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
@@ -421,7 +419,7 @@ impl Dir for ServedDir {
         let (mut line, told) = self.begin_file(ask)?;
         let [is_direct, alignment_bytes, instance, gathers] = self.server.numbers(told)?;
         self.server.changed(&self.dir, instance);
-        line.first_bytes = orcheck_format::store::FIRST_BYTES;
+        line.first_bytes = orcheck_format::wire::FIRST_BYTES;
         let written = Some((is_direct == 1, alignment_bytes));
         Ok(Box::new(ServedFile::new(
             &self.server,

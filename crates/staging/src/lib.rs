@@ -9,7 +9,7 @@
 pub mod client;
 pub mod server;
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::disk::{Dir, open_local, open_local_shared, open_local_unlinked};
 use orcheck_io::failpoints::Steps;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<
 /// Opens an existing directory whose path does not end in a symbolic link.
 ///
 /// # Errors
-/// Invalid, marked as [`orcheck_format::error::Detail::Link`], for a link, with where it leads; what the path says.
+/// Invalid, marked as [`orcheck_format::Detail::Link`], for a link, with where it leads; what the path says.
 pub fn open_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
     match client::is_served(path) {
         true => client::open(path, &steps),

@@ -1,7 +1,7 @@
 //! Which disk a server has: callers and operators notice another one.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Dir, write_small};
 use orcheck_io::failpoints::Steps;

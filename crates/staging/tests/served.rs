@@ -1,8 +1,8 @@
 //! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::error::ErrorKind;
-use orcheck_format::store::{Ask, Reply, StoreDir, StoreMessage};
+use orcheck_format::ErrorKind;
+use orcheck_format::wire::{Ask, Reply, StoreDir, StoreMessage};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, read_small, write_small};
@@ -343,7 +343,7 @@ fn what_was_not_wanted_is_not_taken_in() {
     let mut conn = server.conn();
     let long = Message::Record {
         step: 1,
-        level: orcheck_format::ids::Level::Global,
+        level: orcheck_format::Level::Global,
         bytes: vec![0; 1 << 20],
     };
     let _ = conn.send(&long, LIMIT);

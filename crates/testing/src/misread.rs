@@ -7,7 +7,7 @@
 //!
 //! Not here: errors and short reads (numbered steps give them), damage that stays (tests write it).
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use std::path::Path;

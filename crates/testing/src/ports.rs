@@ -5,7 +5,7 @@
 //!
 //! Not here: choosing a port (the kernel does, for port 0).
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);

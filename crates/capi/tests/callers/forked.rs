@@ -9,7 +9,7 @@ use orcheck::regions::orc_protect;
 use orcheck::restart::{orc_find, orc_restart};
 use orcheck::session::{orc_abandon, orc_close};
 use orcheck::types::orc_status;
-use orcheck_format::error::Error;
+use orcheck_format::Error;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::ffi::{c_int, c_void};
 use std::io::Read;

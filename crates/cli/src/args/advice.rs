@@ -35,7 +35,7 @@ pub struct AdviceArgs {
 
 impl AdviceArgs {
     /// Refuses figures before a command that does not take them.
-    pub fn refuse(&self, command: &str) -> orcheck_format::error::Result<()> {
+    pub fn refuse(&self, command: &str) -> orcheck_format::Result<()> {
         let set =
             |figures: Result<toml::Table, _>| figures.is_ok_and(|figures| !figures.is_empty());
         let figures =
@@ -49,7 +49,7 @@ impl AdviceArgs {
         if !figures && !others.contains(&true) {
             return Ok(());
         }
-        Err(orcheck_format::error::Error::invalid(format!(
+        Err(orcheck_format::Error::invalid(format!(
             "flags of `orcheck plan` stand before '{command}': expected them behind it, if it has them"
         )))
     }

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::directory::halt::Run;
 use orcheck_engine::encoding::{Proof, Trust};
-use orcheck_format::error::{Detail, ErrorKind};
-use orcheck_format::names::FileName;
+use orcheck_format::{Detail, ErrorKind};
+use orcheck_format::disk::FileName;
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -365,7 +365,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
         };
         let row = rows.entry((step, epoch, run)).or_insert_with(|| Row {
             step,
-            epoch: format!("{epoch}-{}", orcheck_format::ids::hex(&run)),
+            epoch: format!("{epoch}-{}", orcheck_format::hex(&run)),
             counter: epoch,
             level: None,
             state,

@@ -4,7 +4,7 @@
 
 use clap::CommandFactory;
 use clap_mangen::roff::{Roff, roman};
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind};
 use orcheck_io::disk::write_small;
 use serde_json::json;
 

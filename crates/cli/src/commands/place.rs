@@ -30,7 +30,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Dir, write_small};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::{file_system_kind, mount_of};

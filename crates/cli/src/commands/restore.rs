@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::crc::Crc64;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::RegionRecord;
+use orcheck_format::Crc64;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::RegionRecord;
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
 
@@ -539,7 +539,7 @@ fn plain_name(region: &str) -> String {
         name.truncate(LIMIT_BYTES - 18);
         name.push_str(&format!(
             "%-{:016x}",
-            orcheck_format::crc::crc64(region.as_bytes())
+            orcheck_format::crc64(region.as_bytes())
         ));
     }
     name

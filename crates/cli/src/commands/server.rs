@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::write_small;
 use orcheck_io::failpoints::Steps;

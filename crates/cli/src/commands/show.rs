@@ -5,8 +5,8 @@
 //! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
 use orcheck_engine::restart::reader::Reader;
-use orcheck_format::error::ErrorKind;
-use orcheck_format::manifest::{RegionKind, RegionRecord};
+use orcheck_format::ErrorKind;
+use orcheck_format::disk::{RegionKind, RegionRecord};
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
                 "len_bytes": container.len_bytes,
                 "refers_to": container.refers_to,
                 "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
-                "manifest_blake3": orcheck_format::ids::hex(&container.manifest_digest),
+                "manifest_blake3": orcheck_format::hex(&container.manifest_digest),
                 "error": error,
             }),
             false => Value::Null,

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use orcheck_engine::host::agent::address;
-use orcheck_format::ids::JobName;
+use orcheck_format::JobName;
 use orcheck_net::Address;
 use orcheck_testing::hosts::own_network;
 use orcheck_testing::squatter::{Squat, Squatter};

@@ -233,7 +233,7 @@ fn prune_ends_with_3_when_a_step_that_would_go_has_to_stay() {
 fn of_two_runs_that_wrote_a_step_under_one_counter_prune_removes_one_after_the_other() {
     let job = Job::new(&[1, 2]);
     let mut other = Spec::new(1, 1);
-    other.epoch.run = orcheck_format::ids::RunId([9; 16]);
+    other.epoch.run = orcheck_format::RunId([9; 16]);
     write(&[job.dir()], &other);
     let first = job.ask(&["prune", "--keep", "1"]);
     assert_eq!(first.code, 3, "{}", first.stdout);

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use orcheck_format::ids::Level;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::Level;
+use orcheck_format::disk::CommitRecord;
 
 use crate::answer;
 use crate::fixture::{Scratch, Spec, Written, flip, payload, write};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 
 use crate::encrypted::{KEY, source};
 use crate::fixture::{Scratch, Spec, Written, claim, epoch, write};

@@ -7,12 +7,12 @@ use orcheck_engine::flush::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
 use orcheck_engine::flush::Ledger;
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
-use orcheck_format::crc::crc64;
-use orcheck_format::encoding::Compression;
-use orcheck_format::ids::{Dtype, Level};
-use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::record::CommitRecord;
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
+use orcheck_format::crc64;
+use orcheck_format::disk::Compression;
+use orcheck_format::{Dtype, Level};
+use orcheck_format::disk::{Extent, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::disk::CommitRecord;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};
@@ -41,7 +41,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
             incompat: Features::ENCODED | Features::ENCRYPTED,
             ..Features::default()
         },
-        job: orcheck_format::ids::JobName::new("cavity").unwrap(),
+        job: orcheck_format::JobName::new("cavity").unwrap(),
         step: 5,
         epoch: epoch(1),
         level: Level::Global,
@@ -136,7 +136,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     pool.give(chunk);
     let path = dir.join(&container.file);
     let record = CommitRecord {
-        job: orcheck_format::ids::JobName::new("cavity").unwrap(),
+        job: orcheck_format::JobName::new("cavity").unwrap(),
         step: 5,
         epoch: epoch(1),
         level: Level::Global,
@@ -147,7 +147,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         containers: vec![container],
         created_unix_ms: 2,
     };
-    let name = orcheck_format::names::FileName::commit(5, epoch(1), Level::Global).to_string();
+    let name = orcheck_format::disk::FileName::commit(5, epoch(1), Level::Global).to_string();
     let trust = Trust::new(&[written], true, Accept::default()).unwrap();
     std::fs::write(dir.join(name), trust.seal(record.encode()).unwrap()).unwrap();
     path
@@ -391,8 +391,8 @@ fn forged_newer_records_push_no_genuine_step_out() {
 
 /// A claim of another job, as whoever can write to a directory may put it there.
 fn invented_claim(dir: &std::path::Path) {
-    let claim = orcheck_format::record::Claim {
-        job: orcheck_format::ids::JobName::new("invented").unwrap(),
+    let claim = orcheck_format::disk::Claim {
+        job: orcheck_format::JobName::new("invented").unwrap(),
         epoch: epoch(1),
         host: "host-a".into(),
         pid: 1,
@@ -465,7 +465,7 @@ fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     let site = Site::new();
     write(&site);
     let mut plain = Spec::new(7, 1);
-    plain.job = orcheck_format::ids::JobName::new("lulesh").unwrap();
+    plain.job = orcheck_format::JobName::new("lulesh").unwrap();
     let dir = std::path::Path::new(&site.a).join("lulesh");
     std::fs::create_dir_all(&dir).unwrap();
     crate::fixture::write(&[dir], &plain);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 
 use crate::answer;
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, claim, epoch, flip, write};
@@ -377,9 +377,9 @@ fn nothing_held_and_newer_versions() {
     // Two runs at one counter.
     claim(
         &site.dirs()[1],
-        orcheck_format::ids::Epoch {
+        orcheck_format::Epoch {
             counter: 2,
-            run: orcheck_format::ids::RunId([9; 16]),
+            run: orcheck_format::RunId([9; 16]),
         },
         None,
     );
@@ -387,7 +387,7 @@ fn nothing_held_and_newer_versions() {
     let mut spec = Spec::new(50, 2);
     write(&site.dirs(), &spec);
     spec = Spec::new(51, 2);
-    spec.epoch.run = orcheck_format::ids::RunId([9; 16]);
+    spec.epoch.run = orcheck_format::RunId([9; 16]);
     write(&site.dirs(), &spec);
     assert_eq!(site.ask(&["ls"]).code, 7);
 

@@ -22,7 +22,7 @@ pub fn with_key(arguments: &[&str]) -> Answer {
 fn jobs(scratch: &Scratch) -> String {
     write(&[scratch.dir("pfs/cavity")], &Spec::new(10, 1));
     let mut other = Spec::new(7, 1);
-    other.job = orcheck_format::ids::JobName::new("lulesh").unwrap();
+    other.job = orcheck_format::JobName::new("lulesh").unwrap();
     write(&[scratch.dir("pfs/lulesh")], &other);
     scratch.dir("pfs").display().to_string()
 }
@@ -55,7 +55,7 @@ fn a_job_of_several_that_cannot_be_looked_at_is_named_and_changes_the_exit_code(
     let root = jobs(&scratch);
     claim(&scratch.dir("pfs/cavity"), epoch(1), None);
     let mut twice = epoch(1);
-    twice.run = orcheck_format::ids::RunId([9; 16]);
+    twice.run = orcheck_format::RunId([9; 16]);
     claim(&scratch.dir("other/cavity"), twice, Some(None));
     let other = scratch.dir("other").display().to_string();
     for command in ["ls", "status"] {
@@ -100,7 +100,7 @@ fn a_directory_is_given_without_a_flag_also_one_that_was_moved() {
 fn a_directory_above_those_of_nodes_is_known_by_their_records() {
     let scratch = Scratch::new();
     let mut spec = Spec::new(10, 1);
-    spec.level = orcheck_format::ids::Level::Node;
+    spec.level = orcheck_format::Level::Node;
     write(&[scratch.dir("local/cavity/n0")], &spec);
     for below in ["local", "local/cavity", "local/cavity/n0"] {
         let dir = scratch.dir(below).display().to_string();
@@ -470,7 +470,7 @@ fn the_directory_of_another_users_job_does_not_count_for_mine() {
 fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
     let scratch = Scratch::new();
     let mut spec = Spec::new(10, 1);
-    spec.level = orcheck_format::ids::Level::Node;
+    spec.level = orcheck_format::Level::Node;
     let nodes = [
         scratch.dir("local/cavity/n0"),
         scratch.dir("local/cavity/n1"),
@@ -563,7 +563,7 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
     let scratch = Scratch::new();
     let root = jobs(&scratch);
     let mut spec = Spec::new(20, 1);
-    spec.level = orcheck_format::ids::Level::Node;
+    spec.level = orcheck_format::Level::Node;
     write(&[scratch.dir("local/cavity/n0")], &spec);
     let link = |from: &str, to: &str| {
         let from = scratch.path().join(from);

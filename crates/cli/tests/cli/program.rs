@@ -10,8 +10,8 @@ use orcheck_client::Membership;
 use orcheck_client::Solo;
 use orcheck_client::Options;
 use orcheck_client::{Environment, Session};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::{Dtype, Level};
+use orcheck_format::ErrorKind;
+use orcheck_format::{Dtype, Level};
 use orcheck_io::memory::Span;
 
 const WHAT: &str = "ORCHECK_TEST_PROGRAM";

@@ -40,7 +40,7 @@ fn one_region() {
     assert_eq!(forced.code, 0);
     let crc = format!(
         "{:016x}",
-        orcheck_format::crc::crc64(&payload(2, 40, "u", 24_000))
+        orcheck_format::crc64(&payload(2, 40, "u", 24_000))
     );
     assert_eq!(forced.json()["crc64_nvme"], crc);
     assert_eq!(

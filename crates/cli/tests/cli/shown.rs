@@ -23,7 +23,7 @@ fn jobs(scratch: &Scratch) -> String {
         write(std::slice::from_ref(&dir), &Spec::new(step, 1));
     }
     let mut peers = Spec::new(1_200_000, 1);
-    peers.job = orcheck_format::ids::JobName::new("turbulence-2048").unwrap();
+    peers.job = orcheck_format::JobName::new("turbulence-2048").unwrap();
     let other = scratch.dir("pfs/turbulence-2048");
     let written = write(&[other], &peers);
     std::fs::remove_file(&written.paths[0]).unwrap();
@@ -135,7 +135,7 @@ fn tables_fit_a_terminal_of_80_columns() {
     let root = jobs(&scratch);
     let peers = scratch.dir("local/cavity/n0");
     let mut spec = Spec::new(1_200_000, 3);
-    spec.level = orcheck_format::ids::Level::Node;
+    spec.level = orcheck_format::Level::Node;
     write(&[peers], &spec);
     let node = scratch.dir("local").display().to_string();
     let lima = [&["plan"], &LIMA[..]].concat();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use orcheck_format::names::FileName;
+use orcheck_format::disk::FileName;
 
 use crate::fixture::{Scratch, Spec, Written, claim, epoch, flip, write};
 use crate::inspect::Site;

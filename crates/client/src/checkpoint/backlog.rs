@@ -15,8 +15,8 @@ use crate::options::{AgentKind, Overrun};
 use crate::session::Session;
 use crate::session::engine_gone;
 use orcheck_engine::node::{Index, Outcome};
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Level;
+use orcheck_format::{Error, Result};
+use orcheck_format::Level;
 use orcheck_format::sabotage::{Switch, off};
 use std::time::Duration;
 

@@ -16,7 +16,7 @@
 
 use crate::session::Lent;
 use crate::session::Session;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::Span;
 use std::time::Duration;

@@ -9,8 +9,8 @@ use crate::session::Session;
 use crate::session::engine_gone;
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_engine::commit::undecided;
-use orcheck_format::error::{Detail, Error, ErrorKind, Result};
-use orcheck_format::ids::Level;
+use orcheck_format::{Detail, Error, ErrorKind, Result};
+use orcheck_format::Level;
 use orcheck_format::sabotage::{Switch, off};
 use crate::session::{Event, EventKind, HISTORY, Loss, Watcher, with_next_step};
 

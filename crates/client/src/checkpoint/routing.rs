@@ -4,7 +4,7 @@
 
 use crate::regions::Region;
 use orcheck_engine::directory::routed::Routed;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use std::path::PathBuf;
 use crate::regions::{Route, check_routed};
 use crate::session::Session;

@@ -4,7 +4,7 @@
 //! Bytes through the collective are O(1) per rank, but for tables with a row for each node.
 
 use crate::collective::operations::Collective;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 
 /// Longest error text that reaches the other ranks.

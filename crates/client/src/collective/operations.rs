@@ -3,7 +3,7 @@
 //! Invariant: implementations are called only on the thread that calls the session, inside
 //! collective calls, in the same order on all ranks; MPI_THREAD_FUNNELED suffices.
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 
 /// What Orcheck needs from the program's parallel environment.
 pub trait Collective: Send {

@@ -10,7 +10,7 @@ use crate::collective::{agree, rows};
 use crate::collective::Collective;
 use crate::options::NetKind;
 use orcheck_engine::node::Layout;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::machine::local_addresses;
 use orcheck_net::{Address, Listener};
 use std::net::SocketAddr;

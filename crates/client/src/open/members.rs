@@ -19,10 +19,10 @@ use orcheck_engine::directory::epoch::read_members;
 use orcheck_engine::node::Layout;
 use orcheck_engine::replicas::{Files, Holdings, NodeAt};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::error::{Error, Result, count};
-use orcheck_format::ids::{Epoch, JobName};
-use orcheck_format::members::{Member, Members};
-use orcheck_format::names::FileName;
+use orcheck_format::{Error, Result, count};
+use orcheck_format::{Epoch, JobName};
+use orcheck_format::disk::{Member, Members};
+use orcheck_format::disk::FileName;
 use orcheck_io::disk::{Dir, write_private};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread::spawn_scoped;
@@ -275,7 +275,7 @@ fn ask(asked: &[(usize, &(NodeAt, u64))], own: (u32, u32), steps: &Steps) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ids::RunId;
+    use orcheck_format::RunId;
     use orcheck_io::disk::write_small;
     use orcheck_staging::open_dir;
     use orcheck_testing::Scratch;

@@ -12,7 +12,7 @@ use orcheck_engine::host::join;
 use orcheck_engine::replicas::mend;
 use orcheck_engine::replicas::mend::Copy;
 use orcheck_engine::replicas::Replicas;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::thread::spawn;

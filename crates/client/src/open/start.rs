@@ -13,8 +13,8 @@ use orcheck_engine::directory::Catalog;
 use orcheck_engine::host::server_names;
 use orcheck_engine::node::Layout;
 use orcheck_engine::directory::Places;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::{JobName, RunId};
+use orcheck_format::{Error, Result};
+use orcheck_format::{JobName, RunId};
 use orcheck_io::machine::{host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::read_text;
@@ -118,7 +118,7 @@ fn first_placement(
 fn last_sizes(job: &JobName, nodes: &[String], places: &Places) -> Result<Option<Vec<u64>>> {
     let catalog = Catalog::scan_trusting(
         job,
-        &places.to_read(orcheck_format::ids::Level::Global),
+        &places.to_read(orcheck_format::Level::Global),
         &places.trust,
     )?;
     let Some(commit) = catalog.commits().first() else {

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a session without them does (`crate::membership::disabled`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use serde::Deserialize;
 use std::fmt;
 

@@ -7,7 +7,7 @@ use crate::options::kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
 };
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
 

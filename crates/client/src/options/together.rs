@@ -6,8 +6,8 @@ use super::raw::{CompressName, EncryptName, ModeName, Raw, StartName, StoreName}
 use super::{listed, range, within_limits};
 use crate::options::kinds::{AgentKind, IntervalKind};
 use orcheck_engine::replicas::ReplicaStore;
-use orcheck_format::encoding::Compression;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::disk::Compression;
+use orcheck_format::{Error, Result};
 use orcheck_io::user::SecretSource;
 
 /// `fresh = true` says the same as `start = 'fresh'`, and nothing else.

@@ -6,7 +6,7 @@
 //! Not here: the options and what their variables are called (`raw.rs`, `options.rs`).
 
 use super::raw::{NAMES, nearest};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 
 /// What the variable of every option begins with.

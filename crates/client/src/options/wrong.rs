@@ -4,7 +4,7 @@
 
 use super::LIMITS;
 use super::raw::Raw;
-use orcheck_format::error::Error;
+use orcheck_format::Error;
 
 /// The option whose value has the wrong form, with what was expected.
 pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {

@@ -9,9 +9,9 @@
 use crate::regions::array::ArrayLayout;
 use crate::regions::route::Route;
 use orcheck_engine::capture::Source;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::Dtype;
-use orcheck_format::manifest::{MAX_NAME_BYTES, RegionKind, RegionRecord};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::Dtype;
+use orcheck_format::disk::{MAX_NAME_BYTES, RegionKind, RegionRecord};
 use orcheck_io::memory::{Span, crc_span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -199,7 +199,7 @@ impl Regions {
     /// CRC over all `SAME` regions, for comparison between ranks; 0 without any.
     #[must_use]
     pub fn same_crc(&self) -> u64 {
-        let mut crc = orcheck_format::crc::Crc64::new();
+        let mut crc = orcheck_format::Crc64::new();
         let mut any = false;
         for (name, region) in self
             .map

@@ -4,7 +4,7 @@
 //!
 //! Not here: who warns, and that of losses there are figures and events as well (`told.rs`).
 
-use orcheck_format::error::{Error, printable, without_next};
+use orcheck_format::{Error, printable, without_next};
 use std::collections::VecDeque;
 
 /// Warnings that wait at most: a program that never takes one does not fill its memory with them.

@@ -13,9 +13,9 @@ use crate::session::{Past, Restarted};
 use crate::session::Session;
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;
-use orcheck_format::choice::Decision;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Level;
+use orcheck_format::Decision;
+use orcheck_format::{Error, Result};
+use orcheck_format::Level;
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 

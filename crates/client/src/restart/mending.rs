@@ -5,8 +5,8 @@
 use crate::open::Mender;
 use crate::session::Session;
 use orcheck_engine::replicas::mend;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::record::CommitRecord;
+use orcheck_format::{Error, Result};
+use orcheck_format::disk::CommitRecord;
 use std::sync::Arc;
 
 impl Session {

@@ -3,8 +3,8 @@
 //! Not here: looking for it (`restart/resume.rs`).
 
 use orcheck_engine::restart::{Candidate, RankView};
-use orcheck_format::error::{Detail, Error};
-use orcheck_format::ids::Epoch;
+use orcheck_format::{Detail, Error};
+use orcheck_format::Epoch;
 use std::fmt;
 
 /// Next step where a directory was not given whose name was cut off on the way.

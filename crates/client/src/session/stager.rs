@@ -14,7 +14,7 @@
 //! Not here: staging itself (`engine::stage`).
 
 use orcheck_engine::capture::Staging;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use std::collections::BTreeMap;

@@ -21,8 +21,8 @@
 //!
 //! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C callback (crate `capi`).
 
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::Level;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::Level;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checkpoints whose outcome can be waited for.

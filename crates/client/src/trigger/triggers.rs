@@ -19,7 +19,7 @@ pub use crate::trigger::auto::Kept;
 use crate::collective::Collective;
 use crate::options::Options;
 use orcheck_engine::node::HaltRequest;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::install_signal;

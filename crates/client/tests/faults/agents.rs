@@ -9,7 +9,7 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
 use orcheck_engine::host::agent::Agent;
-use orcheck_format::ids::JobName;
+use orcheck_format::JobName;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{Steps, Verdict as Do};
 use orcheck_testing::{Child, Ended, Scratch};

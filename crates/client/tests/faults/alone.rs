@@ -7,7 +7,7 @@ use crate::support::{Job, Threads};
 use orcheck_client::Options;
 use orcheck_client::Codec;
 use orcheck_client::{Environment, Session};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{StepInfo, Steps, Verdict};

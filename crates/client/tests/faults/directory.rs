@@ -7,7 +7,7 @@ use crate::ledger::Story;
 use crate::life::{Life, NODES, PAIR, SPREAD, STRIPED, View, Workload, copy_tree};
 use crate::payload::Origin;
 use crate::trial::{Failure, Outcome, Table, Verdict, apart, apart_with, heal, share, told};
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{Ended, Scratch};
 use std::path::Path;

@@ -10,8 +10,8 @@ use crate::trial::{
     trials,
 };
 use orcheck_client::Solo;
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::hardship::{Resource, interrupt_every, keep_spare_heap, limit};
 use orcheck_testing::kernel::{Kernel, When};

@@ -4,7 +4,7 @@
 
 use crate::payload::Origin;
 use orcheck_client::Event;
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -152,7 +152,7 @@ impl Ledger {
     }
 
     /// A call failed.
-    pub fn error(&self, call: &str, error: &orcheck_format::error::Error) {
+    pub fn error(&self, call: &str, error: &orcheck_format::Error) {
         self.line(&format!("error {call} {}: {error}", error.kind().name()));
     }
 

@@ -14,8 +14,8 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
 use orcheck_engine::host::agent::address;
-use orcheck_format::ids::JobName;
-use orcheck_format::names::FileName;
+use orcheck_format::JobName;
+use orcheck_format::disk::FileName;
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};

@@ -13,11 +13,11 @@ use orcheck_client::{Environment, Session};
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::{Candidate, RankView, candidates};
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::{JobName, Level};
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
-use orcheck_format::store::identity_of;
+use orcheck_format::ErrorKind;
+use orcheck_format::{JobName, Level};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
+use orcheck_format::wire::identity_of;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
@@ -72,7 +72,7 @@ pub enum View {
 pub enum Trouble {
     /// Somebody said that it cannot be read. (`power` looks at what was said.)
     #[allow(dead_code)]
-    Refused(orcheck_format::error::Error),
+    Refused(orcheck_format::Error),
     /// It was read, and is not what was written.
     Wrong(String),
 }
@@ -181,7 +181,7 @@ impl Workload {
         root: &Path,
         node: u32,
         view: View,
-    ) -> orcheck_format::error::Result<Places> {
+    ) -> orcheck_format::Result<Places> {
         self.places_with(root, node, view, &Steps::none())
     }
 
@@ -192,7 +192,7 @@ impl Workload {
         node: u32,
         view: View,
         steps: &Steps,
-    ) -> orcheck_format::error::Result<Places> {
+    ) -> orcheck_format::Result<Places> {
         let wanted = |level| view == View::All || view == View::Only(level);
         let node_root = (self.node_level && wanted(self.node_level())).then(|| root.join("local"));
         let servers: Vec<PathBuf> = if wanted(Level::Global) {
@@ -262,7 +262,7 @@ impl Workload {
                 let place = &places[self.node_of(rank) as usize];
                 RankView::open(place, candidate, rank, self.ranks)
             })
-            .collect::<orcheck_format::error::Result<_>>()
+            .collect::<orcheck_format::Result<_>>()
             .map_err(Trouble::Refused)?;
         for (rank, mut view) in (0..).zip(views) {
             let mut state = Payload::blank(rank, self.scale);
@@ -591,14 +591,14 @@ impl Life {
 
     fn live_rank(
         &self,
-        session: orcheck_format::error::Result<Session>,
+        session: orcheck_format::Result<Session>,
         rank: u32,
         node: &str,
         between: &(dyn Fn(u64) + Sync),
     ) {
         let ledger = self.ledger();
         let lead = rank == 0;
-        let complain = |call: &str, error: &orcheck_format::error::Error| {
+        let complain = |call: &str, error: &orcheck_format::Error| {
             if lead {
                 ledger.error(call, error);
             }

@@ -12,7 +12,7 @@ use crate::survival::restorable;
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, told, trials,
 };
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;

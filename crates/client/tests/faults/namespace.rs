@@ -11,7 +11,7 @@ use crate::life::{Life, PAIR, SPREAD, View, Workload, copy_tree};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart, apart_with, seed, share, told, trials,
 };
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::failpoints::{StepInfo, Verdict as Do};
 use orcheck_testing::mount::{Mount, detach, mount_over, own_mounts};
 use orcheck_testing::{Ended, Scratch};

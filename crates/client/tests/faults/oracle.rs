@@ -17,7 +17,7 @@ use crate::ledger::{Moment, Story, Told};
 use crate::life::{View, Workload};
 use crate::payload::Origin;
 use orcheck_engine::commit::UNDECIDED;
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 
 use orcheck_client::{Codec, SAME};
 use orcheck_client::Session;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Dtype;
+use orcheck_format::{Error, Result};
+use orcheck_format::Dtype;
 use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Table, Verdict, heal, seed, share_among, told, trials,
 };
 use orcheck_client::Collective;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{Child, Ended, Scratch};

@@ -7,11 +7,11 @@
 use crate::life::Workload;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::verify_commit_with;
-use orcheck_format::encoding::{Compression, Encoding};
-use orcheck_format::error::Result;
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{Compression, Encoding};
+use orcheck_format::Result;
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -161,7 +161,7 @@ pub fn sockets_of(workload: &Workload, root: &Path) -> Vec<String> {
             .filter(|name| name.ends_with(".claim"))
         {
             let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
-            if let Ok(claim) = orcheck_format::record::Claim::decode(&bytes) {
+            if let Ok(claim) = orcheck_format::disk::Claim::decode(&bytes) {
                 runs.insert(claim.epoch.run.to_string());
             }
         }

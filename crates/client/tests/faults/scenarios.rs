@@ -10,7 +10,7 @@ mod table;
 
 use crate::support::make_dir;
 use crate::trial::PATIENCE;
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_testing::{Child, Ended, Scratch};
 use scene::{Levels, Scene, comes_back};
 use table::SCENARIOS;

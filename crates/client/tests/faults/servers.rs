@@ -9,7 +9,7 @@ use crate::life::{Life, PAIR, STRIPED, Workload};
 use crate::trial::{
     Failure, Outcome, Random, Table, Verdict, apart_with, heal, seed, share_among, told, trials,
 };
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict as Do};
 use orcheck_net::{Address, Key as Secret};

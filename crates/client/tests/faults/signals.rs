@@ -7,7 +7,7 @@ use crate::processes::{CORES, HOSTS, each_rank, ends};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ fn solve(workload: &Workload, root: &Path, run: u64, started: &UnixStream) {
     let job = workload.job(root, Steps::none()).with("signal = 'TERM'");
     job.run(|session, rank| {
         let lead = rank == 0;
-        let complain = |call: &str, error: &orcheck_format::error::Error| {
+        let complain = |call: &str, error: &orcheck_format::Error| {
             if lead {
                 ledger.error(call, error);
             }
@@ -44,7 +44,7 @@ fn solve(workload: &Workload, root: &Path, run: u64, started: &UnixStream) {
         match session.find() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return complain("find", &error),
-            Ok(_) => return complain("find", &orcheck_format::error::Error::internal("not empty")),
+            Ok(_) => return complain("find", &orcheck_format::Error::internal("not empty")),
         }
         if lead {
             ledger.epoch(session.epoch().counter);

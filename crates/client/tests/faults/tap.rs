@@ -5,7 +5,7 @@
 //! replaced by one of the wire's own, of the same length.
 
 use orcheck_client::Collective;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_testing::Child;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

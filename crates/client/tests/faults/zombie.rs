@@ -5,7 +5,7 @@ use crate::kill_steps::record;
 use crate::ledger::Story;
 use crate::life::{Life, PAIR, RESTARTED, SOLO, STRIPED, Workload};
 use crate::trial::{Failure, Outcome, PATIENCE, Table, Verdict, heal, share, told};
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::path::Path;

@@ -13,7 +13,7 @@ use crate::look::{Found, restart};
 use crate::payload::{Origin, RARELY};
 use crate::records::{Kinds, records};
 use crate::trial::{Failure, Outcome, Random, Verdict, apart, heal, seed, share, told, trials};
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict as Do};
 use orcheck_testing::power::{Disk, Image, Journal, Log, Part, choice, choices};

@@ -9,8 +9,8 @@ use crate::payload::Origin;
 use crate::trial::{Failure, Verdict};
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::{NodeView, candidates, node_view};
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::{JobName, Level};
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::{JobName, Level};
 use orcheck_testing::power::Image;
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub fn restart(workload: &Workload, image: &Image, view: View) -> Result<Found, 
     let nodes: Vec<NodeView> = places
         .iter()
         .map(|places| node_view(&job, places))
-        .collect::<orcheck_format::error::Result<_>>()
+        .collect::<orcheck_format::Result<_>>()
         .map_err(|error| stuck(&error))?;
     let mut found = Found {
         notes: offer.notes,

@@ -4,7 +4,7 @@ use crate::mistakes::LONG;
 use crate::support::{Job, State};
 use orcheck_client::Options;
 use orcheck_engine::host::agent::Agent;
-use orcheck_format::ids::{JobName, Level};
+use orcheck_format::{JobName, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::Scratch;

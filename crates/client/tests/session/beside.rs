@@ -6,8 +6,8 @@ use crate::resume::save;
 use crate::support::{Job, State, needs_own_disks, shown};
 use orcheck_client::Which;
 use orcheck_client::Session;
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
 use orcheck_testing::Scratch;
 use std::path::Path;
 

@@ -10,9 +10,9 @@ use orcheck_engine::upkeep::copying::{Copied, Destination, Order};
 use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_engine::upkeep::verify_commit_with;
-use orcheck_format::encoding::{Compression, Encoding};
-use orcheck_format::error::Result;
-use orcheck_format::ids::{JobName, Level};
+use orcheck_format::disk::{Compression, Encoding};
+use orcheck_format::Result;
+use orcheck_format::{JobName, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -270,7 +270,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
             .protect(
                 "u",
                 Span::from_mut(&mut u),
-                orcheck_format::ids::Dtype::U8,
+                orcheck_format::Dtype::U8,
                 0,
             )
             .unwrap();
@@ -301,7 +301,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
             .protect(
                 "u",
                 Span::from_mut(&mut u),
-                orcheck_format::ids::Dtype::U8,
+                orcheck_format::Dtype::U8,
                 0,
             )
             .unwrap();
@@ -326,7 +326,7 @@ const NEW: [u8; 32] = [5; 32];
 
 fn key_file(root: &Path, name: &str, key: [u8; 32]) -> String {
     let path = root.join(name);
-    disk::write(&path, orcheck_format::ids::hex(&key).as_bytes());
+    disk::write(&path, orcheck_format::hex(&key).as_bytes());
     disk::set_private(&path);
     format!("'file:{}'", path.display())
 }
@@ -418,7 +418,7 @@ fn routed_files_several_writers_and_stripes_are_copied() {
                 .protect(
                     "alike",
                     Span::from_mut(&mut alike),
-                    orcheck_format::ids::Dtype::U8,
+                    orcheck_format::Dtype::U8,
                     same,
                 )
                 .unwrap();
@@ -444,7 +444,7 @@ fn routed_files_several_writers_and_stripes_are_copied() {
                     .protect(
                         "alike",
                         Span::from_mut(&mut alike),
-                        orcheck_format::ids::Dtype::U8,
+                        orcheck_format::Dtype::U8,
                         same,
                     )
                     .unwrap();
@@ -484,7 +484,7 @@ fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
     let error = copy(root, &sources, &["pfs"], &nobody()).unwrap_err();
     assert_eq!(
         error.kind(),
-        orcheck_format::error::ErrorKind::Fenced,
+        orcheck_format::ErrorKind::Fenced,
         "{error}"
     );
 }

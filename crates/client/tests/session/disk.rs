@@ -59,7 +59,7 @@ pub fn names(dir: &Path) -> Vec<String> {
 
 /// Containers in the job's directory below `root`, as (step, node).
 pub fn containers(root: &Path) -> Vec<(u64, u32)> {
-    use orcheck_format::names::FileName;
+    use orcheck_format::disk::FileName;
     names(&root.join("job"))
         .iter()
         .filter_map(|name| match FileName::parse(name) {

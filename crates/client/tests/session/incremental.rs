@@ -8,7 +8,7 @@ use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_engine::upkeep::verify_commit;
-use orcheck_format::ids::{Dtype, JobName, Level};
+use orcheck_format::{Dtype, JobName, Level};
 use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;

@@ -4,7 +4,7 @@ use crate::disk::{self, Mounted, containers, names, skip};
 use crate::mistakes::LONG;
 use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::Session;
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use orcheck_testing::Scratch;
 use std::path::Path;
 

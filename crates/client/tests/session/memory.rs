@@ -6,7 +6,7 @@ use crate::support::{Job, State};
 use orcheck_client::Solo;
 use orcheck_client::Options;
 use orcheck_client::{Environment, Session};
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::user::env_var;
 use orcheck_testing::{Scratch, page_faults};
@@ -72,7 +72,7 @@ fn only_the_first_checkpoint_touches_memory_for_the_first_time() {
                 session.checkpoint(step).unwrap();
                 faults.push(page_faults() - before);
                 session
-                    .wait(step, orcheck_format::ids::Level::Global, LONG)
+                    .wait(step, orcheck_format::Level::Global, LONG)
                     .unwrap();
             }
             let pages = ((state.u.len() + state.v.len()) / 4096) as u64;
@@ -145,7 +145,7 @@ fn all_memory_is_free_again_after_every_checkpoint() {
                     state.protect(&mut session).unwrap();
                     session.checkpoint(step).unwrap();
                     session
-                        .wait(step, orcheck_format::ids::Level::Global, LONG)
+                        .wait(step, orcheck_format::Level::Global, LONG)
                         .unwrap();
                 }
                 // Nothing but what the two ranks take now is in use. With an agent each rank gives its chunks back in
@@ -163,7 +163,7 @@ fn all_memory_is_free_again_after_every_checkpoint() {
                 }
                 while !is_free.load(Ordering::Relaxed) && SystemClock.now() < late {
                     session
-                        .wait(3, orcheck_format::ids::Level::Global, LONG)
+                        .wait(3, orcheck_format::Level::Global, LONG)
                         .unwrap();
                 }
                 session.close(LONG).unwrap();

@@ -7,9 +7,9 @@
 use crate::disk;
 use crate::mistakes::LONG;
 use crate::support::{Job, State, serve_with};
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::user::env_var;
 use orcheck_testing::Scratch;

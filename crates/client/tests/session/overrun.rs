@@ -5,8 +5,8 @@ use crate::hooks::{Crowd, Hold, Meeting, Snapshots};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use orcheck_client::Session;
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::Level;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::Level;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{FaultPlan, Scratch};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-fn checkpoint(session: &mut Session, rank: u32, step: u64) -> orcheck_format::error::Result<()> {
+fn checkpoint(session: &mut Session, rank: u32, step: u64) -> orcheck_format::Result<()> {
     let mut state = State::new(rank, step, 100);
     state.protect(session).unwrap();
     session.checkpoint(step)

@@ -4,10 +4,10 @@
 use crate::disk;
 use crate::mistakes::{LONG, says};
 use crate::support::{Job, State, make_dir};
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_testing::Scratch;

@@ -7,8 +7,8 @@ use crate::support::{Job, make_dir, needs_own_disks};
 use orcheck_client::Which;
 use orcheck_client::{OPTIONAL, SAME};
 use orcheck_client::Session;
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::machine::effective_uid;
 use orcheck_testing::Scratch;
@@ -220,7 +220,7 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
         let mut state = pattern(1, 1000);
         let span = orcheck_io::memory::Span::from_mut(&mut state);
         session
-            .protect("u", span, orcheck_format::ids::Dtype::U8, 0)
+            .protect("u", span, orcheck_format::Dtype::U8, 0)
             .unwrap();
         checkpoint(&mut session, 1);
         if rank == 1 {
@@ -241,7 +241,7 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
             let mut state = pattern(2, 1000);
             let span = orcheck_io::memory::Span::from_mut(&mut state);
             session
-                .protect("u", span, orcheck_format::ids::Dtype::U8, 0)
+                .protect("u", span, orcheck_format::Dtype::U8, 0)
                 .unwrap();
             assert_eq!(session.restart().unwrap(), step);
             assert_eq!(state, pattern(1, 1000));

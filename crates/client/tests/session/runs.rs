@@ -7,9 +7,9 @@ use crate::support::{Job, State, needs_own_disks};
 use orcheck_client::Solo;
 use orcheck_client::Options;
 use orcheck_client::{Environment, Session};
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
 use orcheck_testing::Scratch;
 
 /// Another run of the job, of one rank, with these options.

@@ -3,7 +3,7 @@
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::CPU_WRITES_ONLY;
 use orcheck_engine::capture::{Captured, Full};
-use orcheck_format::ids::{Dtype, Level};
+use orcheck_format::{Dtype, Level};
 use orcheck_io::failpoints::Verdict;
 use orcheck_io::memory::{Span, fill_span};
 use orcheck_pool::page_bytes;

@@ -1,8 +1,8 @@
 //! Jobs whose nodes vote through others: a fan-out of two.
 
 use crate::support::{Job, State};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
 use orcheck_testing::Scratch;
 use std::path::Path;
 use std::time::Duration;

@@ -9,7 +9,7 @@
 
 mod lead;
 
-use orcheck_format::names::FileName;
+use orcheck_format::disk::FileName;
 use crate::Random;
 use crate::fault::Fault;
 use crate::material::Material;
@@ -17,10 +17,10 @@ use orcheck_engine::node::Outcome;
 use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
 use orcheck_engine::commit::{JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
 use orcheck_engine::commit::{Relay, RelayEvent, Tree};
-use orcheck_format::crc::crc64;
-use orcheck_format::error::Error;
-use orcheck_format::ids::{JobName, Level};
-use orcheck_format::record::ContainerRef;
+use orcheck_format::crc64;
+use orcheck_format::Error;
+use orcheck_format::{JobName, Level};
+use orcheck_format::disk::ContainerRef;
 use orcheck_format::wire::Message;
 use orcheck_redundancy::{Domains, Draw};
 use orcheck_testing::power::Content;

@@ -3,9 +3,9 @@
 use orcheck_engine::node::{Layout, Mode, Scheme};
 use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
 use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::wire::{FRAME_HEADER_BYTES, Message};
 use std::collections::VecDeque;
 use std::sync::Arc;

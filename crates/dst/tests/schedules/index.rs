@@ -3,8 +3,8 @@
 use crate::explore::explore;
 use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome};
 use orcheck_engine::node::Patience;
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::Level;
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::Level;
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
 use orcheck_pool::{Gates, Pool, PoolShape};
 use shuttle::rand::Rng;

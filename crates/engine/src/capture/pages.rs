@@ -21,8 +21,8 @@
 //! (`baseline.rs`).
 
 use crate::capture::baseline::{Fate, Home};
-use orcheck_format::crc::{CrcShift, crc64_combine};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{CrcShift, crc64_combine};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;

@@ -17,7 +17,7 @@
 //!
 //! Pure. Not here: copying (`stage.rs`) and checksums.
 
-use orcheck_format::container::BLOCK_BYTES;
+use orcheck_format::disk::BLOCK_BYTES;
 
 /// Regions at least this long start on a block boundary, so that they can be read back with
 /// direct I/O and mapped.

@@ -22,10 +22,10 @@ use crate::directory::Places;
 use crate::commit::protocol::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
 use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::commit::relay::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::{Error, Result};
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
@@ -275,7 +275,7 @@ impl Control {
         self.context.shared.note(match asked {
             HaltRequest::Now => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
             HaltRequest::After(count) => {
-                let count = orcheck_format::error::count(count, "more checkpoint");
+                let count = orcheck_format::count(count, "more checkpoint");
                 format!("the run is asked to halt after {count}")
             }
             HaltRequest::None => "the request to halt was withdrawn".to_owned(),

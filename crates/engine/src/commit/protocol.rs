@@ -25,10 +25,10 @@
 use crate::node::Outcome;
 use crate::directory::is_directory_loss;
 use crate::commit::relay::each;
-use orcheck_format::agent::AgentMessage;
-use orcheck_format::error::{Detail, Error, ErrorKind};
-use orcheck_format::ids::{Epoch, JobName, Level};
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::wire::AgentMessage;
+use orcheck_format::{Detail, Error, ErrorKind};
+use orcheck_format::{Epoch, JobName, Level};
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_plan::Placement;

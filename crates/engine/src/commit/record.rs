@@ -19,10 +19,10 @@
 use crate::directory::epoch::check_not_fenced;
 use crate::commit::protocol::undecided;
 use crate::encoding::Trust;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{Epoch, Level};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Epoch, Level};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Dir, write_small};
 use std::sync::Arc;

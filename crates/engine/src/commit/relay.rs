@@ -21,9 +21,9 @@
 //!
 //! Pure. Not here: what votes mean (`protocol.rs`), connections (`control.rs`).
 
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::Level;
-use orcheck_format::record::ContainerRef;
+use orcheck_format::{Error, Result};
+use orcheck_format::Level;
+use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};

@@ -27,17 +27,18 @@
 
 mod unread;
 
-use orcheck_format::error::{Detail, printable};
+use orcheck_format::{Detail, printable};
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::encoding::{Proof, Trust};
-use orcheck_format::choice::{Choice, Decision};
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName, Level};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord, Resumed};
+use orcheck_format::disk::Choice;
+use orcheck_format::Decision;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Epoch, JobName, Level};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Claim, CommitRecord, Resumed};
 use orcheck_io::disk::{Dir, Entry, read_small};
 
 pub use unread::Unread;

@@ -16,11 +16,12 @@
 use crate::directory::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
 use crate::directory::halt::Run;
 use crate::encoding::Trust;
-use orcheck_format::choice::{Choice, Decision, MAX_WHY_BYTES};
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::disk::{Choice, MAX_WHY_BYTES};
+use orcheck_format::Decision;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, read_small, write_small};

@@ -29,9 +29,9 @@
 use crate::directory::epoch::{describe_if, highest_claim, is_locked, look_at_claim};
 use crate::node::HaltRequest;
 use crate::encoding::Trust;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::names::FileName;
-use orcheck_format::record::Claim;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::Claim;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Dir, read_small, write_small};
 use std::sync::Arc;

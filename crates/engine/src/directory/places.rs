@@ -14,9 +14,9 @@
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
 use crate::encoding::Trust;
-use orcheck_format::error::{Detail, Error, ErrorKind, Result};
-use orcheck_format::ids::{JobName, Level};
-use orcheck_format::names::FileName;
+use orcheck_format::{Detail, Error, ErrorKind, Result};
+use orcheck_format::{JobName, Level};
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;

@@ -24,11 +24,11 @@ pub mod leftovers;
 use crate::directory::catalog::RECORD_LIMIT_BYTES;
 use crate::directory::epoch::claim_of_temporary;
 use crate::directory::routed::collect_of_job;
-use orcheck_format::choice::Decision;
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::{Epoch, Level};
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::Decision;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::{Epoch, Level};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
@@ -398,7 +398,7 @@ fn remove(dir: &dyn Dir, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ids::RunId;
+    use orcheck_format::RunId;
 
     fn rule(keep: usize, resumed: Option<(u64, u64)>, committed: &[u64]) -> KeepRule {
         KeepRule {

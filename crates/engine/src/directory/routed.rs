@@ -14,8 +14,8 @@
 //!
 //! Not here: where the directories lie and what is in them (`client/src/route.rs`).
 
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::{Epoch, JobName};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::machine::effective_uid;
@@ -343,7 +343,7 @@ fn is_among_others(name: &str, uid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ids::RunId;
+    use orcheck_format::RunId;
     use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
     use orcheck_staging::open_dir;
     use orcheck_testing::Scratch;
@@ -398,7 +398,7 @@ mod tests {
         ] {
             assert!(!is_among_others(name, 7), "{name}");
         }
-        let longest = "j".repeat(orcheck_format::ids::MAX_JOB_NAME_BYTES);
+        let longest = "j".repeat(orcheck_format::MAX_JOB_NAME_BYTES);
         let longest = JobName::new(&longest).unwrap();
         let mine = Routed::among_others(&here, &longest, u32::MAX).unwrap();
         mine.remove().unwrap();

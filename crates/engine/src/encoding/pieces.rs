@@ -24,11 +24,11 @@
 
 use crate::encoding::shuffle::{shuffle, unshuffle};
 
-use orcheck_format::container::{ContainerHeader, Encryption, Features};
-use orcheck_format::crc::crc64;
-use orcheck_format::encoding::{Compression, Encoding, MAX_ENCODED_BYTES};
-use orcheck_format::error::{Detail, Error, Result};
-use orcheck_format::manifest::Extent;
+use orcheck_format::disk::{ContainerHeader, Encryption, Features};
+use orcheck_format::crc64;
+use orcheck_format::disk::{Compression, Encoding, MAX_ENCODED_BYTES};
+use orcheck_format::{Detail, Error, Result};
+use orcheck_format::disk::Extent;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
 use orcheck_io::rng::random_bytes;

@@ -1,7 +1,7 @@
 //! The agent of a node: a process of its own in which the node's engine outlives the ranks.
 //!
 //! How: the lowest rank of a node opens the session as always: it claims the epoch, makes the pool, takes the node's
-//! connections in. Then it hands all of that to the agent ([`Adoption`](orcheck_format::agent::Adoption) and
+//! connections in. Then it hands all of that to the agent ([`Adoption`](orcheck_format::wire::Adoption) and
 //! descriptors), and the node's threads run there. The ranks stage into the same pool, and wait at the same board. When
 //! ranks end, whether in order or not, what they had sealed is still flushed, replicated and committed; then the agent
 //! lets go of claims and pool.
@@ -35,11 +35,11 @@ mod session;
 
 pub use names::{Seen, is_of, list, look};
 
-use orcheck_format::agent::AgentMessage;
-use orcheck_format::crc::crc64;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::ids::JobName;
-use orcheck_format::names::MAX_FILE_NAME_BYTES;
+use orcheck_format::wire::AgentMessage;
+use orcheck_format::crc64;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::JobName;
+use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_io::clock::Clock;

@@ -7,7 +7,7 @@
 //!
 //! Not here: measuring (`io::machine`), allocating (`io::pool`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::MemoryFacts;
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_pool_beyond_the_cgroup_limit_is_refused_by_name() {
         let error = pool_chunks(Some(2 << 30), 4 << 20, &facts(8 << 30, 1 << 30), 1).unwrap_err();
-        assert_eq!(error.kind(), orcheck_format::error::ErrorKind::NoSpace);
+        assert_eq!(error.kind(), orcheck_format::ErrorKind::NoSpace);
         assert!(
             error
                 .message()

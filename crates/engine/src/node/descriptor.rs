@@ -5,7 +5,7 @@
 //! ring itself (`index.rs`).
 
 use crate::encoding::EncodePiece;
-use orcheck_format::crc::Crc64;
+use orcheck_format::Crc64;
 use orcheck_format::sabotage::{Switch, off};
 
 /// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`

@@ -17,7 +17,7 @@
 //!
 //! Not here: which server a lane leads to (`orcheck_plan::placement`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 /// How checkpoints travel to the placed directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

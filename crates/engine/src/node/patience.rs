@@ -11,7 +11,7 @@
 //! Not here: what is waited for.
 
 use crate::node::index::{ENGINE_ALIVE, Index, IndexShape};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_pool::{Gates, Pool};
 use std::sync::Arc;

@@ -14,10 +14,10 @@
 use crate::replicas::protect::PIECE_BYTES;
 use crate::replicas::remote::Holdings;
 use crate::replicas::owner::Replicas;
-use orcheck_format::crc::crc64;
-use orcheck_format::error::{Error, Result};
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
+use orcheck_format::crc64;
+use orcheck_format::{Error, Result};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::memory::zeroed;

@@ -24,9 +24,9 @@
 //! move the bytes, and watch the clock. Not here: who holds what (`orcheck-redundancy`), when a step is committed
 //! (`protocol.rs`), the connection (`io::conn`).
 
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::Epoch;
-use orcheck_format::names::FileName;
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::Epoch;
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};

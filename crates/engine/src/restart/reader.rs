@@ -33,10 +33,10 @@ use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orcheck_format::container::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionRecord};
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::{Extent, Manifest, RankRecord, RegionRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::{Span, zeroed};
 
@@ -44,7 +44,7 @@ use crate::encoding::{ContainerKey, Decoder};
 use crate::replicas::OTHER_NODES;
 use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 
-use orcheck_format::error::without_next;
+use orcheck_format::without_next;
 use referred::Referred;
 use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
@@ -684,7 +684,7 @@ fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
 }
 
 fn short(digest: &[u8; 32]) -> String {
-    format!("{}…", orcheck_format::ids::hex(&digest[..8]))
+    format!("{}…", orcheck_format::hex(&digest[..8]))
 }
 
 /// The places, for a person: all copies on other nodes are one place.

@@ -21,10 +21,10 @@ use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use orcheck_format::container::{BLOCK_BYTES, TRAILER_BYTES};
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::{Extent, Manifest, RankRecord};
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{BLOCK_BYTES, TRAILER_BYTES};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::{Extent, Manifest, RankRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::disk::{Dir, File};
 
 use crate::restart::reader::{PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at, walk};
@@ -553,7 +553,7 @@ fn finding(error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) 
 /// the record lead to, if a part (or the end of the parts) really is there.
 fn after_damage(
     file: &dyn File,
-    header: &orcheck_format::container::ContainerHeader,
+    header: &orcheck_format::disk::ContainerHeader,
     alignment: u64,
     at: u64,
     end: u64,
@@ -602,5 +602,5 @@ fn framed_len_bytes(record: &RankRecord, stream_at: u64) -> u64 {
             extent.physical = extent.physical.saturating_sub(stream_at);
         }
     }
-    orcheck_format::container::encode_rank_record(&relative).len() as u64
+    orcheck_format::disk::encode_rank_record(&relative).len() as u64
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_format::container::{TRAILER_BYTES, Trailer};
-use orcheck_format::error::{Error, ErrorKind};
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
+use orcheck_format::disk::{TRAILER_BYTES, Trailer};
+use orcheck_format::{Error, ErrorKind};
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};

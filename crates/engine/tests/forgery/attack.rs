@@ -9,11 +9,11 @@ use super::world::{
     container_places, own_extents, record_places,
 };
 use super::{containers, files};
-use orcheck_format::ids::{Epoch, Level};
-use orcheck_format::manifest::Manifest;
-use orcheck_format::names::FileName;
-use orcheck_format::record::CommitRecord;
-use orcheck_format::seal::{seal, seal_of};
+use orcheck_format::{Epoch, Level};
+use orcheck_format::disk::Manifest;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{seal, seal_of};
 use std::sync::Arc;
 
 /// Small random numbers, the same for the same seed.
@@ -190,7 +190,7 @@ pub fn evil(dice: &mut Dice) -> Vec<u8> {
     vec![0xe0 | dice.roll(16) as u8; REGION_BYTES]
 }
 
-pub fn begin_of(record: &mut orcheck_format::manifest::RankRecord) -> u64 {
+pub fn begin_of(record: &mut orcheck_format::disk::RankRecord) -> u64 {
     let extents = own_extents(record).map(|extent| extent.physical);
     extents.min().unwrap()
 }

@@ -2,12 +2,12 @@
 
 use super::attack::{Dice, at_levels, begin_of, evil, one, put, rename, some_step};
 use super::world::{NEWEST, Step, World, container_name, epoch, record_places, region, store};
-use orcheck_format::container::Features;
-use orcheck_format::crc::crc64;
-use orcheck_format::encoding::{Compression, Encoding};
-use orcheck_format::ids::Dtype;
-use orcheck_format::manifest::{Extent, RegionRecord};
-use orcheck_format::names::FileName;
+use orcheck_format::disk::Features;
+use orcheck_format::crc64;
+use orcheck_format::disk::{Compression, Encoding};
+use orcheck_format::Dtype;
+use orcheck_format::disk::{Extent, RegionRecord};
+use orcheck_format::disk::FileName;
 
 /// A checkpoint of the attacker's own, newer than all, or in the place of one.
 pub fn plain(world: &mut World, dice: &mut Dice) {

@@ -15,17 +15,14 @@ use std::sync::Arc;
 
 use orcheck_engine::encoding::{Binding, ContainerKey};
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN,
-    TRAILER_BYTES, Trailer, encode_rank_record, header_crc,
-};
-use orcheck_format::crc::crc64;
-use orcheck_format::encoding::{Compression, Encoding, SEAL_BYTES};
-use orcheck_format::ids::{Dtype, Epoch, JobName, Level, RunId};
-use orcheck_format::manifest::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::members::{Member, Members};
-use orcheck_format::names::FileName;
-use orcheck_format::record::{Claim, CommitRecord, ContainerRef, Resumed};
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer, encode_rank_record, header_crc};
+use orcheck_format::crc64;
+use orcheck_format::disk::{Compression, Encoding, SEAL_BYTES};
+use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
+use orcheck_format::disk::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::disk::{Member, Members};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Claim, CommitRecord, ContainerRef, Resumed};
 use orcheck_io::user::Secret;
 use orcheck_testing::power::{Content, Image};
 use ring::hkdf;

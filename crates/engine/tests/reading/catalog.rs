@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
-use orcheck_format::names::FileName;
-use orcheck_format::record::Resumed;
+use orcheck_format::ErrorKind;
+use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::Resumed;
 use orcheck_io::user::Secret;
 
 use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
@@ -20,7 +20,7 @@ fn steps(catalog: &Catalog) -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::error::Result<Catalog> {
+fn scan(scratch: &Scratch, dirs: &[&str]) -> orcheck_format::Result<Catalog> {
     Catalog::scan(
         &job(),
         &open_places(&dirs.iter().map(|dir| scratch.dir(dir)).collect::<Vec<_>>()),

@@ -6,11 +6,12 @@ use orcheck_engine::directory::choose::{Removal, checkpoint_of, decide, decision
 use orcheck_engine::directory::Places;
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_engine::restart::candidates;
-use orcheck_format::choice::{Choice, Decision};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::disk::Choice;
+use orcheck_format::Decision;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{Steps, Verdict};
@@ -87,7 +88,7 @@ fn a_rejected_checkpoint_is_not_offered() {
 
     // One of another job that got in here says nothing.
     let other = Choice {
-        job: orcheck_format::ids::JobName::new("other").unwrap(),
+        job: orcheck_format::JobName::new("other").unwrap(),
         ..choice(20, 1, Decision::Rejected, "")
     };
     decide(&dirs[..1], &other).unwrap();

@@ -2,10 +2,10 @@
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::{Verdict, verify_commit};
-use orcheck_format::container::{ContainerHeader, Trailer, header_crc};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::manifest::Manifest;
-use orcheck_format::names::FileName;
+use orcheck_format::disk::{ContainerHeader, Trailer, header_crc};
+use orcheck_format::ErrorKind;
+use orcheck_format::disk::Manifest;
+use orcheck_format::disk::FileName;
 use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
@@ -37,7 +37,7 @@ impl Case {
         .unwrap()
     }
 
-    fn open(&self) -> orcheck_format::error::Result<Reader> {
+    fn open(&self) -> orcheck_format::Result<Reader> {
         Reader::open(
             &open_places(&[self.scratch.dir("a")]),
             &self.written.record,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use orcheck_engine::node::HaltRequest;
 use orcheck_engine::directory::halt::{EVERY, Run, Watch, When, later_requests, requests, withdraw};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
 use orcheck_staging::open_dir;

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
-use orcheck_format::container::Features;
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::disk::Features;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
 use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::upkeep::scrub::{Damage, Scrub};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
-use orcheck_format::seal::seal;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
+use orcheck_format::disk::seal;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;
 use orcheck_io::failpoints::{Steps, Verdict};

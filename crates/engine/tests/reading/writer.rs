@@ -6,14 +6,12 @@ use orcheck_engine::flush::{Announced, ContainerWriter, Target};
 use orcheck_engine::encoding::{Body, EncodePiece};
 use orcheck_engine::flush::Ledger;
 use orcheck_engine::encoding::Trust;
-use orcheck_format::container::{
-    ContainerHeader, Features, decode_rank_record, encode_rank_record,
-};
-use orcheck_format::encoding::Encoding;
-use orcheck_format::error::{Detail, ErrorKind};
-use orcheck_format::ids::{Dtype, Level};
-use orcheck_format::manifest::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::names::FileName;
+use orcheck_format::disk::{ContainerHeader, Features, decode_rank_record, encode_rank_record};
+use orcheck_format::disk::Encoding;
+use orcheck_format::{Detail, ErrorKind};
+use orcheck_format::{Dtype, Level};
+use orcheck_format::disk::{Extent, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::disk::FileName;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
 use orcheck_pool::{Pool, PoolShape};

@@ -3,6 +3,8 @@
 
 use crate::samples;
 use orcheck_format::wire::FRAME_HEADER_BYTES;
+use orcheck_format::disk::*;
+use orcheck_format::wire::*;
 use orcheck_format::*;
 use proptest::prelude::*;
 

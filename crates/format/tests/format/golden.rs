@@ -9,6 +9,8 @@
 )]
 
 use crate::samples;
+use orcheck_format::disk::*;
+use orcheck_format::wire::*;
 use orcheck_format::*;
 use std::io::Write;
 use std::path::PathBuf;
@@ -156,7 +158,7 @@ fn golden_files_decode_to_the_samples() {
         CommitRecord::decode(&sealed),
         Ok(samples::referring_record())
     );
-    let seal = seal::seal_of(&sealed).unwrap().unwrap();
+    let seal = seal_of(&sealed).unwrap().unwrap();
     assert_eq!(seal.key_id[0], 0xa0);
     assert_eq!(seal.mac[31], 0x40 + 31);
     assert_eq!(seal.covered.len(), sealed.len() - 40);
@@ -179,7 +181,7 @@ fn golden_files_decode_to_the_samples() {
         "members-sealed.bin",
     ] {
         let bytes = read(name);
-        let seal = seal::seal_of(&bytes).unwrap().unwrap();
+        let seal = seal_of(&bytes).unwrap().unwrap();
         assert_eq!((seal.key_id[15], seal.mac[0]), (0xaf, 0x40), "{name}");
     }
     let frame = read("frame-vote.bin");
@@ -197,7 +199,7 @@ fn golden_files_are_what_is_written_today() {
         assert!(read(name) == bytes, "{name} is written differently now");
     }
     let block: [u8; BLOCK_BYTES] = read("container-header.bin").try_into().unwrap();
-    let crc = container::header_crc(&block);
+    let crc = header_crc(&block);
     assert_eq!(crc, crc64(&block[..4088]));
 }
 

@@ -1,9 +1,11 @@
 //! One small valid value of everything, with every option used somewhere. The golden files hold
 //! their encodings, so these values never change.
 
-use orcheck_format::agent::{Link, NodePart, RecipePart, ReplicaPart};
-use orcheck_format::error::Detail;
-use orcheck_format::store::Disk;
+use orcheck_format::wire::{Link, NodePart, RecipePart, ReplicaPart};
+use orcheck_format::Detail;
+use orcheck_format::wire::Disk;
+use orcheck_format::disk::*;
+use orcheck_format::wire::*;
 use orcheck_format::*;
 
 pub fn epoch() -> Epoch {
@@ -67,7 +69,7 @@ pub fn sealed_header() -> ContainerHeader {
 /// A record under a seal that no key makes.
 pub fn sealed(record: &[u8]) -> Vec<u8> {
     let mac = std::array::from_fn(|i| 0x40 + i as u8);
-    seal::seal(record, std::array::from_fn(|i| 0xa0 + i as u8), |_| mac).unwrap()
+    seal(record, std::array::from_fn(|i| 0xa0 + i as u8), |_| mac).unwrap()
 }
 
 pub fn rank_header() -> RankHeader {

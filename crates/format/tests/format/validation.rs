@@ -1,6 +1,8 @@
 //! What is well-formed and still wrong is refused with a message that names the place.
 
 use crate::samples;
+use orcheck_format::disk::*;
+use orcheck_format::wire::*;
 use orcheck_format::*;
 
 const FILE_LEN_BYTES: u64 = 20480;
@@ -473,7 +475,7 @@ fn lists_and_texts_have_their_bounds() {
         assert!(error.message().contains(why), "{error}");
     };
     refused(
-        &|m| region(m).local = vec![1; manifest::MAX_DIMS + 1],
+        &|m| region(m).local = vec![1; MAX_DIMS + 1],
         "expected at most 8 items, found 9",
     );
     refused(
@@ -482,7 +484,7 @@ fn lists_and_texts_have_their_bounds() {
     );
     let mut framed = encode_rank_record(&samples::rank_record(0, 0));
     assert!(RankFooterPrefix::decode(&framed).is_ok());
-    framed[8..12].copy_from_slice(&(manifest::MAX_METADATA_BYTES as u32 + 1).to_le_bytes());
+    framed[8..12].copy_from_slice(&(MAX_METADATA_BYTES as u32 + 1).to_le_bytes());
     let error = RankFooterPrefix::decode(&framed).unwrap_err();
     assert!(
         error.message().contains("expected at most 67108864 bytes"),
@@ -506,7 +508,7 @@ fn lists_and_texts_have_their_bounds() {
             ..good
         },
         Trailer {
-            manifest_len_bytes: manifest::MAX_METADATA_BYTES as u64 + 1,
+            manifest_len_bytes: MAX_METADATA_BYTES as u64 + 1,
             ..good
         },
     ] {

@@ -1,7 +1,7 @@
 //! Servers and libraries of several versions: which of them understand each other, and that what is new is passed over.
 
 use crate::samples::store_messages;
-use orcheck_format::store::{StoreMessage, Versions};
+use orcheck_format::wire::{StoreMessage, Versions};
 use orcheck_format::wire::Message;
 
 fn versions(oldest: u32, newest: u32) -> Versions {
@@ -89,7 +89,7 @@ fn numbers_and_items_that_are_not_known_are_passed_over() {
     let Message::Store(StoreMessage::Reply(reply)) = Message::decode(91, &entries).unwrap() else {
         panic!("a reply");
     };
-    let expected = orcheck_format::store::Reply::Names(vec![("a".to_owned(), 5, false)]);
+    let expected = orcheck_format::wire::Reply::Names(vec![("a".to_owned(), 5, false)]);
     assert_eq!(reply, expected);
     // With too few it is no entry.
     assert!(Message::decode(91, &[0xa1, 0x01, 0x81, 0x82, 0x61, b'a', 0x05]).is_err());

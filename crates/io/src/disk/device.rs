@@ -7,7 +7,7 @@
 
 use crate::descriptor::away_from_streams;
 use crate::errno::os_error;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;

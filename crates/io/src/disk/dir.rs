@@ -27,7 +27,7 @@ use crate::disk::file::{File, OsFile};
 use crate::errno::{errno_name, os_error, retry, rustix_error};
 use crate::failpoints::{Effect, Steps};
 use crate::rng::random_bytes;
-use orcheck_format::error::{Detail, Error, ErrorKind, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;

@@ -23,7 +23,7 @@ use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use crate::failpoints::{Effect, Outcome, Steps};
 use crate::memory::{Buffer, Span, zeroed};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::fs::{self, Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;

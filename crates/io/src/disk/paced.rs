@@ -16,7 +16,7 @@
 use crate::clock::Clock;
 use crate::disk::dir::{Create, Dir, Entry};
 use crate::disk::file::File;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -14,7 +14,7 @@ use crate::disk::dir::{Entry, check_name};
 use crate::disk::file::{File, OsFile};
 use crate::errno::{os_error, rustix_error};
 use crate::failpoints::Steps;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use rustix::fs::{self, MemfdFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn shown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::error::ErrorKind;
+    use orcheck_format::ErrorKind;
 
     #[test]
     fn a_file_in_memory_is_written_read_and_removed() {

@@ -13,7 +13,7 @@
 
 use crate::errno::os_error;
 use crate::machine::thread;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,7 +159,7 @@ mod tests {
             let error = group_id(wrong).err();
             assert!(
                 error
-                    .is_some_and(|error| error.kind() == orcheck_format::error::ErrorKind::Invalid)
+                    .is_some_and(|error| error.kind() == orcheck_format::ErrorKind::Invalid)
             );
         }
     }

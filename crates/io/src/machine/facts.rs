@@ -12,7 +12,7 @@
 //! Not here: what to make of the facts (budgets, pinning: the engine).
 
 use crate::errno::{last_errno, os_error, retry, rustix_error};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::fs;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //!
 //! Not here: who is at the other end (`net.rs`).
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use std::net::IpAddr;
 
 /// The addresses of this machine's interfaces that are up, without loopback ones unless there are no others.

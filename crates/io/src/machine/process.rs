@@ -14,7 +14,7 @@ use crate::descriptor::away_from_streams;
 use crate::errno::{backoff, rustix_error};
 use crate::machine::facts::pin_current_thread;
 use crate::poll::poll_one;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::ffi::CStr;

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::{last_errno, os_error};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use std::cell::Cell;
 use std::ffi::c_int;

@@ -10,7 +10,7 @@
 use crate::descriptor;
 use crate::disk::kind_name;
 use crate::errno::{retry, rustix_error};
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use std::env::VarError;
 use std::io::{Read, Write};

@@ -13,7 +13,7 @@
 use crate::descriptor;
 use crate::errno::{os_error, retry, rustix_error};
 use crate::rng::random_bytes;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::{Read, Write};

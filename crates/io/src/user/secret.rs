@@ -16,7 +16,7 @@
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use crate::user::environment::{env_var, open_regular};
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
-use orcheck_format::error::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use std::ffi::CString;
 use std::fmt;

@@ -12,7 +12,7 @@
 
 use super::{Conn, HEADER_BYTES};
 use crate::guard::MAC_BYTES;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::wire::{self, FrameHeader, Message};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::rustix_error;

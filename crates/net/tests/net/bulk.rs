@@ -1,7 +1,7 @@
 //! Bytes in bulk: proven like messages, and in order with them.
 
 use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, record, unix};
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_net::Received;
 
 // Breaks if: a part of the frame is left out of its proof, or bytes are handed out before it held.

@@ -3,8 +3,8 @@
 
 mod bulk;
 
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::Level;
+use orcheck_format::ErrorKind;
+use orcheck_format::Level;
 use orcheck_format::wire::Message;
 use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_io::poll::Poller;

@@ -9,7 +9,7 @@
 //! distance, commands shorter than requests, ranks that begin late, a page cache, too few requests in flight to keep everything busy, nodes that lose their turn because they stage
 //! slower than they could flush, turns that not all nodes have equally many of at a time. There is no formula then.
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 
 use super::layout::plan;
 use super::{Burst, Mode};

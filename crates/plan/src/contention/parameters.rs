@@ -8,7 +8,7 @@
 //!
 //! Not here: what the parameters do (`simulation.rs` and below); reading files.
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Burst, Mode, simulate};

@@ -11,7 +11,7 @@
 //! Not here: threads (whoever runs the blocks has them).
 
 use super::{Redundancy, Setup};
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};

@@ -6,7 +6,7 @@
 //!
 //! Not here: what a server is asked (`served.rs`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::descriptor::away_from_streams;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::effective_uid;

@@ -13,7 +13,7 @@
 
 use crate::server::account::Held;
 use crate::server::intake::guard;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::File;
 use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;

@@ -16,7 +16,7 @@
 
 use crate::server::account::Held;
 use crate::server::sharing::Sharing;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;

@@ -11,9 +11,9 @@
 //! by anybody who is not a caller of this server; they sync their own.
 
 use crate::server::intake::guard;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::StoreDir;
+use orcheck_format::wire::StoreDir;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -78,7 +78,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::error::Error;
+    use orcheck_format::Error;
     use std::cell::Cell;
 
     #[test]

@@ -16,10 +16,10 @@
 //! 4. No job waits while another one has two turns more than it, but for turns that have not ended yet.
 //!
 //! Survives: streams that stop, vanish, or send late what they were granted. Not here: threads, sockets and memory
-//! (`session.rs`, `intake.rs`); what a stream is granted before it offers anything (`orcheck_format::store`).
+//! (`session.rs`, `intake.rs`); what a stream is granted before it offers anything (`orcheck_format::wire::staging`).
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::store::PIECE_BYTES;
+use orcheck_format::wire::PIECE_BYTES;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -14,7 +14,7 @@
 use crate::server::account::Recount;
 use crate::server::tenants::Owned;
 use crate::server::{LOOK, Shared};
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::machine::thread;
 use std::sync::Arc;
 use std::thread::JoinHandle;

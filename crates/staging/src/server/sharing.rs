@@ -10,7 +10,7 @@
 
 use crate::server::intake::guard;
 use crate::server::room::{FIRST_PAUSE, Room, Seen};
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Device;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,7 +11,7 @@ mod reference;
 #[allow(dead_code)]
 mod running;
 
-use orcheck_format::error::{ErrorKind, Result};
+use orcheck_format::{ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::rng::random_bytes;

@@ -3,7 +3,7 @@
 
 mod running;
 
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, write_small};
 use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
@@ -28,7 +28,7 @@ fn write_new(dir: &Arc<dyn Dir>, name: &str, len: u64) {
     file.close().unwrap();
 }
 
-fn is_refused(result: orcheck_format::error::Result<()>) -> bool {
+fn is_refused(result: orcheck_format::Result<()>) -> bool {
     let error = result.err();
     error.is_some_and(|error| {
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");

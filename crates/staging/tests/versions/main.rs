@@ -9,10 +9,8 @@ mod recorded;
 #[allow(dead_code)]
 mod running;
 
-use orcheck_format::error::ErrorKind;
-use orcheck_format::store::{
-    Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of,
-};
+use orcheck_format::ErrorKind;
+use orcheck_format::wire::{Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of};
 use orcheck_format::wire::{FrameHeader, Message};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::failpoints::Steps;

@@ -3,8 +3,8 @@
 //! A line is the number of the connection, who speaks (`>` the process, `<` the server), what it is called, its kind, and
 //! its payload in hexadecimal digits; for bytes in bulk the offset, how many, and their CRC-64.
 
-use orcheck_format::crc::crc64;
-use orcheck_format::store::{Ask, FIRST_BYTES, Reply, StoreMessage};
+use orcheck_format::crc64;
+use orcheck_format::wire::{Ask, FIRST_BYTES, Reply, StoreMessage};
 use orcheck_format::wire::Message;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::poll::Poller;

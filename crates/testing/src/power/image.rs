@@ -9,7 +9,7 @@
 //!
 //! Not here: which images a power cut may leave (see [`super::outage`]).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
 use orcheck_io::errno::os_error;
 use std::borrow::Cow;

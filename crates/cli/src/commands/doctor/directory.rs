@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{ErrorKind, Result};
-use orcheck_format::ids::hex;
+use orcheck_format::{ErrorKind, Result};
+use orcheck_format::hex;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::errno::is_denied;

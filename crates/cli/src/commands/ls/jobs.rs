@@ -3,7 +3,7 @@
 //! Not here: the checkpoints of one (`ls.rs`).
 
 use orcheck_engine::encoding::Trust;
-use orcheck_format::ids::JobName;
+use orcheck_format::JobName;
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 

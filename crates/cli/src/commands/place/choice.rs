@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 use super::driver::Server;
 
@@ -187,7 +187,7 @@ fn directory_of(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::error::ErrorKind;
+    use orcheck_format::ErrorKind;
 
     fn servers(free: &[u64]) -> Vec<Server> {
         let one = |(at, &free): (usize, &u64)| Server {

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 use super::tools::Tools;
 

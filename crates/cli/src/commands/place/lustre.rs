@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 
 use super::driver::{Driver, Server, strange, text};
 use super::tools::Tools;

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 
 use super::tools::{Said, Tools};
 

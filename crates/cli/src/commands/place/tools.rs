@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::machine::thread::spawn;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -182,7 +182,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> Result<mpsc::Receiver<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::error::ErrorKind;
+    use orcheck_format::ErrorKind;
     use orcheck_testing::Scratch;
 
     #[test]

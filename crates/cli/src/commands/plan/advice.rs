@@ -2,7 +2,7 @@
 //!
 //! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_plan::advice`), pictures (`pictures.rs`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
 use orcheck_plan::levels::Level;
 use orcheck_plan::survival::{Redundancy, Setup};

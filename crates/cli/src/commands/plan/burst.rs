@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_plan::contention::{
     Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
 };

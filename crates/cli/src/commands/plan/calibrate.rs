@@ -17,8 +17,8 @@ use std::time::Duration;
 use orcheck_client::Solo;
 use orcheck_client::Options;
 use orcheck_client::{Environment, Session};
-use orcheck_format::error::{Error, Result};
-use orcheck_format::ids::{Dtype, Level};
+use orcheck_format::{Error, Result};
+use orcheck_format::{Dtype, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -296,7 +296,7 @@ impl Program {
         )?;
         session.protect("state", Span::from_mut(state), Dtype::U8, 0)?;
         match session.find() {
-            Err(error) if error.kind() == orcheck_format::error::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == orcheck_format::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
             Ok(_) => return Err(Error::internal("a new directory has checkpoints")),
         }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_plan::interval::Single;
 use orcheck_plan::levels::{Level, Levels, Pattern};
 use serde_json::{Value, json};

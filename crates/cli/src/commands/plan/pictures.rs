@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_plan::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
 use orcheck_plan::levels::Level;
 use orcheck_plan::life::{Failures, Job, Life};

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::user::read_text;
 use orcheck_plan::contention::{Calibration, Case, Mode, Parameters, Small};
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::user::read_text;
 use orcheck_plan::levels::{Level, Levels, Pattern};
 use orcheck_plan::life::{Failures, Job, Life};

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_plan::survival::{
     BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
 };

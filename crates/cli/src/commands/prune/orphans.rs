@@ -13,8 +13,8 @@
 use std::collections::BTreeSet;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_format::choice::Decision;
-use orcheck_format::names::FileName;
+use orcheck_format::Decision;
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::upkeep::scrub::{Counts, Progress, Scrub};
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;
 use orcheck_io::failpoints::Steps;

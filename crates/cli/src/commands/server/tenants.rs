@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_io::user::{SecretSource, read_text};
 use orcheck_net::Key;
 use orcheck_staging::server::{Reread, Stopper, Tenant, User};

@@ -5,7 +5,7 @@
 use crate::session::Session;
 use orcheck_engine::directory::prune::KeepRule;
 use orcheck_engine::directory::prune::leftovers::Leftovers;
-use orcheck_format::ids::Level;
+use orcheck_format::Level;
 use std::collections::BTreeSet;
 
 impl Session {

@@ -14,7 +14,7 @@ use crate::report;
 use crate::session::Session;
 use orcheck_engine::directory::choose::listed;
 use orcheck_engine::encoding::HOW_TO_ACCEPT;
-use orcheck_format::error::{Detail, Error, ErrorKind, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Result};
 
 /// Next step where everything could be looked at.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";

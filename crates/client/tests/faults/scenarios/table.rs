@@ -2,7 +2,7 @@
 
 use super::scene::{BOTH, GLOBAL, NODE, PEERS1, PEERS1_GLOBAL, PEERS2, Then};
 use super::{Gives, NODES, Scenario};
-use orcheck_format::error::ErrorKind;
+use orcheck_format::ErrorKind;
 use std::path::PathBuf;
 
 /// A scenario in which nothing happens, from which the others differ.

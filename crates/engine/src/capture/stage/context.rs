@@ -5,7 +5,7 @@
 use crate::node::{Descriptor, Index, IndexShape};
 use crate::node::Kept;
 use crate::node::Patience;
-use orcheck_format::error::Result;
+use orcheck_format::Result;
 use orcheck_io::failpoints::Steps;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;

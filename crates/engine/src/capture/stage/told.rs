@@ -8,10 +8,10 @@ use crate::node::Descriptor;
 use crate::capture::pages::{Copied, Pages};
 use crate::capture::stage::context::StageContext;
 use crate::capture::stream::{Piece, Segment};
-use orcheck_format::crc::crc64_combine;
-use orcheck_format::error::Result;
-use orcheck_format::ids::Dtype;
-use orcheck_format::manifest::RegionRecord;
+use orcheck_format::crc64_combine;
+use orcheck_format::Result;
+use orcheck_format::Dtype;
+use orcheck_format::disk::RegionRecord;
 
 /// What encoding and checking must know of a region.
 #[derive(Clone, Copy)]

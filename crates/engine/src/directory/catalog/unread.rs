@@ -8,9 +8,9 @@
 //! Not here: which of the reasons are told (`catalog.rs`).
 
 use super::Catalog;
-use orcheck_format::error::Error;
-use orcheck_format::ids::Level;
-use orcheck_format::names::FileName;
+use orcheck_format::Error;
+use orcheck_format::Level;
+use orcheck_format::disk::FileName;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The file of a commit record that does not count, as its name has it.

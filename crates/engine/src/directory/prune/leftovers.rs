@@ -20,10 +20,10 @@ use super::{COMING, KeepRule, Listed, Referred, chosen, is_of_dead_run, list, re
 use crate::directory::catalog::Catalog;
 use crate::directory::epoch::{is_free, is_locked};
 use crate::encoding::Trust;
-use orcheck_format::choice::Decision;
-use orcheck_format::error::Result;
-use orcheck_format::ids::{JobName, Level};
-use orcheck_format::names::FileName;
+use orcheck_format::Decision;
+use orcheck_format::Result;
+use orcheck_format::{JobName, Level};
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};

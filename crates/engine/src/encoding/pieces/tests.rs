@@ -1,9 +1,9 @@
 //! Pieces there and back; and everything that must not come back.
 
 use super::*;
-use orcheck_format::container::{Features, MAX_ALIGNMENT_BYTES};
-use orcheck_format::error::ErrorKind;
-use orcheck_format::ids::{Epoch, JobName, Level, RunId};
+use orcheck_format::disk::{Features, MAX_ALIGNMENT_BYTES};
+use orcheck_format::ErrorKind;
+use orcheck_format::{Epoch, JobName, Level, RunId};
 use orcheck_pool::PoolShape;
 use proptest::prelude::*;
 

@@ -12,11 +12,11 @@
 
 use super::{ContainerWriter, Store};
 use crate::encoding::{Binding, Body, Bounce, ContainerKey, EncodePiece};
-use orcheck_format::container::BLOCK_BYTES;
-use orcheck_format::crc::crc64;
-use orcheck_format::encoding::{Encoding, SEAL_BYTES};
-use orcheck_format::error::{Error, Result};
-use orcheck_format::manifest::{Extent, RankRecord};
+use orcheck_format::disk::BLOCK_BYTES;
+use orcheck_format::crc64;
+use orcheck_format::disk::{Encoding, SEAL_BYTES};
+use orcheck_format::{Error, Result};
+use orcheck_format::disk::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::memory::copy_into;
 use orcheck_pool::Pool;

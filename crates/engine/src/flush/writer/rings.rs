@@ -10,7 +10,7 @@
 
 use super::{Announced, Begin, Flusher, SLICE};
 use crate::node::Descriptor;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::VecDeque;
 

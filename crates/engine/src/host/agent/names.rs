@@ -14,7 +14,7 @@
 //!
 //! Not here: what is said to an agent (`agent.rs`).
 
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Steps;

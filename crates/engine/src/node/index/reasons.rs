@@ -8,7 +8,7 @@
 //! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who tells (`flush.rs`).
 
 use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
-use orcheck_format::error::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 
 /// Most snapshots of one rank that are on their way at once: `held_steps` is at most this.

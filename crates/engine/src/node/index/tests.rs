@@ -2,7 +2,7 @@
 
 use super::reasons::MOST_HELD;
 use super::*;
-use orcheck_format::error::Detail;
+use orcheck_format::Detail;
 use orcheck_pool::PoolShape;
 
 fn pool(shape: IndexShape) -> Pool {

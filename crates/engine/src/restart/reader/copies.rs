@@ -10,10 +10,10 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::error::{Detail, Error, Result, without_next};
-use orcheck_format::ids::Level;
-use orcheck_format::manifest::RegionRecord;
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::{Detail, Error, Result, without_next};
+use orcheck_format::Level;
+use orcheck_format::disk::RegionRecord;
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::Span;

@@ -7,9 +7,9 @@
 
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::container::ContainerHeader;
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::RegionRecord;
+use orcheck_format::disk::ContainerHeader;
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::RegionRecord;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::File;
 

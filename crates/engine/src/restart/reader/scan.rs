@@ -11,13 +11,10 @@
 //!
 //! Not here: striped containers, whose manifest alone knows where pieces lie; reading data.
 
-use orcheck_format::container::{
-    BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader,
-    STREAM_LEN_UNKNOWN, decode_rank_record,
-};
-use orcheck_format::error::{Error, Result};
-use orcheck_format::manifest::{Manifest, RankRecord};
-use orcheck_format::record::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN, decode_rank_record};
+use orcheck_format::{Error, Result};
+use orcheck_format::disk::{Manifest, RankRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::File;
 use orcheck_io::memory::zeroed;

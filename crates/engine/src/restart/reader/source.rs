@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use orcheck_format::crc::{crc64, crc64_combine};
-use orcheck_format::error::{Error, ErrorKind, Result};
-use orcheck_format::manifest::{Extent, RegionRecord};
+use orcheck_format::{crc64, crc64_combine};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::disk::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::File;
 use orcheck_io::disk::read_span;

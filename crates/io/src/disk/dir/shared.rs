@@ -13,7 +13,7 @@
 
 use crate::errno::rustix_error;
 use crate::machine::shown_group;
-use orcheck_format::error::{Error, Result};
+use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use rustix::fs::{self, Gid, Mode, Stat};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! What ranks and the agent of their node say to each other: first of all the job as the engine's threads must know it,
 //! and connections that are open already.
 //!
-//! How: [`AgentMessage`] travels in frames like every other message ([`crate::wire`]); descriptors travel behind the
+//! How: [`AgentMessage`] travels in frames like every other message ([`crate::wire::control`]); descriptors travel behind the
 //! messages that say so.
 //!
 //! Invariants
@@ -12,12 +12,12 @@
 //!
 //! Not here: who sends what when (`engine::agent`).
 
-use crate::cbor::{Reader, Writer, flag};
-use crate::encoding::{Compression, Encoding};
+use crate::coding::{Reader, Writer, flag};
+use crate::disk::{Compression, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
 use crate::sabotage::{Switch, off};
-use crate::fields::{MAX_TEXT_BYTES, cut, read_kind};
+use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
 /// Most ranks, nodes, servers, domains and bytes of an unread frame that are taken in.
 const MAX_ITEMS: usize = 1 << 20;

@@ -22,12 +22,12 @@
 //!
 //! Not here: order and alignment of the writes; reading streams.
 
-use crate::cbor::{Reader, Writer};
-use crate::crc::{Crc64, crc64};
-use crate::bytes::{Get, Put, check_crc, check_magic, exactly};
+use crate::coding::{Reader, Writer};
+use crate::coding::{Crc64, crc64};
+use crate::coding::{Get, Put, check_crc, check_magic, exactly};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES};
-use crate::manifest::{MAX_METADATA_BYTES, RankRecord};
+use crate::disk::manifest::{MAX_METADATA_BYTES, RankRecord};
 use crate::sabotage::{Switch, off};
 
 /// Size of the header and rank header blocks, and the least alignment of everything else.
@@ -68,7 +68,7 @@ impl Features {
 
     /// Incompatible bit 1: extents may lie in older containers; see `docs/format.md`.
     pub const REFERENCES: u64 = 2;
-    /// Incompatible bit 2: extents may be encoded; see [`crate::encoding`].
+    /// Incompatible bit 2: extents may be encoded; see [`crate::disk::encoding`].
     pub const ENCODED: u64 = 1 << 2;
     /// Incompatible bit 3: extents are encrypted, and the header says with which key.
     pub const ENCRYPTED: u64 = 1 << 3;

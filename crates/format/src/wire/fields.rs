@@ -1,6 +1,6 @@
 //! Fields that several kinds of messages have.
 
-use crate::cbor::Reader;
+use crate::coding::Reader;
 use crate::error::{ErrorKind, Result};
 
 /// Longest text of an error in a message, in bytes.

@@ -3,7 +3,7 @@
 //! Not here: their numbers (`wire.rs`).
 
 use super::{BULK, Message, SAID};
-use crate::store::StoreMessage;
+use crate::wire::staging::StoreMessage;
 
 impl Message {
     /// What messages of this kind are called in the numbered steps of tests.

@@ -2,11 +2,11 @@
 //!
 //! Not here: what the CBOR is (`record.rs`, `members.rs`, `choice.rs`), how a seal is made (`seal.rs`).
 
-use crate::bytes::{Get, Put, check_crc, check_magic, exactly};
-use crate::container::Features;
-use crate::crc::crc64;
+use crate::coding::{Get, Put, check_crc, check_magic, exactly};
+use crate::disk::container::Features;
+use crate::coding::crc64;
 use crate::error::{Error, Result};
-use crate::manifest::MAX_METADATA_BYTES;
+use crate::disk::manifest::MAX_METADATA_BYTES;
 use crate::sabotage::{Switch, off};
 
 /// Length of the MAC.

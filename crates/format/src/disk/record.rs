@@ -11,12 +11,12 @@
 //!
 //! Not here: its seal (`seal.rs`); when a record is written and what makes it valid against others (the engine).
 
-use crate::cbor::{Reader, Writer};
-use crate::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
+use crate::coding::{Reader, Writer};
+use crate::disk::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
-use crate::manifest::MAX_NAME_BYTES;
-use crate::names::{FileName, MAX_FILE_NAME_BYTES};
+use crate::disk::manifest::MAX_NAME_BYTES;
+use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 

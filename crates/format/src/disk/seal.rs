@@ -12,10 +12,10 @@
 //!
 //! Not here: keys and MACs (`engine::trust`).
 
-use crate::bytes::{Get, check_crc, check_magic, exactly};
-use crate::crc::crc64;
+use crate::coding::{Get, check_crc, check_magic, exactly};
+use crate::coding::crc64;
 use crate::error::{Error, Result};
-use crate::envelope::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED};
+use crate::disk::envelope::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED};
 
 /// Incompatible feature of small records: there is a seal.
 

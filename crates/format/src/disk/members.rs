@@ -10,12 +10,12 @@
 //!
 //! Not here: who is asked, and what for (crate `client`).
 
-use crate::cbor::{Reader, Writer, flag};
+use crate::coding::{Reader, Writer, flag};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName};
-use crate::manifest::MAX_NAME_BYTES;
-use crate::record::{MAX_NODES, };
-use crate::envelope::{KIND_MEMBERS, unwrap, wrap};
+use crate::disk::manifest::MAX_NAME_BYTES;
+use crate::disk::record::MAX_NODES;
+use crate::disk::envelope::{KIND_MEMBERS, unwrap, wrap};
 use std::collections::BTreeSet;
 use std::fmt;
 

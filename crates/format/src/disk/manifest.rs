@@ -11,10 +11,10 @@
 //!
 //! Not here: reading the bytes an extent points at, and checking their CRCs.
 
-use crate::cbor::{Reader, Writer};
+use crate::coding::{Reader, Writer};
 use crate::error::{Error, Result};
 use crate::ids::{Dtype, Epoch, JobName, Level};
-use crate::names::{FileName, MAX_FILE_NAME_BYTES};
+use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 
@@ -143,7 +143,7 @@ pub struct Extent {
     pub stored_len_bytes: u64,
     /// Bytes of the region.
     pub len_bytes: u64,
-    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::encoding::Encoding); 0 is
+    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::disk::encoding::Encoding); 0 is
     /// as they are.
     pub encoding: u16,
     /// CRC-64/NVME of the stored bytes.
