@@ -271,10 +271,10 @@ fn placement(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let names = |of: &str| (0..3).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
     let (nodes, servers) = (names("n"), names("/ost"));
-    match orcheck_plan::Placement::from_toml(&text, &nodes, &servers) {
+    match orcheck_placement::Placement::from_toml(&text, &nodes, &servers) {
         Ok(placement) => {
             let again = placement.to_toml(&nodes);
-            let back = orcheck_plan::Placement::from_toml(&again, &nodes, &servers);
+            let back = orcheck_placement::Placement::from_toml(&again, &nodes, &servers);
             assert_eq!(back.as_ref(), Ok(&placement), "another placement came back");
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),

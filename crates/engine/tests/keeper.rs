@@ -15,7 +15,7 @@ use orcheck_io::disk::{Create, Dir, Ram, read_small};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Address, Conn, Key, Listener};
-use orcheck_redundancy::Domains;
+use orcheck_placement::Domains;
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 use std::net::{SocketAddr, TcpStream};

@@ -10,7 +10,7 @@ use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_net::Key;
-use orcheck_redundancy::Domains;
+use orcheck_placement::Domains;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

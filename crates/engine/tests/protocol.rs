@@ -9,7 +9,7 @@ use orcheck_format::{Epoch, JobName, Level, RunId};
 use orcheck_format::disk::FileName;
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::wire::Message;
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::cell::RefCell;

@@ -24,6 +24,6 @@ mod ids;
 pub mod sabotage;
 pub mod wire;
 
-pub use coding::{Crc64, CrcShift, crc64, crc64_combine};
+pub use crate::coding::{Crc64, CrcShift, crc64, crc64_combine};
 pub use error::{Detail, Error, ErrorKind, Result, count, joined, printable, without_next};
 pub use ids::{Decision, Dtype, Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId, hex};

@@ -23,7 +23,7 @@ use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::start_detached;
 use orcheck_io::user::env_var;
 use orcheck_net::{Address, Conn, Listener};
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

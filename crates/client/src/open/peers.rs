@@ -26,7 +26,7 @@ use orcheck_io::disk::Dir;
 use orcheck_io::machine::memory;
 use orcheck_io::user::read_text;
 use orcheck_net::{Key, Listener};
-use orcheck_redundancy::Domains;
+use orcheck_placement::Domains;
 
 /// Largest topology file.
 const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;

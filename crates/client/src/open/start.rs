@@ -19,7 +19,7 @@ use orcheck_io::machine::{host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::read_text;
 use orcheck_net::{Address, Key, Listener};
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 
 /// Largest mapping file.
 const MAPPING_LIMIT_BYTES: u64 = 16 << 20;

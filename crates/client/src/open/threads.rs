@@ -13,7 +13,7 @@ use orcheck_format::Result;
 use orcheck_format::wire::Message;
 use orcheck_io::poll::Waker;
 use orcheck_net::{Conn, Listener};
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

@@ -10,9 +10,9 @@
 //! 1. All ranks have the same interval: it is computed from agreed numbers alone.
 //! 2. The first checkpoint is due at once, because it is measured; no other one before the last is safe or lost.
 //!
-//! Not here: when a checkpoint is due (`trigger.rs`), the rule itself (`orcheck_plan::interval`).
+//! Not here: when a checkpoint is due (`trigger.rs`), the rule itself (`orcheck_interval::single`).
 
-use orcheck_plan::interval::Single;
+use orcheck_interval::Single;
 use std::collections::VecDeque;
 use std::time::Duration;
 

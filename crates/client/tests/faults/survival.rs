@@ -11,7 +11,7 @@ use crate::trial::{
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::disk::CommitRecord;
-use orcheck_plan::survival::{Redundancy, Setup};
+use orcheck_planner::survival::{Redundancy, Setup};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -311,7 +311,7 @@ fn kept_by(
 fn the_interval_follows_from_what_checkpoints_cost() {
     let auto = "interval = 'auto'\nmtbf_s = 20000.0";
     let best_s = |checkpoint_s| {
-        let single = orcheck_plan::interval::Single {
+        let single = orcheck_interval::Single {
             checkpoint_s,
             restart_s: 0.0,
             mtbf_s: 20_000.0,

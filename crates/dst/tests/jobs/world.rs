@@ -22,7 +22,7 @@ use orcheck_format::Error;
 use orcheck_format::{JobName, Level};
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::wire::Message;
-use orcheck_redundancy::{Domains, Draw};
+use orcheck_placement::{Domains, Draw};
 use orcheck_testing::power::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -32,7 +32,7 @@ use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::poll::Poller;
 use orcheck_net::Conn;
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use orcheck_pool::{Gate, Pool};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;

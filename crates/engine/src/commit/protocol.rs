@@ -31,7 +31,7 @@ use orcheck_format::{Epoch, JobName, Level};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How the cause of a loss begins that was decided when a commit record may have been written already: any copy of it counts at

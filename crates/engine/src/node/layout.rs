@@ -15,7 +15,7 @@
 //! 2. Every rank belongs to exactly one writer, a writer to exactly one node; the lowest rank of
 //!    a node hosts the node's control thread, the lowest rank of a writer its CP-thread.
 //!
-//! Not here: which server a lane leads to (`orcheck_plan::placement`).
+//! Not here: which server a lane leads to (`orcheck_placement::placement`).
 
 use orcheck_format::{Error, Result};
 

@@ -25,7 +25,7 @@ use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::Poller;
 use orcheck_net::Conn;
-use orcheck_redundancy::{Domains, Draw};
+use orcheck_placement::{Domains, Draw};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::AsFd;

@@ -47,7 +47,7 @@ use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{effective_uid, host_name, process_id};
 use orcheck_io::rng::random_bytes;
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! `orcheck plan`: which levels of checkpoints a job on a machine takes, and how often.
 //!
-//! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_plan::advice`), pictures (`pictures.rs`).
+//! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_planner::advice`), pictures (`pictures.rs`).
 
 use orcheck_format::{Error, Result};
-use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
-use orcheck_plan::levels::Level;
-use orcheck_plan::survival::{Redundancy, Setup};
+use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
+use orcheck_interval::Level;
+use orcheck_planner::survival::{Redundancy, Setup};
 use serde_json::{Value, json};
 
 use super::figures::{Figures, flag, is_time, presets};
@@ -336,7 +336,7 @@ pub fn checkpoints(choice: &Choice) -> f64 {
 fn survival(machine: &Machine, task: &Task) -> Result<(Option<String>, Value)> {
     let mut rows = Vec::new();
     if machine.disk.is_some() {
-        for replicas in 1..=orcheck_plan::advice::REPLICAS_MAX {
+        for replicas in 1..=orcheck_planner::advice::REPLICAS_MAX {
             let setup = Setup::alone(task.nodes, Redundancy::Random { replicas });
             if setup.check().is_err() {
                 break;

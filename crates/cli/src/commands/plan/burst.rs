@@ -3,14 +3,12 @@
 //! Invariants:
 //! 1. A parameter is what the file says, or the default, and then what `--set` says; the document has all of them.
 //!
-//! Not here: the model (`orcheck_plan::contention`), result files (`result.rs`).
+//! Not here: the model (`orcheck_planner::contention`), result files (`result.rs`).
 
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_plan::contention::{
-    Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
-};
+use orcheck_planner::contention::{Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate};
 use serde_json::{Value, json};
 
 use super::result::read;

@@ -1,12 +1,12 @@
 //! `orcheck plan interval`: how often to take checkpoints.
 //!
-//! Not here: the rules (`orcheck_plan::interval`).
+//! Not here: the rules (`orcheck_interval::single`).
 
 use std::collections::BTreeSet;
 
 use orcheck_format::{Error, Result};
-use orcheck_plan::interval::Single;
-use orcheck_plan::levels::{Level, Levels, Pattern};
+use orcheck_interval::Single;
+use orcheck_interval::{Level, Levels, Pattern};
 use serde_json::{Value, json};
 
 use super::pictures::{Efficiency, by_interval};

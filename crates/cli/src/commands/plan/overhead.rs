@@ -1,8 +1,8 @@
 //! `orcheck plan overhead`: what checkpoints cost a run in which nothing fails.
 //!
-//! Not here: the model (`orcheck_plan::overhead`).
+//! Not here: the model (`orcheck_interval::overhead`).
 
-use orcheck_plan::overhead::Overhead;
+use orcheck_interval::Overhead;
 use serde_json::json;
 
 use crate::args::OverheadArgs;

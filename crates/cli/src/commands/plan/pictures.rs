@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_plan::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
-use orcheck_plan::levels::Level;
-use orcheck_plan::life::{Failures, Job, Life};
-use orcheck_plan::survival::{Redundancy, Setup};
+use orcheck_planner::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
+use orcheck_interval::Level;
+use orcheck_planner::life::{Failures, Job, Life};
+use orcheck_planner::survival::{Redundancy, Setup};
 
 use super::advice::{checkpoints, name_of};
 use super::threads::spread;

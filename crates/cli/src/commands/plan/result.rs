@@ -3,13 +3,13 @@
 //! Invariants:
 //! 1. Whatever the file holds, what is wrong with it is an error that names the file and the place in it.
 //!
-//! Not here: which values are in their range (`orcheck_plan::contention`).
+//! Not here: which values are in their range (`orcheck_planner::contention`).
 
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
 use orcheck_io::user::read_text;
-use orcheck_plan::contention::{Calibration, Case, Mode, Parameters, Small};
+use orcheck_planner::contention::{Calibration, Case, Mode, Parameters, Small};
 use serde_json::{Value, json};
 
 /// Largest result file.

@@ -1,13 +1,13 @@
 //! `orcheck plan simulate`: how long a job takes with failures, run by run.
 //!
-//! Not here: the runs (`orcheck_plan::life`).
+//! Not here: the runs (`orcheck_planner::life`).
 
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
 use orcheck_io::user::read_text;
-use orcheck_plan::levels::{Level, Levels, Pattern};
-use orcheck_plan::life::{Failures, Job, Life};
+use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_planner::life::{Failures, Job, Life};
 use serde_json::{Value, json};
 
 use super::interval::{check_names, mtbf_s};

@@ -24,7 +24,7 @@ use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Conn, Listener};
-use orcheck_plan::Placement;
+use orcheck_placement::Placement;
 use orcheck_pool::{Gates, Pool};
 use orcheck_staging::client::is_served;
 use std::os::fd::{AsFd, OwnedFd};

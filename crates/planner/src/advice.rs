@@ -20,10 +20,10 @@
 //!
 //! Not here: levels of which each has an interval of its own (`levels.rs`), what a machine is like (presets of the command line).
 
-use crate::interval::{Single, TIMES_S};
-use crate::levels::{Level, Levels, Pattern, Recommended};
+use orcheck_interval::{Single, TIMES_S};
+use orcheck_interval::{Level, Levels, Pattern, Recommended};
 use crate::survival::{Redundancy, Setup};
-use crate::within;
+use orcheck_interval::within;
 use orcheck_format::{Error, Result};
 
 /// Most replicas that are tried.

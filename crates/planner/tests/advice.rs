@@ -1,9 +1,9 @@
 //! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn by chance, and common sense.
 
-use orcheck_plan::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
-use orcheck_plan::interval::Single;
-use orcheck_plan::levels::{Level, Levels, Pattern};
-use orcheck_plan::life::{Failures, Job};
+use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
+use orcheck_interval::Single;
+use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_planner::life::{Failures, Job};
 use proptest::prelude::*;
 
 const NEVER: f64 = f64::INFINITY;

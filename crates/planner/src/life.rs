@@ -14,8 +14,8 @@
 //!
 //! Not here: the expected time by formula (`levels.rs`), which interval is best.
 
-use crate::levels::{Levels, Pattern};
-use crate::within;
+use orcheck_interval::{Levels, Pattern};
+use orcheck_interval::within;
 use orcheck_format::{Error, Result};
 use rand_distr::{Distribution, Gamma};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -313,7 +313,7 @@ impl<'a> Fate<'a> {
                 return fate;
             }
         };
-        let scale_s = |level: &crate::levels::Level| level.mtbf_s / gamma(1.0 + 1.0 / shape);
+        let scale_s = |level: &orcheck_interval::Level| level.mtbf_s / gamma(1.0 + 1.0 / shape);
         let scales_s: Vec<f64> = job.levels.0.iter().map(scale_s).collect();
         let next_s = scales_s
             .iter()

@@ -3,7 +3,7 @@
 
 use orcheck_format::ErrorKind;
 use orcheck_format::{Epoch, JobName, RunId};
-use orcheck_redundancy::{Domains, Draw};
+use orcheck_placement::{Domains, Draw};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

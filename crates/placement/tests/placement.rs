@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use orcheck_format::ErrorKind;
-use orcheck_plan::{DEFAULT_LANES_MAX, Placement};
+use orcheck_placement::{DEFAULT_LANES_MAX, Placement};
 use proptest::prelude::*;
 
 fn names(prefix: &str, count: usize) -> Vec<String> {

@@ -8,7 +8,7 @@
 //! from each other, once round the pattern; they are iterated until they stay.
 //!
 //! Invariants:
-//! 1. With one level that is reached at once, the expected time is that of [`crate::interval::Single`].
+//! 1. With one level that is reached at once, the expected time is that of [`crate::single::Single`].
 //! 2. What is recommended is no worse than its neighbours; it is found by climbing, not proven to be the best of all.
 //!
 //! Assumed: failures of each level come at random and independently; whoever failed, what is under way to a higher level arrives as
@@ -16,7 +16,7 @@
 //!
 //! Not here: failures that come in another way, a single run with its luck (`life.rs`).
 
-use crate::interval::TIMES_S;
+use crate::single::TIMES_S;
 use crate::within;
 use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
@@ -141,7 +141,9 @@ impl Levels {
         Ok(f64::from(pattern.period()) * pattern.interval_s / total_s)
     }
 
-    pub(crate) fn check_pattern(&self, pattern: &Pattern, most: u32) -> Result<()> {
+    /// # Errors
+    /// Invalid for a pattern that is none of these levels.
+    pub fn check_pattern(&self, pattern: &Pattern, most: u32) -> Result<()> {
         within(
             "interval, seconds",
             pattern.interval_s,

@@ -1,9 +1,9 @@
 //! Lives of a job, held against the closed form, against the multilevel model, and against what each event says.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_plan::interval::Single;
-use orcheck_plan::levels::{Level, Levels, Pattern};
-use orcheck_plan::life::{Failures, Job, Life};
+use orcheck_interval::Single;
+use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_planner::life::{Failures, Job, Life};
 use proptest::prelude::*;
 
 fn level(checkpoint_s: f64, safe_after_s: f64, restart_s: f64, mtbf_s: f64) -> Level {

@@ -2,8 +2,8 @@
 //! overhead against the document.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_plan::interval::Single;
-use orcheck_plan::overhead::Overhead;
+use orcheck_interval::Single;
+use orcheck_interval::Overhead;
 use proptest::prelude::*;
 
 const MIN: f64 = 60.0;

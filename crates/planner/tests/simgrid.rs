@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use orcheck_plan::contention::{Burst, Mode, Parameters, simulate};
+use orcheck_planner::contention::{Burst, Mode, Parameters, simulate};
 
 const TOLERANCE: f64 = 0.05;
 const MIB: u64 = 1 << 20;

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use orcheck_plan::contention::{Burst, Mode, Parameters, simulate};
+use orcheck_planner::contention::{Burst, Mode, Parameters, simulate};
 
 const BEGIN: &str = "<!-- computed by crates/plan/tests/documents.rs -->\n";
 const END: &str = "<!-- end of what is computed -->\n";

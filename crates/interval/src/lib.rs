@@ -1,0 +1,35 @@
+//! How often to take checkpoints, and what they cost: models that a running job can use.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `single.rs` | one kind of checkpoint, failures at random |
+//! | `levels.rs` | several levels, each of which survives more than the one below |
+//! | `overhead.rs` | what checkpoints cost a run in which nothing fails |
+//!
+//! Invariants:
+//! 1. No I/O, no clock, no randomness, no dependency but `orcheck-format`: it is linked into every program.
+//!
+//! Not here: lives of jobs with failures that are drawn, survival, contention (`orcheck-planner`).
+
+mod levels;
+mod overhead;
+mod single;
+
+pub use levels::{Level, Levels, Pattern, Recommended};
+pub use overhead::{Overhead};
+pub use single::{Single, TIMES_S};
+
+use orcheck_format::{Error, Result};
+
+/// Ok for a number between two others.
+///
+/// # Errors
+/// Invalid, naming the number, unless it is between these.
+pub fn within(what: &str, found: f64, least: f64, most: f64) -> Result<()> {
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{what}: expected {least} to {most:e}, found {found}"
+    )))
+}
