@@ -6,18 +6,13 @@
 //! that what lies behind it is reached too. Memory and time are the callers' to bound.
 
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
-use orcheck_format::wire::Adoption;
-use orcheck_format::disk::Choice;
-use orcheck_format::disk::{ContainerHeader, Features, MAX_ALIGNMENT_BYTES, RankFooterPrefix, RankHeader, Trailer, decode_rank_record, encode_rank_record};
-use orcheck_format::{Crc64, crc64};
-use orcheck_format::disk::{Encoding, SEAL_BYTES};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::{Extent, Manifest};
-use orcheck_format::disk::Members;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, CommitRecord, Resumed};
-use orcheck_format::wire::{FrameHeader, Message};
+use orcheck_format::disk::{
+    Choice, Claim, CommitRecord, ContainerHeader, Encoding, Extent, Features, FileName,
+    MAX_ALIGNMENT_BYTES, Manifest, Members, RankFooterPrefix, RankHeader, Resumed, SEAL_BYTES,
+    Trailer, decode_rank_record, encode_rank_record,
+};
+use orcheck_format::wire::{Adoption, FrameHeader, Message};
+use orcheck_format::{Crc64, Epoch, ErrorKind, JobName, Level, Result, RunId, crc64};
 use orcheck_io::user::Secret;
 use std::sync::OnceLock;
 

@@ -3,7 +3,7 @@
 # answers as it did there. The tests are those of `cargo test --workspace`, so that nothing is built twice.
 #
 # usage: tools/old-kernel.sh [PACKAGE/TEST...] [-- ARGUMENTS OF THE TESTS]
-#   e.g. orcheck-client/session; without any: all of orcheck-io, orcheck-engine and orcheck-client
+#   e.g. orcheck-client/session; without any: all of orcheck-io, -pool, -net, -engine and -client
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -29,13 +29,13 @@ for line in sys.stdin:
 runner=
 for line in "${tests[@]}"; do
     IFS=$'\t' read -r name _ executable <<<"$line"
-    [[ $name == orcheck-io/old_kernel ]] && runner=$executable
+    [[ $name == orcheck-testing/old_kernel ]] && runner=$executable
 done
 [[ $runner ]] || { echo "old-kernel: cargo made no example old_kernel" >&2; exit 1; }
 
 known() { # name: whether it was asked for
     local one
-    ((${#wanted[@]})) || [[ $1 != orcheck-@(io|engine|client)/* ]] || return 0
+    ((${#wanted[@]})) || [[ $1 != orcheck-@(io|pool|net|engine|client)/* ]] || return 0
     for one in "${wanted[@]}"; do
         [[ $1 == "$one" ]] && return 0
     done

@@ -73,14 +73,14 @@ stage_nodes() {
 stage_servers() { # the random kills: 50 checkpoints each; the model: 80 operations each
     local bad=0
     ORCHECK_TRIALS=$(some 200) tests orcheck-client faults servers:: || bad=1
-    ORCHECK_TRIALS=$(some 20000) tests orcheck-server model --nocapture || bad=1
+    ORCHECK_TRIALS=$(some 20000) tests orcheck-staging model --nocapture || bad=1
     return $bad
 }
 stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
     PROPTEST_CASES=$(some 20000) ORCHECK_TRIALS=$(some 20000)
-    "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-plan -p orcheck-engine -p orcheck-server || bad=1
+    "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-pool -p orcheck-net -p orcheck-placement -p orcheck-interval -p orcheck-planner -p orcheck-staging -p orcheck-engine || bad=1
     tests orcheck-client session || bad=1
     # Of each of 23 kinds.
     ORCHECK_TRIALS=$(some 10000) tests orcheck-engine forgery --nocapture || bad=1

@@ -11,8 +11,7 @@
 
 use crate::types::orc_array;
 use orcheck_client::ArrayLayout;
-use orcheck_format::{Error, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::memory::Span;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;

@@ -17,8 +17,8 @@
 //! Not here: which errors there are; `orcheck_format::ErrorKind` says that.
 
 use crate::types::orc_status;
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::machine::thread::{Uncancelled, stack_left};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};

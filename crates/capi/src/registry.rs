@@ -24,8 +24,7 @@
 //! Not here: what a session does.
 
 use crate::types::orc_collective;
-use orcheck_client::Membership;
-use orcheck_client::Request;
+use orcheck_client::{Membership, Request};
 use orcheck_format::{Error, Result, joined};
 use orcheck_io::machine::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};

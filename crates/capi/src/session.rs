@@ -15,10 +15,7 @@ use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, time
 use crate::fault::boundary;
 use crate::registry::{self, Release, orc_session};
 use crate::types::{ORC_API, orc_collective, orc_status};
-use orcheck_client::Membership;
-use orcheck_client::{Collective, Solo};
-use orcheck_client::Options;
-use orcheck_client::Environment;
+use orcheck_client::{Collective, Environment, Membership, Options, Solo};
 use orcheck_format::{Error, joined};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;

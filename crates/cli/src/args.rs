@@ -8,8 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use orcheck_format::Error;
-use orcheck_format::Level;
+use orcheck_format::{Error, Level};
 
 use crate::exit;
 

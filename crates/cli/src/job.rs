@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orcheck_client::Options;
-use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::directory::choose::checkpoint_of;
-use orcheck_engine::restart::reader::homes;
+use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{JobName, Level};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_engine::restart::reader::homes;
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
+use orcheck_format::{Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::group_id;

@@ -23,10 +23,9 @@ use std::sync::Arc;
 
 use orcheck_engine::directory::job_named_by;
 use orcheck_engine::encoding::Trust;
-use orcheck_format::{Detail, Error, ErrorKind};
-use orcheck_format::{JobName, Level};
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Error, ErrorKind, JobName, Level};
 use orcheck_io::disk::{Dir, Entry, linked};
 use orcheck_io::errno::is_denied;
 use orcheck_io::failpoints::Steps;

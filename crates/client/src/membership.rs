@@ -10,5 +10,5 @@
 mod disabled;
 mod member;
 
-pub use disabled::{Disabled};
-pub use member::{Membership};
+pub use disabled::Disabled;
+pub use member::Membership;

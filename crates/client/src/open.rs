@@ -30,12 +30,12 @@ mod stages;
 mod start;
 mod threads;
 
-pub(crate) use agent::{dies_with_ranks};
-pub use environment::{Environment};
+pub(crate) use agent::dies_with_ranks;
+pub use environment::Environment;
 pub(crate) use members::{find_absent, forget, may_know_more};
-pub(crate) use mender::{Mender};
-pub(crate) use reopen::Reopen;
+pub(crate) use mender::Mender;
 pub(crate) use peers::{Peers, exchange_holdings, tell_sources};
-pub use stages::{JOB_VARIABLE};
+pub(crate) use reopen::Reopen;
+pub use stages::JOB_VARIABLE;
 pub(crate) use stages::{Opened, agree_on_options, open};
-pub(crate) use threads::{Threads};
+pub(crate) use threads::Threads;

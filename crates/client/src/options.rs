@@ -21,9 +21,9 @@ pub use kinds::{
 pub(crate) use raw::distance;
 
 use orcheck_engine::capture::MAX_CHAIN;
+use orcheck_engine::encoding::Accept;
 use orcheck_engine::node::{Mode, Scheme};
 use orcheck_engine::replicas::ReplicaStore;
-use orcheck_engine::encoding::Accept;
 use orcheck_format::disk::Compression;
 use orcheck_format::{Error, Result};
 use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};

@@ -12,7 +12,7 @@ mod array;
 mod region;
 mod route;
 
-pub use array::{ArrayLayout};
+pub use array::ArrayLayout;
 pub use region::{CPU_WRITES_ONLY, Codec, OPTIONAL, SAME, Stored};
 pub(crate) use region::{Region, Regions, Target};
 pub(crate) use route::{Route, check_routed, restore_files};

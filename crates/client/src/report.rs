@@ -13,9 +13,8 @@ mod warnings;
 
 pub(crate) use warnings::{Warnings, says};
 
-use orcheck_format::{Detail, Error, ErrorKind};
-use orcheck_format::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName};
 use orcheck_io::user::{drop_note, env_var, working_dir};
 use orcheck_staging::client::is_served;
 use serde::{Deserialize, Serialize};

@@ -13,4 +13,3 @@ mod beside;
 mod choose;
 mod mending;
 mod resume;
-

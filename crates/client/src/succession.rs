@@ -17,17 +17,12 @@
 //! (`engine::kept`), the agent's side (`engine::agent`: it meets a new session like any other), ranks that end.
 
 use crate::collective::{agree, agree_min};
-use crate::session::Lent;
-use crate::open::Mender;
-use crate::open::{Opened, Reopen, open};
+use crate::open::{Mender, Opened, Reopen, open};
 use crate::options::AgentKind;
-use crate::session::Session;
-use crate::session::engine_gone;
-use orcheck_engine::node::Outcome;
-use orcheck_engine::node::Patience;
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
+use crate::session::{Lent, Session, engine_gone};
+use orcheck_engine::node::{Outcome, Patience};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Level, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -14,10 +14,10 @@ mod pages;
 mod stage;
 mod stream;
 
+pub(crate) use crate::capture::stage::Kind;
+pub use crate::capture::stage::StageContext;
 pub use baseline::{Baseline, Beginning, Capture, Captured, Fate, Full, MAX_CHAIN};
 pub use pages::{Copied, Pages};
-pub use stage::{Source, Staging};
-pub use crate::capture::stage::StageContext;
-pub(crate) use crate::capture::stage::Kind;
 pub(crate) use stage::own_extent;
+pub use stage::{Source, Staging};
 pub use stream::{Entry, Piece, Plan, Segment};

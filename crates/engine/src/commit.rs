@@ -14,9 +14,12 @@ mod protocol;
 mod record;
 mod relay;
 
-pub use control::{ControlShared, Links};
 pub(crate) use control::{Control, ControlContext, Reported};
-pub use protocol::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED, undecided};
+pub use control::{ControlShared, Links};
+pub use protocol::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
+    undecided,
+};
 pub use record::{copy_here, make_visible};
 pub(crate) use record::{make_copy_visible, record_of_copy};
 pub use relay::{Relay, RelayAction, RelayEvent, Tree};

@@ -20,8 +20,8 @@ mod places;
 pub mod prune;
 pub mod routed;
 
-pub use catalog::{Catalog, Commit, job_named_by};
 pub use crate::directory::catalog::Unread;
-pub(crate) use catalog::{RECORD_LIMIT_BYTES};
-pub use places::{Places};
-pub(crate) use places::{is_directory_loss};
+pub(crate) use catalog::RECORD_LIMIT_BYTES;
+pub use catalog::{Catalog, Commit, job_named_by};
+pub use places::Places;
+pub(crate) use places::is_directory_loss;

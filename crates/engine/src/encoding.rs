@@ -14,8 +14,8 @@ mod pieces;
 mod shuffle;
 mod trust;
 
-pub(crate) use bounce::{Bounce};
+pub(crate) use bounce::Bounce;
+pub(crate) use pieces::check_stored;
 pub use pieces::{Binding, Body, ContainerKey, Decoder, EncodePiece, Encoder, Recipe, fingerprint};
-pub(crate) use pieces::{check_stored};
+pub(crate) use trust::WHO_CAN_WRITE;
 pub use trust::{Accept, HOW_TO_ACCEPT, Proof, Trust, other_key};
-pub(crate) use trust::{WHO_CAN_WRITE};

@@ -13,6 +13,6 @@ mod ledger;
 mod writer;
 
 pub use container::{Announced, ContainerWriter, STRIPE_BYTES, Target};
-pub use ledger::{Ledger};
+pub use ledger::Ledger;
+pub(crate) use writer::Report;
 pub use writer::{FlushContext, Flusher, STAGE_SLOT};
-pub(crate) use writer::{Report};

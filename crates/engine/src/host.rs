@@ -12,5 +12,5 @@ mod adoption;
 pub mod agent;
 mod threads;
 
-pub use adoption::{pack};
+pub use adoption::pack;
 pub use threads::{Host, HostPlan, JOIN_TIMEOUT, Replication, join, server_names};

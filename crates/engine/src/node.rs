@@ -20,10 +20,10 @@ mod kept;
 mod layout;
 mod patience;
 
+pub use budget::pool_chunks;
 pub use halt::HaltRequest;
-pub use budget::{pool_chunks};
 pub use index::{Descriptor, ENGINE_ALIVE, Index, IndexShape, MAX_LANES, Outcome, POOL_IN_USE};
-pub use kept::{Kept};
+pub use kept::Kept;
+pub(crate) use layout::Node;
 pub use layout::{Layout, Mode, Scheme};
-pub(crate) use layout::{Node};
-pub use patience::{Patience};
+pub use patience::Patience;

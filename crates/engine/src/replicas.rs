@@ -20,7 +20,9 @@ mod room;
 
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
 pub use owner::{Replicas, ReplicasContext};
-pub use protect::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
+pub use protect::{
+    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+};
+pub(crate) use remote::OTHER_NODES;
 pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of};
-pub(crate) use remote::{OTHER_NODES};
 pub use room::{ReplicaStore, Room};

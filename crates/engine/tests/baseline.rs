@@ -1,8 +1,7 @@
 //! The baseline of incremental capture when snapshots do not end in the order in which they begin.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate};
-use orcheck_engine::capture::{Piece, Segment};
+use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate, Piece, Segment};
 use orcheck_format::disk::FileName;
 use std::sync::Arc;
 

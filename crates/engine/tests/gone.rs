@@ -2,16 +2,13 @@
 // It makes directories by itself.
 #![allow(clippy::unwrap_used)]
 
+use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::{EncodePiece, Recipe};
 use orcheck_engine::flush::{FlushContext, Flusher};
-use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape};
-use orcheck_engine::node::Mode;
-use orcheck_engine::node::Patience;
-use orcheck_engine::directory::Places;
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::Compression;
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::{Epoch, JobName, RunId};
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, RunId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_pool::{Gates, Pool, PoolShape};

@@ -2,14 +2,13 @@
 // Strangers come by sockets of their own.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use orcheck_engine::replicas::{CREDIT_BYTES, KeeperContext, KeeperThread};
-use orcheck_engine::replicas::{NodeAt, Others, OthersContext};
-use orcheck_engine::replicas::{Replicas, ReplicasContext};
-use orcheck_engine::replicas::{ReplicaStore, Room};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, RunId};
+use orcheck_engine::replicas::{
+    CREDIT_BYTES, KeeperContext, KeeperThread, NodeAt, Others, OthersContext, ReplicaStore,
+    Replicas, ReplicasContext, Room,
+};
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, ErrorKind, JobName, Result, RunId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
 use orcheck_io::failpoints::Steps;

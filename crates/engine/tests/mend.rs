@@ -2,11 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::mend::{Copy, plan};
-use orcheck_engine::replicas::{Holdings, NodeAt};
-use orcheck_engine::replicas::{Replicas, ReplicasContext};
+use orcheck_engine::replicas::{Holdings, NodeAt, Replicas, ReplicasContext};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_net::Key;

@@ -3,15 +3,14 @@
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use orcheck_engine::flush::{Announced, ContainerWriter, Target};
 use orcheck_engine::directory::epoch::{Claimant, claim};
-use orcheck_engine::flush::Ledger;
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::disk::{ContainerHeader, Features};
+use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
+use orcheck_format::disk::{
+    Claim, CommitRecord, ContainerHeader, ContainerRef, Features, FileName,
+};
 use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, CommitRecord, ContainerRef};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -251,7 +250,8 @@ fn record_of(step: u64) -> CommitRecord {
 #[test]
 fn no_record_ever_names_a_container_that_was_deleted() {
     let steps = [1, 2, 3, 4];
-    let commit = |step| orcheck_format::disk::FileName::commit(step, EPOCH, Level::Global).to_string();
+    let commit =
+        |step| orcheck_format::disk::FileName::commit(step, EPOCH, Level::Global).to_string();
     let log = record(
         |path| {
             for step in steps {

@@ -1,10 +1,9 @@
 //! A tracked region against a model: what the capture says the region is made of, is what it is made of.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use orcheck_engine::capture::Fate;
-use orcheck_engine::capture::{Copied, Pages};
-use orcheck_format::disk::BLOCK_BYTES;
+use orcheck_engine::capture::{Copied, Fate, Pages};
 use orcheck_format::crc64;
+use orcheck_format::disk::BLOCK_BYTES;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, fill_span};
 use orcheck_pool::page_bytes;

@@ -1,12 +1,12 @@
 //! Replicas under every order of events that a seed can produce: connections are in order, everything else is not.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
-use orcheck_format::crc64;
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::{Epoch, RunId};
+use orcheck_engine::replicas::{
+    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+};
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, Error, ErrorKind, RunId, crc64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 

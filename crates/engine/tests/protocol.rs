@@ -1,14 +1,13 @@
 //! The commit protocol under every order, duplication and loss of messages a seed can produce.
 #![allow(clippy::unwrap_used)]
 
+use orcheck_engine::commit::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
+};
 use orcheck_engine::node::Outcome;
-use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED};
-use orcheck_format::wire::AgentMessage;
-use orcheck_format::{Detail, Error, ErrorKind};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::ContainerRef;
-use orcheck_format::wire::Message;
+use orcheck_format::disk::{ContainerRef, FileName};
+use orcheck_format::wire::{AgentMessage, Message};
+use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Level, RunId};
 use orcheck_placement::Placement;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};

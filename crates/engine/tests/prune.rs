@@ -3,9 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Journal, choice, choices};

@@ -2,14 +2,14 @@
 //! can bring, with the loss of any node at any moment.
 #![allow(clippy::unwrap_used)]
 
+use orcheck_engine::commit::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, Relay,
+    RelayAction, RelayEvent, Tree,
+};
 use orcheck_engine::node::Outcome;
-use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
-use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, RunId};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -24,13 +24,23 @@ mod names;
 mod record;
 mod seal;
 
-pub(crate) use manifest::check_metadata_len;
-pub use container::{BLOCK_BYTES, ContainerHeader, Encryption, Features, MAX_ALIGNMENT_BYTES, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record, header_crc};
-pub use manifest::{Extent, MAX_DIMS, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_RANKS_PER_CONTAINER, MAX_REGIONS_PER_RANK, MAX_STORES, Manifest, RankRecord, RegionKind, RegionRecord, is_name};
-pub use encoding::{Compression, Encoding, MAX_ENCODED_BYTES, SEAL_BYTES};
-pub use names::{FileName, MAX_FILE_NAME_BYTES};
-pub use record::{Claim, CommitRecord, ContainerRef, MAX_CONTAINERS, MAX_HOLDERS, MAX_NODES, MAX_PATH_BYTES, MAX_RANK_RANGES, MAX_REFERRED, MAX_SERVERS, Resumed, ranks_to_ranges};
-pub use members::{MAX_ADDRESSES, MAX_ADDRESS_BYTES, Member, Members};
 pub use choice::{Choice, MAX_WHY_BYTES};
-pub use seal::{Seal, seal, seal_of};
+pub use container::{
+    BLOCK_BYTES, ContainerHeader, Encryption, Features, MAX_ALIGNMENT_BYTES,
+    RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
+    TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record, header_crc,
+};
+pub use encoding::{Compression, Encoding, MAX_ENCODED_BYTES, SEAL_BYTES};
 pub use envelope::{ENVELOPE_BYTES, KEY_ID_BYTES, MAC_BYTES};
+pub(crate) use manifest::check_metadata_len;
+pub use manifest::{
+    Extent, MAX_DIMS, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_RANKS_PER_CONTAINER,
+    MAX_REGIONS_PER_RANK, MAX_STORES, Manifest, RankRecord, RegionKind, RegionRecord, is_name,
+};
+pub use members::{MAX_ADDRESS_BYTES, MAX_ADDRESSES, Member, Members};
+pub use names::{FileName, MAX_FILE_NAME_BYTES};
+pub use record::{
+    Claim, CommitRecord, ContainerRef, MAX_CONTAINERS, MAX_HOLDERS, MAX_NODES, MAX_PATH_BYTES,
+    MAX_RANK_RANGES, MAX_REFERRED, MAX_SERVERS, Resumed, ranks_to_ranges,
+};
+pub use seal::{Seal, seal, seal_of};

@@ -14,7 +14,13 @@ mod control;
 mod fields;
 mod staging;
 
-pub use control::{BULK, BULK_HEAD_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, Message};
-pub use staging::{Ask, Disk, FIRST_BYTES, MAX_DEPTH, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of};
 pub use agent::{Adoption, AgentMessage, ConnState, Link, NodePart, RecipePart, ReplicaPart};
-pub use fields::{MAX_TEXT_BYTES};
+pub use control::{
+    BULK, BULK_HEAD_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAX_DATA_BYTES, MAX_PAYLOAD_BYTES,
+    Message,
+};
+pub use fields::MAX_TEXT_BYTES;
+pub use staging::{
+    Ask, Disk, FIRST_BYTES, MAX_DEPTH, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions,
+    identity_file, identity_of,
+};

@@ -16,7 +16,7 @@ mod overhead;
 mod single;
 
 pub use levels::{Level, Levels, Pattern, Recommended};
-pub use overhead::{Overhead};
+pub use overhead::Overhead;
 pub use single::{Single, TIMES_S};
 
 use orcheck_format::{Error, Result};

@@ -2,8 +2,7 @@
 //! overhead against the document.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_interval::Single;
-use orcheck_interval::Overhead;
+use orcheck_interval::{Overhead, Single};
 use proptest::prelude::*;
 
 const MIN: f64 = 60.0;

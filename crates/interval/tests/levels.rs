@@ -1,8 +1,7 @@
 //! The multilevel model, held against one level and against first-order theory (against drawn failures: `life.rs`).
 #![allow(clippy::unwrap_used)]
 
-use orcheck_interval::Single;
-use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_interval::{Level, Levels, Pattern, Single};
 use proptest::prelude::*;
 
 fn level(checkpoint_s: f64, safe_after_s: f64, restart_s: f64, mtbf_s: f64) -> Level {

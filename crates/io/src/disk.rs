@@ -24,8 +24,8 @@ pub use dir::{
     open_local_unlinked,
 };
 pub use file::{
-    File, PinnedWrite, check_aligned, check_length, check_range, read_small, read_span, write_pinned, write_private,
-    write_small,
+    File, PinnedWrite, check_aligned, check_length, check_range, read_small, read_span,
+    write_pinned, write_private, write_small,
 };
 pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};

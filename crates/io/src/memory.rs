@@ -14,8 +14,7 @@
 //! Not here: shared memory (see [`orcheck_pool::pool`]), copies with checksums (see [`orcheck_pool::copy`]).
 #![allow(unsafe_code)]
 
-use orcheck_format::crc64;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, crc64};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -23,10 +23,9 @@ mod bulk;
 pub use bulk::Received;
 
 use crate::guard::{Guard, MAC_BYTES};
-use orcheck_format::wire::ConnState;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::{self, FrameHeader, Message};
+use orcheck_format::wire::{self, ConnState, FrameHeader, Message};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::{Living, above_streams};
 use orcheck_io::errno::rustix_error;

@@ -14,9 +14,8 @@
 //! Survives: any change of any byte of a frame. Not here: which numbers come next ([`crate::conn`]), who encrypts (the
 //! option `net_encrypt`).
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire;
+use orcheck_format::{Error, Result, wire};
 use orcheck_io::user::{Wiped, equal};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;

@@ -13,8 +13,8 @@ use crate::handshake::{
 };
 use crate::key::Key;
 use crate::munge::Users;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::{self, Living};
 use orcheck_io::errno::{retry, rustix_error};

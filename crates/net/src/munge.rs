@@ -20,8 +20,8 @@
 //! library is called.
 
 use super::key::Key;
-use orcheck_format::{Detail, Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Error, Result};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::env_var;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

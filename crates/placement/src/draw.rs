@@ -14,9 +14,8 @@
 //! Not here: which nodes fail together (`domains.rs`).
 
 use crate::domains::Domains;
-use orcheck_format::{Error, Result, count as counted};
-use orcheck_format::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, JobName, Result, count as counted};
 
 /// Draws before it is said that there are no holders: with domains that overlap in odd ways the first choice may leave
 /// nothing for the last.

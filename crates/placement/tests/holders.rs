@@ -1,8 +1,7 @@
 //! Who holds whose replicas.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::ErrorKind;
-use orcheck_format::{Epoch, JobName, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
 use orcheck_placement::{Domains, Draw};
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -20,11 +20,9 @@
 //!
 //! Not here: levels of which each has an interval of its own (`levels.rs`), what a machine is like (presets of the command line).
 
-use orcheck_interval::{Single, TIMES_S};
-use orcheck_interval::{Level, Levels, Pattern, Recommended};
 use crate::survival::{Redundancy, Setup};
-use orcheck_interval::within;
 use orcheck_format::{Error, Result};
+use orcheck_interval::{Level, Levels, Pattern, Recommended, Single, TIMES_S, within};
 
 /// Most replicas that are tried.
 pub const REPLICAS_MAX: u32 = 3;

@@ -14,9 +14,8 @@
 //!
 //! Not here: the expected time by formula (`levels.rs`), which interval is best.
 
-use orcheck_interval::{Levels, Pattern};
-use orcheck_interval::within;
 use orcheck_format::{Error, Result};
+use orcheck_interval::{Levels, Pattern, within};
 use rand_distr::{Distribution, Gamma};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

@@ -1,8 +1,7 @@
 //! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn by chance, and common sense.
 
+use orcheck_interval::{Level, Levels, Pattern, Single};
 use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
-use orcheck_interval::Single;
-use orcheck_interval::{Level, Levels, Pattern};
 use orcheck_planner::life::{Failures, Job};
 use proptest::prelude::*;
 

@@ -1,6 +1,8 @@
 //! The contention model against its closed form, and what must hold whatever the parameters are.
 
-use orcheck_planner::contention::{Burst, Calibration, Disk, Fixed, Mode, Network, Outcome, Parameters, closed_form, simulate};
+use orcheck_planner::contention::{
+    Burst, Calibration, Disk, Fixed, Mode, Network, Outcome, Parameters, closed_form, simulate,
+};
 use proptest::prelude::*;
 
 fn burst(mode: Mode, nodes: u32, ranks_per_node: u32, bytes_per_rank: u64) -> Burst {

@@ -1,8 +1,7 @@
 //! Lives of a job, held against the closed form, against the multilevel model, and against what each event says.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_interval::Single;
-use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_interval::{Level, Levels, Pattern, Single};
 use orcheck_planner::life::{Failures, Job, Life};
 use proptest::prelude::*;
 

@@ -1,7 +1,9 @@
 //! The survival of a job, held against the document, against counting, and against trials.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_planner::survival::{BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement};
+use orcheck_planner::survival::{
+    BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
+};
 use proptest::prelude::*;
 
 use Redundancy::{Group, Partner, Random};

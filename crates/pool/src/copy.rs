@@ -19,8 +19,7 @@ mod fold;
 
 use crate::copy::fold::CopyFold;
 pub(crate) use crate::copy::fold::order_stores;
-use orcheck_format::{Crc64, crc64};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Crc64, Error, Result, crc64};
 use orcheck_io::user::env_var;
 use std::fmt;
 use std::ptr::copy_nonoverlapping;

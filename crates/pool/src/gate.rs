@@ -17,8 +17,8 @@
 //! Not here: which byte means what (the engine).
 
 use crate::pool::{Mapping, Pool};
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::Living;
 use orcheck_io::disk::{ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};

@@ -10,8 +10,8 @@
 //! Faults survived: a head of nonsense (refused with what was found).
 //! Not here: the mapping itself (see [`crate::pool`]).
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 
 /// The shape of a pool: how much memory, and how many shared words and rings beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,8 +25,8 @@
 //! Numbered steps: `track.arm`, `track.scan`. Not here: what to do with written pages (the engine).
 #![allow(unsafe_code)]
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::descriptor::{above_streams, away_from_streams};
 use orcheck_io::errno::os_error;
 use orcheck_io::failpoints::Steps;

@@ -1,8 +1,7 @@
 //! The copy kernels against the obvious: copy, then checksum.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::crc64;
-use orcheck_format::ErrorKind;
+use orcheck_format::{ErrorKind, crc64};
 use orcheck_io::memory::Buffer;
 use orcheck_pool::{Kernel, check_choice, copy_crc_by, kernel};
 use proptest::prelude::*;

@@ -1,8 +1,7 @@
 //! The pool, its words, rings and gates, between threads and between processes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::crc64;
-use orcheck_format::ErrorKind;
+use orcheck_format::{ErrorKind, crc64};
 use orcheck_io::disk::{Create, open_local, read_small};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, Span};

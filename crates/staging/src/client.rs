@@ -28,10 +28,11 @@ mod place;
 pub use place::{KEY_VARIABLE, is_served, shown, with_key};
 
 use file::ServedFile;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::{Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{
+    Ask, Disk, Message, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of,
+};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
 use orcheck_io::failpoints::Steps;

@@ -2,8 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;
-use orcheck_format::wire::{Ask, Reply, StoreDir, StoreMessage};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{Ask, Message, Reply, StoreDir, StoreMessage};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, read_small, write_small};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};

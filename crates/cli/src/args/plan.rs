@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use crate::args::advice::AdviceArgs;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use orcheck_planner::contention::Mode;
 use orcheck_interval::Level;
+use orcheck_planner::contention::Mode;
 use orcheck_planner::survival::{NODES_MAX, Redundancy};
 
 /// What a help says of the times of its command.

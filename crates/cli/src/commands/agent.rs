@@ -15,8 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::host::agent::Agent;
-use orcheck_format::{Error, Result};
-use orcheck_format::JobName;
+use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::{close_inherited, leave_starter, raise_open_files, silence, start_self};

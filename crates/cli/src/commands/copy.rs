@@ -14,12 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::directory::Commit;
-use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::disk::Compression;
-use orcheck_format::{Detail, Error, ErrorKind};
-use orcheck_format::Level;
-use orcheck_format::disk::CommitRecord;
+use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
+use orcheck_format::disk::{CommitRecord, Compression};
+use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::user::env_var;

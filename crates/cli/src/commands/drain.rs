@@ -14,8 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use orcheck_engine::host::agent::{address, drain, is_of, list, status};
-use orcheck_format::Error;
-use orcheck_format::JobName;
+use orcheck_format::{Error, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 

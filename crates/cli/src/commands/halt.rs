@@ -13,8 +13,7 @@
 use std::time::Duration;
 
 use orcheck_engine::directory::halt::{Run, When, later_requests, requests, withdraw};
-use orcheck_format::Error;
-use orcheck_format::{Epoch, Level};
+use orcheck_format::{Epoch, Error, Level};
 use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};
 use orcheck_io::machine::{host_name, process_id};
 use serde_json::{Value, json};

@@ -3,8 +3,7 @@
 //! Not here: what the mark does (engine, `prune.rs` and `choose.rs`).
 
 use orcheck_engine::directory::choose::{checkpoint_of, decide, decision, take_back};
-use orcheck_format::Decision;
-use orcheck_format::Error;
+use orcheck_format::{Decision, Error};
 use orcheck_io::clock::SystemClock;
 use serde_json::{Value, json};
 

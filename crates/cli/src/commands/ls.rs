@@ -14,11 +14,11 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::directory::halt::Run;
+use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::encoding::{Proof, Trust};
-use orcheck_format::{Detail, ErrorKind};
 use orcheck_format::disk::FileName;
+use orcheck_format::{Detail, ErrorKind};
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 

@@ -21,13 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_client::JOB_VARIABLE;
-use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::encoding::Trust;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::Dtype;
-use orcheck_format::disk::RegionRecord;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_engine::restart::reader::Reader;
+use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
+use orcheck_format::{Dtype, Error, ErrorKind, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry};
 use orcheck_io::failpoints::Steps;

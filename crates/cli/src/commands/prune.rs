@@ -19,9 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use orcheck_engine::directory::Commit;
 use orcheck_engine::directory::choose::Removal;
 use orcheck_engine::encoding::{Proof, Trust, other_key};
-use orcheck_format::Error;
-use orcheck_format::{Epoch, Level};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, Level};
 
 mod orphans;
 

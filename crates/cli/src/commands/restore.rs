@@ -15,11 +15,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::Crc64;
-use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_format::disk::RegionRecord;
+use orcheck_format::{Crc64, Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
 

@@ -12,8 +12,7 @@
 use std::collections::BTreeSet;
 
 use orcheck_engine::directory::choose::Removal;
-use orcheck_format::Error;
-use orcheck_format::{Epoch, Level};
+use orcheck_format::{Epoch, Error, Level};
 use serde_json::{Value, json};
 
 use crate::args::{RmArgs, Target};

@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::directory::halt::EVERY;
-use orcheck_format::{Error, Result, printable};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result, printable};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::machine::install_signal;
 use rustix::process::{

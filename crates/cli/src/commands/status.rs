@@ -9,12 +9,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orcheck_engine::host::agent::{Told, list, status};
 use orcheck_engine::directory::halt::Run;
 use orcheck_engine::encoding::Trust;
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::{JobName, Level};
+use orcheck_engine::host::agent::{Told, list, status};
 use orcheck_format::disk::Claim;
+use orcheck_format::{Error, ErrorKind, JobName, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_net::Address;
 use serde_json::{Value, json};

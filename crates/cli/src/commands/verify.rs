@@ -10,8 +10,8 @@
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::{Proof, Trust};
 use orcheck_engine::upkeep::{Finding, Verdict, verify_commit_with};
-use orcheck_format::{Error, ErrorKind, without_next};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::{Error, ErrorKind, without_next};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;

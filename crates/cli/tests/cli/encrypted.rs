@@ -3,16 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use orcheck_engine::flush::{Announced, ContainerWriter, Target};
-use orcheck_engine::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
-use orcheck_engine::flush::Ledger;
-use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
-use orcheck_format::crc64;
-use orcheck_format::disk::Compression;
-use orcheck_format::{Dtype, Level};
-use orcheck_format::disk::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::disk::CommitRecord;
+use orcheck_engine::encoding::{Accept, ContainerKey, EncodePiece, Encoder, Recipe, Trust};
+use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
+use orcheck_format::disk::{
+    BLOCK_BYTES, CommitRecord, Compression, ContainerHeader, Extent, Features, RankRecord,
+    RegionKind, RegionRecord, encode_rank_record,
+};
+use orcheck_format::{Dtype, Level, crc64};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};

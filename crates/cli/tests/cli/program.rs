@@ -6,12 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use orcheck_client::Membership;
-use orcheck_client::Solo;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
-use orcheck_format::ErrorKind;
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{Environment, Membership, Options, Session, Solo};
+use orcheck_format::{Dtype, ErrorKind, Level};
 use orcheck_io::memory::Span;
 
 const WHAT: &str = "ORCHECK_TEST_PROGRAM";

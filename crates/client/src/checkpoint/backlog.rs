@@ -12,12 +12,10 @@
 //! Survives: a flush that hangs, an engine that ends meanwhile. Not here: who decides (the engine's `protocol.rs`).
 
 use crate::options::{AgentKind, Overrun};
-use crate::session::Session;
-use crate::session::engine_gone;
+use crate::session::{Session, engine_gone};
 use orcheck_engine::node::{Index, Outcome};
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Level, Result};
 use std::time::Duration;
 
 /// Longest time between two looks at a node's board.

@@ -13,14 +13,12 @@
 
 use crate::collective::{agree, agree_min};
 use crate::options::Close;
-use crate::report;
+use crate::report::{self, says};
 use crate::session::Session;
-use crate::report::says;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::node::Index;
-use orcheck_format::Result;
-use orcheck_format::Level;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Level, Result};
 use orcheck_io::machine::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

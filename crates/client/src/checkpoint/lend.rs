@@ -14,10 +14,9 @@
 //! Survives: a staging that fails (its error is returned by `lent_done`), the end of the engine
 //! (memory is the program's again). Not here: the copy (`engine::stage`), the thread (`stager.rs`).
 
-use crate::session::Lent;
-use crate::session::Session;
-use orcheck_format::{Error, Result};
+use crate::session::{Lent, Session};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::memory::Span;
 use std::time::Duration;
 

@@ -5,14 +5,13 @@
 use crate::collective::agree;
 use crate::options::{AgentKind, OnLoss};
 use crate::report;
-use crate::session::Session;
-use crate::session::engine_gone;
-use orcheck_engine::node::{Index, Outcome};
+use crate::session::{
+    Event, EventKind, HISTORY, Loss, Session, Watcher, engine_gone, with_next_step,
+};
 use orcheck_engine::commit::undecided;
-use orcheck_format::{Detail, Error, ErrorKind, Result};
-use orcheck_format::Level;
+use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use crate::session::{Event, EventKind, HISTORY, Loss, Watcher, with_next_step};
+use orcheck_format::{Detail, Error, ErrorKind, Level, Result};
 
 impl Session {
     /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
@@ -171,4 +170,3 @@ fn told_loss(step: u64, level: Level, error: Error) -> Error {
     };
     with_next_step(error.at(format!("checkpoint {step} is {lost} at level {level}")))
 }
-

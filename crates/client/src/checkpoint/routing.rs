@@ -2,12 +2,11 @@
 //!
 //! Invariants: those of `regions/route.rs`.
 
-use crate::regions::Region;
+use crate::regions::{Region, Route, check_routed};
+use crate::session::Session;
 use orcheck_engine::directory::routed::Routed;
 use orcheck_format::Result;
 use std::path::PathBuf;
-use crate::regions::{Route, check_routed};
-use crate::session::Session;
 
 impl Session {
     /// A path at which the program writes a file that becomes region `name`: read at each

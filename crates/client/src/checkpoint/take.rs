@@ -12,28 +12,19 @@
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
 use crate::collective::agree_min;
-use crate::session::Lent;
 use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
-use crate::session::Session;
-use crate::session::HISTORY;
-use crate::session::{RETURN_WAIT, Stager};
-use crate::session::engine_gone;
-use orcheck_engine::capture::{Beginning, Capture, Fate};
-use orcheck_engine::flush::STRIPE_BYTES;
-use orcheck_engine::flush::STAGE_SLOT;
-use orcheck_engine::node::{Index, Outcome};
-use orcheck_engine::node::Mode;
-use orcheck_engine::capture::Pages;
-use orcheck_engine::capture::{Source, StageContext, Staging};
-use orcheck_engine::capture::{Entry, Plan};
-use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::disk::MAX_ENCODED_BYTES;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::hex;
-use orcheck_format::disk::{MAX_METADATA_BYTES, RegionRecord};
-use orcheck_format::disk::FileName;
+use crate::session::{HISTORY, Lent, RETURN_WAIT, Session, Stager, engine_gone};
+use orcheck_engine::capture::{
+    Beginning, Capture, Entry, Fate, Pages, Plan, Source, StageContext, Staging,
+};
+use orcheck_engine::flush::{STAGE_SLOT, STRIPE_BYTES};
+use orcheck_engine::node::{Index, Mode, Outcome};
+use orcheck_format::disk::{
+    BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES, RegionRecord,
+};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result, hex};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
 use orcheck_pool::page_bytes;
@@ -42,7 +33,6 @@ use std::time::Duration;
 
 /// What an extent takes in a rank record at most, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
-
 
 /// A checkpoint made ready on one rank.
 struct Prepared {

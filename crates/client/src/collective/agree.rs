@@ -4,8 +4,8 @@
 //! Bytes through the collective are O(1) per rank, but for tables with a row for each node.
 
 use crate::collective::operations::Collective;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 
 /// Longest error text that reaches the other ranks.
 const TEXT_BYTES: usize = 2048;

@@ -16,18 +16,13 @@
 //!
 //! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two (`membership.rs`).
 
-use crate::regions::ArrayLayout;
 use crate::checkpoint::{check_call, not_staged};
-use crate::session::HISTORY;
 use crate::options::Without;
-use crate::regions::{Codec, Region, Regions, Stored};
-use crate::session::{Restarted, Which, found_too_late, nothing_found};
-use crate::regions::{Route, check_routed};
-use crate::session::Stats;
-use crate::trigger::Request;
+use crate::regions::{ArrayLayout, Codec, Region, Regions, Route, Stored, check_routed};
 use crate::report::Warnings;
-use orcheck_format::{Error, Result};
-use orcheck_format::{Dtype, JobName, Level};
+use crate::session::{HISTORY, Restarted, Stats, Which, found_too_late, nothing_found};
+use crate::trigger::Request;
+use orcheck_format::{Dtype, Error, JobName, Level, Result};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Buffer, Span};
 use orcheck_pool::page_bytes;

@@ -7,23 +7,15 @@
 //!
 //! Not here: what the calls do (`session.rs`, `disabled.rs`).
 
-use crate::regions::ArrayLayout;
 use crate::collective::Collective;
 use crate::membership::disabled::Disabled;
-use crate::open::agree_on_options;
+use crate::open::{Environment, agree_on_options};
 use crate::options::Options;
-use crate::regions::{Codec, Stored};
+use crate::regions::{ArrayLayout, Codec, Stored};
 use crate::report;
-use crate::session::{Restarted, Which};
-use crate::open::Environment;
-use crate::session::Session;
-use crate::session::Stats;
-use orcheck_format::Error;
-use crate::session::Watcher;
+use crate::session::{Restarted, Session, Stats, Waiter, Watcher, Which};
 use crate::trigger::Request;
-use crate::session::Waiter;
-use orcheck_format::Result;
-use orcheck_format::{Dtype, Level};
+use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::time::Duration;

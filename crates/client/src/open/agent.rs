@@ -10,14 +10,11 @@
 
 use crate::open::connect::NodeSide;
 use crate::options::{AgentKind, Options};
-use orcheck_engine::host::pack;
-use orcheck_engine::host::agent::{KEY, address, ask, look};
 use orcheck_engine::commit::Links;
-use orcheck_engine::host::Host;
-use orcheck_format::wire::{AgentMessage, Link};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::JobName;
-use orcheck_format::wire::Message;
+use orcheck_engine::host::agent::{KEY, address, ask, look};
+use orcheck_engine::host::{Host, pack};
+use orcheck_format::wire::{AgentMessage, Link, Message};
+use orcheck_format::{Error, ErrorKind, JobName, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::start_detached;

@@ -8,19 +8,16 @@
 //!
 //! Not here: the transport (`io::conn`), what travels afterwards (`engine::control`).
 
-use crate::collective::agree;
-use crate::collective::Collective;
+use crate::collective::{Collective, agree};
 use crate::open::doors;
-use crate::options::Options;
 use crate::open::environment::Environment;
 use crate::open::start::Start;
-use orcheck_engine::commit::Links;
+use crate::options::Options;
+use orcheck_engine::commit::{Links, Tree};
 use orcheck_engine::directory::epoch::Held;
 use orcheck_engine::node::Layout;
-use orcheck_engine::commit::Tree;
-use orcheck_format::{Error, Result};
-use orcheck_format::RunId;
 use orcheck_format::wire::Message;
+use orcheck_format::{Error, Result, RunId};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::poll::Poller;

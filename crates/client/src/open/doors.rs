@@ -6,8 +6,7 @@
 //!
 //! Not here: who may come in (`io::net`), what is said there (`engine`).
 
-use crate::collective::{agree, rows};
-use crate::collective::Collective;
+use crate::collective::{Collective, agree, rows};
 use crate::options::NetKind;
 use orcheck_engine::node::Layout;
 use orcheck_format::{Error, Result};

@@ -7,13 +7,10 @@
 //!
 //! Not here: how ranks form nodes and writers (`engine::layout`).
 
-use crate::collective::{agree, agree_min, bcast_bytes, number, rows};
-use crate::collective::Collective;
+use crate::collective::{Collective, agree, agree_min, bcast_bytes, number, rows};
 use crate::options::Options;
-use orcheck_engine::node::MAX_LANES;
-use orcheck_engine::node::{Layout, Scheme};
-use orcheck_format::crc64;
-use orcheck_format::{Error, Result};
+use orcheck_engine::node::{Layout, MAX_LANES, Scheme};
+use orcheck_format::{Error, Result, crc64};
 use orcheck_io::machine::{cpu_socket, cpuset, host_name};
 use orcheck_io::user::SecretSource;
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,17 +12,14 @@
 //!
 //! Not here: what is read from whom (`engine::remote`), what stays behind on a node (`engine::agent`).
 
-use crate::collective::{agree, agree_min, bcast_bytes};
-use crate::collective::Collective;
+use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::peers::{Peers, exchange_holdings};
 use orcheck_engine::directory::epoch::read_members;
+use orcheck_engine::encoding::Trust;
 use orcheck_engine::node::Layout;
 use orcheck_engine::replicas::{Files, Holdings, NodeAt};
-use orcheck_engine::encoding::Trust;
-use orcheck_format::{Error, Result, count};
-use orcheck_format::{Epoch, JobName};
-use orcheck_format::disk::{Member, Members};
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{FileName, Member, Members};
+use orcheck_format::{Epoch, Error, JobName, Result, count};
 use orcheck_io::disk::{Dir, write_private};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread::spawn_scoped;

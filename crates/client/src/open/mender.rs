@@ -9,9 +9,8 @@
 
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;
-use orcheck_engine::replicas::mend;
-use orcheck_engine::replicas::mend::Copy;
 use orcheck_engine::replicas::Replicas;
+use orcheck_engine::replicas::mend::{self, Copy};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;

@@ -8,20 +8,17 @@
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
 
-use crate::collective::{agree, agree_min, bcast_bytes, rows};
-use crate::collective::Collective;
+use crate::collective::{Collective, agree, agree_min, bcast_bytes, rows};
 use crate::open::doors;
 use crate::open::members::{remember, remembered};
-use crate::options::Options;
 use crate::open::start::Start;
+use crate::options::Options;
+use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::Replication;
 use orcheck_engine::node::Layout;
-use orcheck_engine::replicas::{Files, Holdings, NodeAt};
-use orcheck_engine::replicas::ReplicaStore;
-use orcheck_engine::encoding::Trust;
-use orcheck_format::Result;
-use orcheck_format::{Epoch, JobName};
+use orcheck_engine::replicas::{Files, Holdings, NodeAt, ReplicaStore};
 use orcheck_format::disk::Member;
+use orcheck_format::{Epoch, JobName, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::memory;
 use orcheck_io::user::read_text;

@@ -2,15 +2,11 @@
 //!
 //! Not here: when that is (`succession.rs`).
 
-use crate::collective::{agree, agree_min};
-use crate::collective::Collective;
-use orcheck_engine::node::{Index, IndexShape, Outcome, POOL_IN_USE};
-use orcheck_engine::node::Kept;
-use orcheck_engine::node::Layout;
+use crate::collective::{Collective, agree, agree_min};
 use orcheck_engine::commit::undecided;
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
+use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, POOL_IN_USE};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Level, Result};
 use orcheck_pool::{Gates, Pool};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,4 +137,3 @@ impl Reopen {
         }
     }
 }
-

@@ -17,31 +17,26 @@
 //!
 //! Not here: the session afterwards (`session.rs`).
 
+use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::agent::{Agent, dies_with_ranks};
-use crate::collective::{agree, agree_min, bcast_bytes};
-use crate::collective::Collective;
 use crate::open::connect::{NodeSide, Way, connect, node_address};
-use crate::open::facts::exchange_facts;
-use crate::options::{AgentKind, Numa, Options};
-use crate::open::peers::Peers;
 use crate::open::environment::Environment;
-use crate::open::start::{Start, prepare_start, server_roots};
+use crate::open::facts::exchange_facts;
+use crate::open::peers::Peers;
 use crate::open::reopen::Reopen;
+use crate::open::start::{Start, prepare_start, server_roots};
 use crate::open::threads::Threads;
+use crate::options::{AgentKind, Numa, Options};
 use crate::trigger::Trigger;
-use orcheck_engine::node::pool_chunks;
 use orcheck_engine::commit::ControlShared;
-use orcheck_engine::encoding::{Recipe, fingerprint};
-use orcheck_engine::directory::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
-use orcheck_engine::host::{Host, HostPlan, server_names};
-use orcheck_engine::node::{Index, IndexShape};
-use orcheck_engine::node::Layout;
 use orcheck_engine::directory::Places;
+use orcheck_engine::directory::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
+use orcheck_engine::encoding::{Recipe, Trust, fingerprint};
+use orcheck_engine::host::{Host, HostPlan, server_names};
+use orcheck_engine::node::{Index, IndexShape, Layout, pool_chunks};
 use orcheck_engine::replicas::Room;
-use orcheck_engine::encoding::Trust;
-use orcheck_format::{Error, Result};
-use orcheck_format::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, JobName, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{cpuset, effective_uid, group_id, memory, online_processors};

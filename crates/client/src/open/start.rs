@@ -9,12 +9,10 @@
 use crate::open::doors;
 use crate::open::facts::lanes_per_node;
 use crate::options::{Balance, Options};
-use orcheck_engine::directory::Catalog;
+use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::host::server_names;
 use orcheck_engine::node::Layout;
-use orcheck_engine::directory::Places;
-use orcheck_format::{Error, Result};
-use orcheck_format::{JobName, RunId};
+use orcheck_format::{Error, JobName, Result, RunId};
 use orcheck_io::machine::{host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::read_text;

@@ -6,8 +6,8 @@
 //! Not here: the options and what their variables are called (`raw.rs`, `options.rs`).
 
 use super::raw::{NAMES, nearest};
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 
 /// What the variable of every option begins with.
 pub(super) const PREFIX: &str = "ORCHECK_";

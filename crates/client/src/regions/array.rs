@@ -5,8 +5,7 @@
 //! 2. [`runs`] yields the contiguous runs of that order, in order; their lengths add up to the
 //!    packed length.
 
-use orcheck_format::{Error, Result};
-use orcheck_format::Dtype;
+use orcheck_format::{Dtype, Error, Result};
 use orcheck_io::memory::{Span, copy_into, fill_span};
 
 /// Most dimensions an array can have.

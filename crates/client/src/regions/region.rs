@@ -9,9 +9,8 @@
 use crate::regions::array::ArrayLayout;
 use crate::regions::route::Route;
 use orcheck_engine::capture::Source;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::Dtype;
 use orcheck_format::disk::{MAX_NAME_BYTES, RegionKind, RegionRecord};
+use orcheck_format::{Dtype, Error, ErrorKind, Result};
 use orcheck_io::memory::{Span, crc_span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

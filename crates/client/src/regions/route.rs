@@ -21,13 +21,12 @@
 use crate::options::Options;
 use crate::regions::region::{OPTIONAL, Region, Regions};
 use crate::report::Warnings;
+use orcheck_engine::directory::routed::{Routed, collect, taken_bytes};
 use orcheck_engine::node::Index;
 use orcheck_engine::restart::RankView;
-use orcheck_engine::directory::routed::{Routed, collect, taken_bytes};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::JobName;
 use orcheck_format::disk::MAX_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, JobName, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::memory;

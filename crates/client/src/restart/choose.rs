@@ -9,13 +9,10 @@
 //! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk (`engine::choose`).
 
 use crate::collective::{agree, agree_min};
-use crate::session::{Past, Restarted};
-use crate::session::Session;
+use crate::session::{Past, Restarted, Session};
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;
-use orcheck_format::Decision;
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
+use orcheck_format::{Decision, Error, Level, Result};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 use crate::open::Mender;
 use crate::session::Session;
 use orcheck_engine::replicas::mend;
-use orcheck_format::{Error, Result};
 use orcheck_format::disk::CommitRecord;
+use orcheck_format::{Error, Result};
 use std::sync::Arc;
 
 impl Session {
@@ -69,4 +69,3 @@ fn unmended(step: u64, error: Error) -> String {
     let error = error.next("take a checkpoint soon; its copies are made as usual");
     error.message().to_owned()
 }
-

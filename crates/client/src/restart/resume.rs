@@ -15,21 +15,17 @@
 //! (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
+use crate::open::{exchange_holdings, find_absent, may_know_more, tell_sources};
+use crate::regions::{OPTIONAL, Region, Stored, Target, restore_files};
 use crate::restart::beside::of_word;
-use crate::open::{find_absent, may_know_more};
-use crate::open::{exchange_holdings, tell_sources};
-use crate::regions::{OPTIONAL, Region, Stored, Target};
-use crate::regions::restore_files;
 use crate::session::Session;
-use orcheck_engine::directory::choose::listed;
 use orcheck_engine::commit::copy_here;
+use orcheck_engine::directory::choose::listed;
 use orcheck_engine::directory::epoch::record_resumed;
-use orcheck_engine::replicas::{Others, OthersContext, files_of};
+use orcheck_engine::replicas::{Others, OthersContext, ReplicaStore, files_of};
 use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
-use orcheck_engine::replicas::ReplicaStore;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, Level, RunId};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, ErrorKind, Level, Result, RunId};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +34,6 @@ use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
 mod leftovers;
 mod unrestored;
-
 
 const CANDIDATE_BYTES: usize = 32;
 

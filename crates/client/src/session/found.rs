@@ -3,8 +3,7 @@
 //! Not here: looking for it (`restart/resume.rs`).
 
 use orcheck_engine::restart::{Candidate, RankView};
-use orcheck_format::{Detail, Error};
-use orcheck_format::Epoch;
+use orcheck_format::{Detail, Epoch, Error};
 use std::fmt;
 
 /// Next step where a directory was not given whose name was cut off on the way.
@@ -123,4 +122,3 @@ pub(crate) fn found_too_late() -> Error {
 pub(crate) fn nothing_found(call: &str) -> Error {
     Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
 }
-

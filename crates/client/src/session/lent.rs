@@ -12,4 +12,3 @@ pub(crate) enum Lent {
     /// Being written from where it lies in the pool.
     Borrowed(u64),
 }
-

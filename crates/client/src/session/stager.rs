@@ -14,8 +14,8 @@
 //! Not here: staging itself (`engine::stage`).
 
 use orcheck_engine::capture::Staging;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};

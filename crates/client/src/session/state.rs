@@ -9,38 +9,27 @@
 //!
 //! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
 
-use crate::open::dies_with_ranks;
-use crate::regions::ArrayLayout;
 use crate::collective::Collective;
+use crate::open::{Environment, Opened, Peers, Threads, dies_with_ranks, open};
+use crate::options::{AgentKind, Options};
+use crate::regions::{ArrayLayout, Codec, Region, Regions, Route};
+use crate::report::{self, Warnings};
+use crate::session::found::Resume;
 use crate::session::lent::Lent;
 use crate::session::mapper::Mapper;
-use crate::open::{Opened, open};
-use crate::options::{AgentKind, Options};
-use crate::open::Peers;
-use crate::regions::{Codec, Region, Regions};
-use crate::report;
-use crate::session::found::Resume;
-use crate::regions::Route;
 use crate::session::stager::Stager;
-use crate::open::Threads;
-use crate::open::Environment;
 use crate::session::stats::Stats;
 use crate::session::told::{HISTORY, Told};
-use crate::trigger::{Request, Trigger};
 use crate::session::waiter::Waiter;
-use crate::report::Warnings;
+use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
 use orcheck_engine::commit::ControlShared;
+use orcheck_engine::directory::Places;
 use orcheck_engine::directory::epoch::Held;
 use orcheck_engine::host::Host;
-use orcheck_engine::node::{Index, IndexShape, Outcome};
-use orcheck_engine::node::Kept;
-use orcheck_engine::node::Layout;
-use orcheck_engine::node::Patience;
-use orcheck_engine::directory::Places;
-use orcheck_format::{Error, Result};
-use orcheck_format::{Dtype, Epoch, JobName, Level};
+use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, Patience};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Result};
 use orcheck_io::memory::Span;
 use orcheck_pool::{Gates, Pool};
 use std::collections::{BTreeMap, BTreeSet};

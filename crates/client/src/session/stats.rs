@@ -44,4 +44,3 @@ pub struct Stats {
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,
 }
-

@@ -21,8 +21,7 @@
 //!
 //! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C callback (crate `capi`).
 
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::Level;
+use orcheck_format::{Error, ErrorKind, Level, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checkpoints whose outcome can be waited for.

@@ -8,10 +8,8 @@
 
 use crate::session::told::with_next_step;
 use orcheck_engine::commit::ControlShared;
-use orcheck_engine::node::{Index, Outcome};
-use orcheck_engine::node::Patience;
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
+use orcheck_engine::node::{Index, Outcome, Patience};
+use orcheck_format::{Error, Level, Result};
 use orcheck_io::clock::Clock;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -13,11 +13,10 @@
 //!
 //! Not here: taking the checkpoint (`session.rs`), the interval from what was measured (`auto.rs`).
 
-use crate::collective::agree_min;
+use crate::collective::{Collective, agree_min};
+use crate::options::Options;
 use crate::trigger::auto::Auto;
 pub use crate::trigger::auto::Kept;
-use crate::collective::Collective;
-use crate::options::Options;
 use orcheck_engine::node::HaltRequest;
 use orcheck_format::Result;
 use orcheck_format::sabotage::{Switch, off};

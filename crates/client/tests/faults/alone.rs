@@ -4,9 +4,7 @@ use crate::hooks::{Key, Named};
 use crate::life::{PAIR, SOLO, STRIPED, View, Workload, names};
 use crate::payload::{Origin, Payload};
 use crate::support::{Job, Threads};
-use orcheck_client::Options;
-use orcheck_client::Codec;
-use orcheck_client::{Environment, Session};
+use orcheck_client::{Codec, Environment, Options, Session};
 use orcheck_format::{Error, Result};
 
 use orcheck_io::clock::{Clock, SystemClock};

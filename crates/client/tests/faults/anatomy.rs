@@ -1,7 +1,9 @@
 //! Where the structures of a container lie in its file.
 
-use orcheck_format::disk::{BLOCK_BYTES, RankHeader, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer, decode_rank_record};
-use orcheck_format::disk::{Manifest, RankRecord};
+use orcheck_format::disk::{
+    BLOCK_BYTES, Manifest, RankHeader, RankRecord, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer,
+    decode_rank_record,
+};
 use std::ops::Range;
 
 /// The ranges of one container's structures.

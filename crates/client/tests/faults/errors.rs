@@ -9,8 +9,7 @@ use crate::trial::{
     Failure, Outcome, Table, Verdict, apart_with, check_records, heal, seed, share, spread, told,
     trials,
 };
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{Ended, Scratch};
 use std::path::Path;

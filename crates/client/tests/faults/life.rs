@@ -7,17 +7,13 @@ use crate::ledger::{Ledger, Story, published};
 use crate::payload::{Origin, Payload};
 use crate::records::sockets_of;
 use crate::support::{Job, make_dir};
-use orcheck_client::Collective;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
+use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::directory::Places;
-use orcheck_engine::restart::{Candidate, RankView, candidates};
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::ErrorKind;
-use orcheck_format::{JobName, Level};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_engine::restart::{Candidate, RankView, candidates};
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::identity_of;
+use orcheck_format::{ErrorKind, JobName, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
@@ -176,12 +172,7 @@ impl Workload {
     }
 
     /// The directories as one node sees them, or why it cannot.
-    pub fn places(
-        &self,
-        root: &Path,
-        node: u32,
-        view: View,
-    ) -> orcheck_format::Result<Places> {
+    pub fn places(&self, root: &Path, node: u32, view: View) -> orcheck_format::Result<Places> {
         self.places_with(root, node, view, &Steps::none())
     }
 

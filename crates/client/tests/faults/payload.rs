@@ -1,10 +1,8 @@
 //! State that says whose it is: every 64 bytes carry region, rank, run, step and offset, so that stale, swapped,
 //! zero and mixed bytes are recognised, and not only that a checksum is wrong.
 
-use orcheck_client::{Codec, SAME};
-use orcheck_client::Session;
-use orcheck_format::{Error, Result};
-use orcheck_format::Dtype;
+use orcheck_client::{Codec, SAME, Session};
+use orcheck_format::{Dtype, Error, Result};
 use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -11,8 +11,7 @@ use crate::trial::{
 };
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::upkeep::verify_commit;
-use orcheck_format::{Error, Result};
-use orcheck_format::JobName;
+use orcheck_format::{Error, JobName, Result};
 use orcheck_io::failpoints::{Steps, Verdict as Do};
 use orcheck_staging::open_dir;
 use orcheck_testing::{Ended, Scratch};

@@ -7,11 +7,8 @@
 use crate::life::Workload;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::verify_commit_with;
-use orcheck_format::disk::{Compression, Encoding};
-use orcheck_format::Result;
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, Compression, ContainerRef, Encoding, FileName};
+use orcheck_format::{Level, Result};
 use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;

@@ -19,9 +19,8 @@ use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, told, trials,
 };
 use orcheck_engine::host::agent::{KEY, address};
-use orcheck_format::wire::AgentMessage;
 use orcheck_format::JobName;
-use orcheck_format::wire::{FrameHeader, Message};
+use orcheck_format::wire::{AgentMessage, FrameHeader, Message};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::effective_uid;
 use orcheck_net::{Address, Conn, Key};

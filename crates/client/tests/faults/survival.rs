@@ -9,8 +9,7 @@ use crate::processes::{each_rank, ends};
 use crate::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, told, trials,
 };
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_planner::survival::{Redundancy, Setup};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::collections::BTreeSet;

@@ -9,8 +9,7 @@ use crate::payload::Origin;
 use crate::trial::{Failure, Verdict};
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::{NodeView, candidates, node_view};
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::{JobName, Level};
+use orcheck_format::{Error, ErrorKind, JobName, Level};
 use orcheck_testing::power::Image;
 use std::path::PathBuf;
 

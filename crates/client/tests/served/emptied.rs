@@ -3,8 +3,7 @@
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, old_disk};
 use orcheck_client::Session;
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_net::{Address, Key};

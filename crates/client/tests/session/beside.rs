@@ -4,10 +4,8 @@ use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::resume::save;
 use crate::support::{Job, State, needs_own_disks, shown};
-use orcheck_client::Which;
-use orcheck_client::Session;
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_client::{Session, Which};
+use orcheck_format::{ErrorKind, Level};
 use orcheck_testing::Scratch;
 use std::path::Path;
 

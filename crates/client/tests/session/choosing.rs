@@ -2,10 +2,8 @@
 
 use crate::resume::{LONG, damage_newest, save};
 use crate::support::{Job, State, needs_own_disks};
-use orcheck_client::Session;
-use orcheck_client::{Restarted, Which};
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_client::{Restarted, Session, Which};
+use orcheck_format::{ErrorKind, Level};
 use orcheck_io::failpoints::Verdict;
 use orcheck_testing::{FaultPlan, Scratch};
 

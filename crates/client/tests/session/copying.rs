@@ -6,13 +6,12 @@ use crate::disk;
 use crate::mistakes::LONG;
 use crate::support::{Job, State, make_dir};
 use orcheck_engine::directory::{Catalog, Commit};
-use orcheck_engine::upkeep::copying::{Copied, Destination, Order};
-use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::encoding::{Accept, Trust};
+use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::upkeep::copying::{Copied, Destination, Order};
 use orcheck_engine::upkeep::verify_commit_with;
 use orcheck_format::disk::{Compression, Encoding};
-use orcheck_format::Result;
-use orcheck_format::{JobName, Level};
+use orcheck_format::{JobName, Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -267,12 +266,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
         session.find().unwrap_err();
         let mut u = bytes(rank, 0);
         session
-            .protect(
-                "u",
-                Span::from_mut(&mut u),
-                orcheck_format::Dtype::U8,
-                0,
-            )
+            .protect("u", Span::from_mut(&mut u), orcheck_format::Dtype::U8, 0)
             .unwrap();
         for step in 1..=4 {
             u.copy_from_slice(&bytes(rank, step));
@@ -298,12 +292,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
         assert_eq!(session.find().unwrap(), 4);
         let mut u = vec![0u8; LEN];
         session
-            .protect(
-                "u",
-                Span::from_mut(&mut u),
-                orcheck_format::Dtype::U8,
-                0,
-            )
+            .protect("u", Span::from_mut(&mut u), orcheck_format::Dtype::U8, 0)
             .unwrap();
         assert_eq!(session.restart().unwrap(), 4);
         assert!(u == bytes(rank, 4));
@@ -482,11 +471,7 @@ fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
     });
     // That run began afresh after the one that took it: what the nodes hold is over.
     let error = copy(root, &sources, &["pfs"], &nobody()).unwrap_err();
-    assert_eq!(
-        error.kind(),
-        orcheck_format::ErrorKind::Fenced,
-        "{error}"
-    );
+    assert_eq!(error.kind(), orcheck_format::ErrorKind::Fenced, "{error}");
 }
 
 // Breaks if: a node does not find its part below its own name, or the seeded level is not the job's.

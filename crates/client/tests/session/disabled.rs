@@ -2,14 +2,11 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, Threads, make_dir};
-use orcheck_client::ArrayLayout;
-use orcheck_client::{Collective, Solo};
-use orcheck_client::{Options, Without};
-use orcheck_client::{Codec, OPTIONAL, SAME};
-use orcheck_client::Environment;
-use orcheck_client::{Membership, Which};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{
+    ArrayLayout, Codec, Collective, Environment, Membership, OPTIONAL, Options, SAME, Solo, Which,
+    Without,
+};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::failpoints::{StepHook, Steps, Verdict};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::{FaultPlan, Scratch};

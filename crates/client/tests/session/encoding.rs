@@ -1,18 +1,13 @@
 //! Compressed and encrypted checkpoints: the same bytes come back by every way, or a clear error.
 
 use crate::support::{Job, SERVED, Threads, make_dir};
-use orcheck_client::Collective;
-use orcheck_client::Options;
-use orcheck_client::Codec;
-use orcheck_client::{Environment, Session};
-use orcheck_engine::directory::Catalog;
-use orcheck_engine::directory::Places;
-use orcheck_engine::restart::reader::Reader;
+use orcheck_client::{Codec, Collective, Environment, Options, Session};
+use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::encoding::{Accept, Proof, Trust};
+use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::{verify_commit, verify_commit_with};
 use orcheck_format::disk::{Compression, Encoding};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::{Dtype, JobName, Level};
+use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
 use orcheck_io::user::SecretSource;

@@ -4,8 +4,7 @@
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use orcheck_client::Session;
 use orcheck_engine::capture::Full;
-use orcheck_engine::directory::Catalog;
-use orcheck_engine::directory::Places;
+use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::{Dtype, JobName, Level};

@@ -3,11 +3,9 @@
 use crate::hooks::{Hold, Holds};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, needs_own_disks};
-use orcheck_client::{Codec, SAME};
-use orcheck_client::Session;
+use orcheck_client::{Codec, SAME, Session};
 use orcheck_engine::node::{Index, IndexShape};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::{Span, copy_out, fill_span};

@@ -3,9 +3,7 @@
 use crate::disk::{self, skip};
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::Solo;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
+use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::user::env_var;

@@ -7,9 +7,8 @@
 use crate::disk;
 use crate::mistakes::LONG;
 use crate::support::{Job, State, serve_with};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::Level;
 use orcheck_format::disk::FileName;
+use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::user::env_var;
 use orcheck_testing::Scratch;

@@ -2,12 +2,8 @@
 //! on every rank, and changes nothing.
 
 use crate::support::{Job, State, Threads, needs_own_disks};
-use orcheck_client::ArrayLayout;
-use orcheck_client::Options;
-use orcheck_client::OPTIONAL;
-use orcheck_client::{Environment, Session};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{ArrayLayout, Environment, OPTIONAL, Options, Session};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::failpoints::Verdict;
 use orcheck_io::memory::Span;
 use orcheck_testing::{FaultPlan, Scratch};

@@ -4,10 +4,8 @@
 use crate::disk;
 use crate::mistakes::{LONG, says};
 use crate::support::{Job, State, make_dir};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, FileName};
+use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_testing::Scratch;

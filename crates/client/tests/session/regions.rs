@@ -4,12 +4,9 @@
 use crate::disk;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
-use orcheck_client::ArrayLayout;
-use orcheck_client::{Codec, OPTIONAL, SAME};
-use orcheck_client::Session;
+use orcheck_client::{ArrayLayout, Codec, OPTIONAL, SAME, Session};
 use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::memory::Span;
 use orcheck_testing::Scratch;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,7 @@
 //! Find and restart beyond the plain case: older steps of another size, nodes that know more.
 
 use crate::support::{Job, State};
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_testing::Scratch;
 use std::path::Path;
 use std::time::Duration;

@@ -4,12 +4,9 @@ use crate::disk::names;
 use crate::hooks::Hold;
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks};
-use orcheck_client::Solo;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::Level;
+use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::disk::FileName;
+use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_testing::Scratch;
 
 /// Another run of the job, of one rank, with these options.

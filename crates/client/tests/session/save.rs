@@ -2,8 +2,7 @@
 
 use crate::hooks::Hold;
 use crate::support::{Job, State};
-use orcheck_format::ErrorKind;
-use orcheck_format::{Dtype, Level};
+use orcheck_format::{Dtype, ErrorKind, Level};
 use orcheck_io::memory::Span;
 use orcheck_testing::Scratch;
 use std::time::Duration;

@@ -5,10 +5,8 @@
 
 use crate::mistakes::{LONG, refused, says};
 use crate::support::{Job, SERVED, State, make_dir, tracks_pages};
-use orcheck_client::CPU_WRITES_ONLY;
-use orcheck_client::Session;
-use orcheck_format::ErrorKind;
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{CPU_WRITES_ONLY, Session};
+use orcheck_format::{Dtype, ErrorKind, Level};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_testing::Scratch;

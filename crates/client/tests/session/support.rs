@@ -1,11 +1,8 @@
 //! Whole jobs inside one process: ranks are threads, nodes are names, payloads say who they are.
 
-use orcheck_client::Collective;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
+use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::host::agent::{Agent, Stop};
-use orcheck_format::{Error, Result};
-use orcheck_format::{Dtype, JobName};
+use orcheck_format::{Dtype, Error, JobName, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;

@@ -1,8 +1,7 @@
 //! Jobs whose nodes vote through others: a fan-out of two.
 
 use crate::support::{Job, State};
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_testing::Scratch;
 use std::path::Path;
 use std::time::Duration;

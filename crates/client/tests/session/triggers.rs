@@ -2,13 +2,9 @@
 
 use crate::mistakes::LONG;
 use crate::support::{Job, State, Threads};
-use orcheck_client::{Collective, Solo};
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
-use orcheck_client::Trigger;
+use orcheck_client::{Collective, Environment, Options, Session, Solo, Trigger};
 use orcheck_engine::node::HaltRequest;
-use orcheck_format::Result;
-use orcheck_format::Level;
+use orcheck_format::{Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_testing::Scratch;
 use std::process::Command;

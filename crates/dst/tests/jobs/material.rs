@@ -1,9 +1,8 @@
 //! What the simulated nodes write: the containers of a real job.
 
 use crate::support::{Job, State, make_dir};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Epoch, Level};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_testing::Scratch;
 use orcheck_testing::power::{Content, Image};
 use std::collections::BTreeMap;

@@ -9,19 +9,19 @@
 
 mod lead;
 
-use orcheck_format::disk::FileName;
 use crate::Random;
 use crate::fault::Fault;
 use crate::material::Material;
+use orcheck_engine::commit::{
+    JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, Relay, RelayEvent, Tree,
+};
 use orcheck_engine::node::Outcome;
-use orcheck_engine::replicas::{Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place};
-use orcheck_engine::commit::{JobFacts, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
-use orcheck_engine::commit::{Relay, RelayEvent, Tree};
-use orcheck_format::crc64;
-use orcheck_format::Error;
-use orcheck_format::{JobName, Level};
-use orcheck_format::disk::ContainerRef;
+use orcheck_engine::replicas::{
+    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+};
+use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::Message;
+use orcheck_format::{Error, JobName, Level, crc64};
 use orcheck_placement::{Domains, Draw};
 use orcheck_testing::power::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,12 +1,9 @@
 //! What goes through the program's collective: counted in real sessions of several sizes, and carried on.
 
 use crate::support::{Job, State, Threads};
-use orcheck_client::Collective;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
+use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::commit::Tree;
-use orcheck_format::Result;
-use orcheck_format::Level;
+use orcheck_format::{Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_testing::Scratch;

@@ -1,12 +1,13 @@
 //! The commit protocol of jobs of up to 10,000 nodes: what each node sends and takes in for one checkpoint.
 
+use orcheck_engine::commit::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, Relay,
+    RelayAction, RelayEvent, Tree,
+};
 use orcheck_engine::node::{Layout, Mode, Scheme};
-use orcheck_engine::commit::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
-use orcheck_engine::commit::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::{FRAME_HEADER_BYTES, Message};
+use orcheck_format::{Epoch, JobName, Level, RunId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

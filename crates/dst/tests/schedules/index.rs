@@ -1,10 +1,8 @@
 //! The snapshot index and patience.
 
 use crate::explore::explore;
-use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome};
-use orcheck_engine::node::Patience;
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::Level;
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome, Patience};
+use orcheck_format::{Error, ErrorKind, Level};
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
 use orcheck_pool::{Gates, Pool, PoolShape};
 use shuttle::rand::Rng;

@@ -1,17 +1,14 @@
 //! Two ranks stage snapshots that are larger than the pool, their CP-thread flushes them, and anybody may die.
 
 use crate::explore::explore;
+use orcheck_engine::capture::{Entry, Plan, Source, StageContext, Staging};
+use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
-use orcheck_engine::node::{ENGINE_ALIVE, Index, IndexShape};
-use orcheck_engine::node::Mode;
-use orcheck_engine::node::Patience;
-use orcheck_engine::directory::Places;
-use orcheck_engine::capture::{Source, StageContext, Staging};
-use orcheck_engine::capture::{Entry, Plan};
-use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
+use orcheck_engine::node::{ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;
+use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;

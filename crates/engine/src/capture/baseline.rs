@@ -30,8 +30,7 @@
 
 use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
-use orcheck_format::disk::Extent;
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Extent, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;

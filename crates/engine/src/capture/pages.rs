@@ -21,9 +21,8 @@
 //! (`baseline.rs`).
 
 use crate::capture::baseline::{Fate, Home};
-use orcheck_format::{CrcShift, crc64_combine};
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{CrcShift, Error, Result, crc64_combine};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};

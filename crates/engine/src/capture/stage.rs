@@ -29,14 +29,12 @@ mod told;
 pub use context::StageContext;
 
 use crate::capture::baseline::Capture;
-use crate::node::Descriptor;
 use crate::capture::pages::{Copied, Wanted};
 use crate::capture::stream::{Piece, Plan};
-use orcheck_format::disk::{BLOCK_BYTES, encode_rank_record};
-use orcheck_format::crc64;
-use orcheck_format::{Error, Result};
-use orcheck_format::disk::{Extent, RankRecord, RegionRecord};
+use crate::node::Descriptor;
+use orcheck_format::disk::{BLOCK_BYTES, Extent, RankRecord, RegionRecord, encode_rank_record};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result, crc64};
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::memory::{Span, crc_span};
 use orcheck_pool::{Chunk, Gate, Pool, page_bytes};

@@ -14,19 +14,18 @@
 //!
 //! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
 
+use crate::commit::protocol::{
+    JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
+};
 use crate::commit::record as commit;
-use crate::directory::halt::Watch;
-use crate::node::HaltRequest;
-use crate::node::{Index, IndexShape, Outcome};
-use crate::directory::Places;
-use crate::commit::protocol::{JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState};
-use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::commit::relay::{Relay, RelayAction, RelayEvent, Tree};
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use crate::directory::Places;
+use crate::directory::halt::Watch;
+use crate::directory::prune::{KeepRule, Referred, prune};
+use crate::node::{HaltRequest, Index, IndexShape, Outcome};
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
+use orcheck_format::{Error, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
@@ -273,7 +272,9 @@ impl Control {
         };
         Index::new(&self.context.pool, self.context.shape).set_halt(asked);
         self.context.shared.note(match asked {
-            HaltRequest::Now => "the run is asked to halt: it takes a checkpoint and ends".to_owned(),
+            HaltRequest::Now => {
+                "the run is asked to halt: it takes a checkpoint and ends".to_owned()
+            }
             HaltRequest::After(count) => {
                 let count = orcheck_format::count(count, "more checkpoint");
                 format!("the run is asked to halt after {count}")

@@ -22,15 +22,13 @@
 //! Pure: the driver (`control.rs`) brings messages in, carries actions out, and passes the time.
 //! Not here: what a record contains on disk (`commit.rs`).
 
-use crate::node::Outcome;
-use crate::directory::is_directory_loss;
 use crate::commit::relay::each;
-use orcheck_format::wire::AgentMessage;
-use orcheck_format::{Detail, Error, ErrorKind};
-use orcheck_format::{Epoch, JobName, Level};
+use crate::directory::is_directory_loss;
+use crate::node::Outcome;
 use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{AgentMessage, Message};
+use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Level};
 use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 

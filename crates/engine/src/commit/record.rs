@@ -16,14 +16,12 @@
 //! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable, and that is said. It is not
 //! removed: a newer run may have found it, and all of the checkpoint is there). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
-use crate::directory::epoch::check_not_fenced;
 use crate::commit::protocol::undecided;
+use crate::directory::epoch::check_not_fenced;
 use crate::encoding::Trust;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, Level};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, ErrorKind, Level, Result};
 use orcheck_io::disk::{Dir, write_small};
 use std::sync::Arc;
 

@@ -21,11 +21,10 @@
 //!
 //! Pure. Not here: what votes mean (`protocol.rs`), connections (`control.rs`).
 
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
+use orcheck_format::{Error, Level, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

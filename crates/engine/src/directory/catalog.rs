@@ -27,18 +27,14 @@
 
 mod unread;
 
-use orcheck_format::{Detail, printable};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, printable};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::encoding::{Proof, Trust};
-use orcheck_format::disk::Choice;
-use orcheck_format::Decision;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, Level};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, CommitRecord, Resumed};
+use orcheck_format::disk::{Choice, Claim, CommitRecord, FileName, Resumed};
+use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::{Dir, Entry, read_small};
 
 pub use unread::Unread;

@@ -16,13 +16,9 @@
 use crate::directory::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
 use crate::directory::halt::Run;
 use crate::encoding::Trust;
-use orcheck_format::disk::{Choice, MAX_WHY_BYTES};
-use orcheck_format::Decision;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{Choice, CommitRecord, FileName, MAX_WHY_BYTES};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, read_small, write_small};
 use orcheck_io::errno::is_denied;

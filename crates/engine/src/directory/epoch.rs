@@ -18,12 +18,9 @@
 //! jumps (order is by counter). Not here: the records themselves (`format::record`).
 
 use crate::encoding::Trust;
-use orcheck_format::{Detail, Error, ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, RunId};
-use orcheck_format::disk::Members;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, Resumed};
+use orcheck_format::disk::{Claim, FileName, Members, Resumed};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock, moment};
 use orcheck_io::disk::{Create, Dir, File, Lock, read_small, write_small};
 use std::sync::Arc;

@@ -27,12 +27,11 @@
 //! Not here: the agreement (`client::trigger`), whether there is a further run (`cli`, `run`).
 
 use crate::directory::epoch::{describe_if, highest_claim, is_locked, look_at_claim};
-use crate::node::HaltRequest;
 use crate::encoding::Trust;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::Claim;
+use crate::node::HaltRequest;
+use orcheck_format::disk::{Claim, FileName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Dir, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;

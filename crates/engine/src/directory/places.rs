@@ -14,10 +14,9 @@
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
 use crate::encoding::Trust;
-use orcheck_format::{Detail, Error, ErrorKind, Result};
-use orcheck_format::{JobName, Level};
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
 use orcheck_staging::client::shown;

@@ -14,9 +14,8 @@
 //!
 //! Not here: where the directories lie and what is in them (`client/src/route.rs`).
 
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, JobName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::machine::effective_uid;
 use orcheck_io::rng::random_bytes;

@@ -4,9 +4,8 @@
 //! 1. What was pushed comes out in order, once, in writes that are multiples of a block.
 //! 2. It never holds more than [`WRITE_FROM_BYTES`] and one piece.
 
-use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::disk::{MAX_ENCODED_BYTES, SEAL_BYTES};
 use orcheck_format::Result;
+use orcheck_format::disk::{BLOCK_BYTES, MAX_ENCODED_BYTES, SEAL_BYTES};
 use orcheck_io::memory::Buffer;
 
 /// A write is due when so much has gathered.

@@ -21,15 +21,13 @@
 //! containers; a wrong key or none. Not here: what the bits mean (`format::encoding`), where keys come from
 //! (`io::secret`), order and alignment of writes (`container.rs`).
 
-
 use crate::encoding::shuffle::{shuffle, unshuffle};
 
-use orcheck_format::disk::{ContainerHeader, Encryption, Features};
-use orcheck_format::crc64;
-use orcheck_format::disk::{Compression, Encoding, MAX_ENCODED_BYTES};
-use orcheck_format::{Detail, Error, Result};
-use orcheck_format::disk::Extent;
+use orcheck_format::disk::{
+    Compression, ContainerHeader, Encoding, Encryption, Extent, Features, MAX_ENCODED_BYTES,
+};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Error, Result, crc64};
 use orcheck_io::memory::copy_into;
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::{Secret, Wiped, equal};

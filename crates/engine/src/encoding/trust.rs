@@ -21,10 +21,9 @@
 //! (`io::secret`). Nothing here notices that the newest checkpoints were removed: what is left is older and genuine.
 
 use crate::encoding::pieces::{ContainerKey, no_key};
-use orcheck_format::disk::ContainerHeader;
-use orcheck_format::{Detail, Error, Result};
+use orcheck_format::disk::{ContainerHeader, KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::disk::{KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
+use orcheck_format::{Detail, Error, Result};
 use orcheck_io::user::{Secret, Wiped, equal};
 use ring::{hkdf, hmac};
 use std::sync::Arc;

@@ -24,16 +24,17 @@
 
 mod encoded;
 
+use crate::directory::prune::coming_name;
 use crate::encoding::ContainerKey;
 use crate::flush::ledger::Ledger;
-use crate::directory::prune::coming_name;
 use encoded::Encoded;
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer, decode_rank_record, encode_rank_record, header_crc};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::disk::{MAX_METADATA_BYTES, Manifest};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{ContainerRef, ranks_to_ranges};
+use orcheck_format::disk::{
+    BLOCK_BYTES, ContainerHeader, ContainerRef, Features, FileName, MAX_METADATA_BYTES, Manifest,
+    RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer, decode_rank_record,
+    encode_rank_record, header_crc, ranks_to_ranges,
+};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_pool::Pool;
 use std::collections::BTreeSet;

@@ -15,10 +15,9 @@
 //! Survives: a step that is lost (its entry is never referred to, and goes with the next one). Not
 //! here: which bytes may be referred to, and pinning them (`prune.rs`).
 
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
 use orcheck_format::disk::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Level, Result};
 use std::collections::BTreeMap;
 
 /// What one rank stored in one container: its extents by their offset in the rank's stream.
@@ -129,9 +128,8 @@ fn resolve(stored: &Stored, wanted: &Extent) -> Option<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::ErrorKind;
-    use orcheck_format::Dtype;
     use orcheck_format::disk::{RegionKind, RegionRecord};
+    use orcheck_format::{Dtype, ErrorKind};
 
     fn extent(container: Option<&str>, physical: u64, len_bytes: u64, encoding: u16) -> Extent {
         Extent {

@@ -28,19 +28,16 @@
 mod pieces;
 mod rings;
 
-use crate::flush::container::{Announced, ContainerWriter, Target};
-use crate::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
-use crate::node::{Descriptor, Index, IndexShape};
-use crate::node::Mode;
-use crate::flush::ledger::Ledger;
 use crate::directory::Places;
+use crate::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
+use crate::flush::container::{Announced, ContainerWriter, Target};
+use crate::flush::ledger::Ledger;
+use crate::node::{Descriptor, Index, IndexShape, Mode};
 use crate::replicas::Replicas;
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features};
-use orcheck_format::{Error, Result};
-use orcheck_format::{Epoch, JobName, Level};
-use orcheck_format::disk::MAX_REFERRED;
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, Error, JobName, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread_cpu_time;

@@ -7,14 +7,12 @@
 use crate::encoding::Recipe;
 use crate::host::threads::{HostPlan, Replication, server_names};
 use crate::node::{Layout, Mode, Node};
-use crate::replicas::NodeAt;
-use crate::replicas::ReplicaStore;
-use orcheck_format::wire::{Adoption, NodePart, RecipePart, ReplicaPart};
+use crate::replicas::{NodeAt, ReplicaStore};
 use orcheck_format::Result;
+use orcheck_format::wire::{Adoption, NodePart, RecipePart, ReplicaPart};
 use orcheck_io::user::{Secret, working_dir};
 use orcheck_net::Key;
-use orcheck_placement::Placement;
-use orcheck_placement::Domains;
+use orcheck_placement::{Domains, Placement};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,13 +35,10 @@ mod session;
 
 pub use names::{Seen, is_of, list, look};
 
-use orcheck_format::wire::AgentMessage;
-use orcheck_format::crc64;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::JobName;
 use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{AgentMessage, Message};
+use orcheck_format::{Error, ErrorKind, JobName, Result, crc64};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Ram;
 use orcheck_io::failpoints::Steps;

@@ -12,29 +12,23 @@
 //!
 //! Not here: who is in the job and where (crate `client`), when the threads end.
 
-use crate::commit::{Control, ControlContext, ControlShared, Links};
+use crate::commit::{Control, ControlContext, ControlShared, JobFacts, Links, Tree};
+use crate::directory::Places;
 use crate::encoding::Recipe;
 use crate::flush::{FlushContext, Flusher, Report};
-use crate::node::{ENGINE_ALIVE, Index, IndexShape};
-use crate::replicas::{KeeperContext, KeeperThread};
-use crate::node::{Layout, Mode, Node};
-use crate::directory::Places;
-use crate::commit::JobFacts;
-use crate::commit::Tree;
-use crate::replicas::NodeAt;
-use crate::replicas::{Replicas, ReplicasContext};
-use crate::replicas::{ReplicaStore, Room};
-use orcheck_format::{Error, Result};
-use orcheck_format::{Epoch, JobName};
+use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
+use crate::replicas::{
+    KeeperContext, KeeperThread, NodeAt, ReplicaStore, Replicas, ReplicasContext, Room,
+};
+use orcheck_format::{Epoch, Error, JobName, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Key, Listener};
-use orcheck_placement::Placement;
+use orcheck_placement::{Domains, Placement};
 use orcheck_pool::{Gates, Pool};
-use orcheck_placement::Domains;
 use orcheck_staging::client::shown;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -7,8 +7,8 @@
 //!
 //! Not here: measuring (`io::machine`), allocating (`io::pool`).
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::machine::MemoryFacts;
 
 /// Chunks below which a pipelined pool could not overlap copy and write.

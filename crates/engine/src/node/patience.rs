@@ -11,8 +11,8 @@
 //! Not here: what is waited for.
 
 use crate::node::index::{ENGINE_ALIVE, Index, IndexShape};
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_pool::{Gates, Pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,16 +15,14 @@
 //! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
 //! (`remote.rs`).
 
-use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
 use crate::directory::prune::coming_name;
+use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
 use crate::replicas::remote::files_of;
 use crate::replicas::room::Room;
-use orcheck_format::Crc64;
-use orcheck_format::{Error, Result};
-use orcheck_format::Epoch;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
+use orcheck_format::{Crc64, Epoch, Error, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::thread::spawn;

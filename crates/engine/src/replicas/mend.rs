@@ -11,14 +11,12 @@
 //!
 //! Not here: how copies travel (`replicas.rs`).
 
+use crate::replicas::owner::Replicas;
 use crate::replicas::protect::PIECE_BYTES;
 use crate::replicas::remote::Holdings;
-use crate::replicas::owner::Replicas;
-use orcheck_format::crc64;
-use orcheck_format::{Error, Result};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result, crc64};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;

@@ -15,10 +15,8 @@
 
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
-use orcheck_format::Crc64;
-use orcheck_format::{Error, Result};
-use orcheck_format::{Epoch, JobName};
 use orcheck_format::wire::Message;
+use orcheck_format::{Crc64, Epoch, Error, JobName, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
 use orcheck_io::failpoints::Steps;

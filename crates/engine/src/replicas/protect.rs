@@ -24,11 +24,10 @@
 //! move the bytes, and watch the clock. Not here: who holds what (`orcheck-redundancy`), when a step is committed
 //! (`protocol.rs`), the connection (`io::conn`).
 
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::Epoch;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
+use orcheck_format::{Epoch, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest piece that one frame carries.

@@ -12,9 +12,9 @@
 //! Survives: a node that vanishes, stalls or sends other bytes than were asked for (an error names it). Not here: which
 //! node is asked for what (`restore.rs`).
 
-use orcheck_format::{Error, Result};
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Steps;
 use orcheck_net::{Address, Conn, Key};

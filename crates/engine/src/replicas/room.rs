@@ -12,8 +12,8 @@
 //! Survives: what the disk survives; what is in memory alone ends with the agent. Not here: how much one owner may
 //! bring (`protect.rs`), who holds what (`orcheck-redundancy`).
 
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File, Ram};
 use std::path::Path;
 use std::sync::Arc;

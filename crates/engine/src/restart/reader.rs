@@ -33,16 +33,16 @@ use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, TRAILER_BYTES, Trailer, header_crc};
+use orcheck_format::disk::{
+    BLOCK_BYTES, CommitRecord, ContainerHeader, ContainerRef, Extent, Manifest, RankRecord,
+    RegionRecord, TRAILER_BYTES, Trailer, header_crc,
+};
 use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::disk::{Extent, Manifest, RankRecord, RegionRecord};
-use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::{Span, zeroed};
 
-use crate::encoding::{ContainerKey, Decoder};
+use crate::encoding::{ContainerKey, Decoder, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
-use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 
 use orcheck_format::without_next;
 use referred::Referred;

@@ -12,18 +12,16 @@
 //! Survives: damaged, missing or foreign files in any copy (another copy, or an error that names
 //! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
 
-use crate::directory::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
 use crate::directory::epoch::read_claim;
-use crate::directory::Places;
-use crate::restart::reader::{Reader, holder_of, listed};
-use crate::replicas::OTHER_NODES;
+use crate::directory::{Catalog, Commit, Places, RECORD_LIMIT_BYTES, Unread};
 use crate::encoding::{Proof, other_key};
-use orcheck_format::{Detail, Error, ErrorKind, Result, count, without_next};
-use orcheck_format::{Epoch, JobName, Level};
-use orcheck_format::disk::RegionRecord;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
+use crate::replicas::OTHER_NODES;
+use crate::restart::reader::{Reader, holder_of, listed};
+use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{
+    Detail, Epoch, Error, ErrorKind, JobName, Level, Result, count, without_next,
+};
 use orcheck_io::disk::{Dir, read_small};
 use orcheck_io::memory::Span;
 use std::collections::BTreeSet;

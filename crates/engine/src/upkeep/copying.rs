@@ -28,21 +28,20 @@
 mod again;
 mod allowed;
 
-use crate::directory::{Catalog, Commit};
-use crate::directory::choose::{decide, decision};
 use crate::commit::{make_copy_visible, record_of_copy};
-use crate::directory::epoch::{Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims};
-use crate::restart::reader::{Reader, homes};
+use crate::directory::choose::{decide, decision};
+use crate::directory::epoch::{
+    Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims,
+};
+use crate::directory::{Catalog, Commit};
 use crate::encoding::Trust;
+use crate::restart::reader::{Reader, homes};
 use crate::upkeep::verify::verify_commit_with;
 use again::{Again, write_again};
-use orcheck_format::Decision;
-use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::disk::{Compression, Encoding};
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{
+    BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
+};
+use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{effective_uid, host_name, process_id};

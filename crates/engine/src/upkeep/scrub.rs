@@ -20,11 +20,9 @@
 use crate::directory::{Catalog, Commit};
 use crate::encoding::Proof;
 use crate::upkeep::verify::{ContainerVerdict, verify_here};
-use orcheck_format::disk::FileName;
-use orcheck_format::{Error, ErrorKind, count};
-use orcheck_format::JobName;
-use orcheck_format::disk::ContainerRef;
+use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, JobName, count};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Entry, Pace, paced};
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,14 +21,17 @@ use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use orcheck_format::disk::{BLOCK_BYTES, TRAILER_BYTES};
+use orcheck_format::disk::{
+    BLOCK_BYTES, CommitRecord, ContainerRef, Extent, Manifest, RankRecord, TRAILER_BYTES,
+};
 use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::disk::{Extent, Manifest, RankRecord};
-use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_io::disk::{Dir, File};
 
-use crate::restart::reader::{PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at, walk};
 use crate::encoding::{Proof, Trust};
+use crate::restart::reader::{
+    PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
+    walk,
+};
 
 /// Most findings kept of one container.
 pub const MAX_FINDINGS: usize = 100;

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_format::disk::{TRAILER_BYTES, Trailer};
-use orcheck_format::{Error, ErrorKind};
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{FileName, TRAILER_BYTES, Trailer};
+use orcheck_format::{Error, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_engine::upkeep::copying::Destination;
 use orcheck_engine::directory::epoch::{Claimant, Held, claim as take_claim};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::{JobName, Level, RunId};
+use orcheck_engine::upkeep::copying::Destination;
+use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry, File, Taken};
 use orcheck_io::failpoints::Steps;

@@ -9,11 +9,8 @@ use super::world::{
     container_places, own_extents, record_places,
 };
 use super::{containers, files};
+use orcheck_format::disk::{CommitRecord, FileName, Manifest, seal, seal_of};
 use orcheck_format::{Epoch, Level};
-use orcheck_format::disk::Manifest;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::CommitRecord;
-use orcheck_format::disk::{seal, seal_of};
 use std::sync::Arc;
 
 /// Small random numbers, the same for the same seed.

@@ -2,12 +2,8 @@
 
 use super::attack::{Dice, at_levels, begin_of, evil, one, put, rename, some_step};
 use super::world::{NEWEST, Step, World, container_name, epoch, record_places, region, store};
-use orcheck_format::disk::Features;
-use orcheck_format::crc64;
-use orcheck_format::disk::{Compression, Encoding};
-use orcheck_format::Dtype;
-use orcheck_format::disk::{Extent, RegionRecord};
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{Compression, Encoding, Extent, Features, FileName, RegionRecord};
+use orcheck_format::{Dtype, crc64};
 
 /// A checkpoint of the attacker's own, newer than all, or in the place of one.
 pub fn plain(world: &mut World, dice: &mut Dice) {

@@ -7,11 +7,8 @@ use super::world::{
     LEVELS, NEWEST, NODES, Place, RANKS, Taken, World, container_places, epoch, members,
     own_extents, record_places, resumed,
 };
-use orcheck_format::disk::ContainerHeader;
-use orcheck_format::crc64;
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::Claim;
+use orcheck_format::disk::{Claim, ContainerHeader, FileName};
+use orcheck_format::{Level, crc64};
 
 /// One container of the checkpoint is that of another one, under its name.
 pub fn mixed_containers(world: &mut World, dice: &mut Dice) {

@@ -13,16 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use orcheck_engine::encoding::{Binding, ContainerKey};
-use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Encryption, Features, RankHeader, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer, encode_rank_record, header_crc};
-use orcheck_format::crc64;
-use orcheck_format::disk::{Compression, Encoding, SEAL_BYTES};
-use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
-use orcheck_format::disk::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::disk::{Member, Members};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, CommitRecord, ContainerRef, Resumed};
+use orcheck_engine::encoding::{Accept, Binding, ContainerKey, Trust};
+use orcheck_format::disk::{
+    BLOCK_BYTES, Claim, CommitRecord, Compression, ContainerHeader, ContainerRef, Encoding,
+    Encryption, Extent, Features, FileName, Manifest, Member, Members, RankHeader, RankRecord,
+    RegionKind, RegionRecord, Resumed, SEAL_BYTES, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer,
+    encode_rank_record, header_crc,
+};
+use orcheck_format::{Dtype, Epoch, JobName, Level, RunId, crc64};
 use orcheck_io::user::Secret;
 use orcheck_testing::power::{Content, Image};
 use ring::hkdf;

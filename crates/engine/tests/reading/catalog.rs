@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::encoding::{Accept, Trust};
-use orcheck_format::ErrorKind;
-use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::Resumed;
+use orcheck_format::disk::{FileName, Resumed};
+use orcheck_format::{Epoch, ErrorKind, JobName, Level, RunId};
 use orcheck_io::user::Secret;
 
 use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};

@@ -1,17 +1,12 @@
 //! Checkpoints that were rejected, kept or removed by hand.
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
-use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::choose::{Removal, checkpoint_of, decide, decision, take_back};
-use orcheck_engine::directory::Places;
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
+use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::candidates;
-use orcheck_format::disk::Choice;
-use orcheck_format::Decision;
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{Choice, CommitRecord, ContainerRef, FileName};
+use orcheck_format::{Decision, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{Steps, Verdict};

@@ -2,10 +2,8 @@
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::{Verdict, verify_commit};
-use orcheck_format::disk::{ContainerHeader, Trailer, header_crc};
 use orcheck_format::ErrorKind;
-use orcheck_format::disk::Manifest;
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{ContainerHeader, FileName, Manifest, Trailer, header_crc};
 use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};

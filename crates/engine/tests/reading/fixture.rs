@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, TRAILER_BYTES, Trailer, encode_rank_record, header_crc};
-use orcheck_format::crc64;
-use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
-use orcheck_format::disk::{Extent, Manifest, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::disk::FileName;
-use orcheck_format::disk::{Claim, CommitRecord, ContainerRef, Resumed, ranks_to_ranges};
+use orcheck_format::disk::{
+    BLOCK_BYTES, Claim, CommitRecord, ContainerHeader, ContainerRef, Extent, Features, FileName,
+    Manifest, RankHeader, RankRecord, RegionKind, RegionRecord, Resumed, STREAM_LEN_UNKNOWN,
+    STRIPE_UNIT_BYTES, TRAILER_BYTES, Trailer, encode_rank_record, header_crc, ranks_to_ranges,
+};
+use orcheck_format::{Dtype, Epoch, JobName, Level, RunId, crc64};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;
 use orcheck_staging::open_dir;

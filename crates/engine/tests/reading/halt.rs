@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::node::HaltRequest;
-use orcheck_engine::directory::halt::{EVERY, Run, Watch, When, later_requests, requests, withdraw};
+use orcheck_engine::directory::halt::{
+    EVERY, Run, Watch, When, later_requests, requests, withdraw,
+};
 use orcheck_engine::encoding::Trust;
+use orcheck_engine::node::HaltRequest;
 use orcheck_format::ErrorKind;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
@@ -154,7 +156,12 @@ fn a_request_for_later_waits_for_its_time_or_count() {
     assert_eq!(look(&mut watch, 7000), []);
     run.ask("").unwrap();
     assert_eq!(look(&mut watch, 7000), [HaltRequest::Now]);
-    for asked in [HaltRequest::None, HaltRequest::Now, HaltRequest::After(1), HaltRequest::After(9)] {
+    for asked in [
+        HaltRequest::None,
+        HaltRequest::Now,
+        HaltRequest::After(1),
+        HaltRequest::After(9),
+    ] {
         assert_eq!(HaltRequest::of_word(asked.word()), asked);
     }
     std::fs::write(scratch.dir("a").join("epoch-000002.halt-at"), "soon").unwrap();

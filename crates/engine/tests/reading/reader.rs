@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::disk::Features;
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_io::memory::Span;
 
 use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};

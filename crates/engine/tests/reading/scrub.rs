@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::upkeep::scrub::{Damage, Scrub};
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
 use orcheck_format::disk::seal;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;
 use orcheck_io::failpoints::{Steps, Verdict};

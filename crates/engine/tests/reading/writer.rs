@@ -1,17 +1,14 @@
 //! What a rank says about its snapshot is checked before it goes into a manifest.
 
 use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
-use orcheck_engine::commit::{make_visible};
-use orcheck_engine::flush::{Announced, ContainerWriter, Target};
-use orcheck_engine::encoding::{Body, EncodePiece};
-use orcheck_engine::flush::Ledger;
-use orcheck_engine::encoding::Trust;
-use orcheck_format::disk::{ContainerHeader, Features, decode_rank_record, encode_rank_record};
-use orcheck_format::disk::Encoding;
-use orcheck_format::{Detail, ErrorKind};
-use orcheck_format::{Dtype, Level};
-use orcheck_format::disk::{Extent, RankRecord, RegionKind, RegionRecord};
-use orcheck_format::disk::FileName;
+use orcheck_engine::commit::make_visible;
+use orcheck_engine::encoding::{Body, EncodePiece, Trust};
+use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
+use orcheck_format::disk::{
+    ContainerHeader, Encoding, Extent, Features, FileName, RankRecord, RegionKind, RegionRecord,
+    decode_rank_record, encode_rank_record,
+};
+use orcheck_format::{Detail, Dtype, ErrorKind, Level};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
 use orcheck_pool::{Pool, PoolShape};

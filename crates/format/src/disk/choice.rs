@@ -9,11 +9,11 @@
 //! Not here: who writes it, and what follows (`engine::choose`, `catalog`, `prune`).
 
 use crate::coding::{Reader, Writer};
-use crate::error::{Error, Result};
-use crate::ids::{Decision, Epoch, JobName};
+use crate::disk::envelope::{KIND_CHOICE, unwrap, wrap};
 use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::FileName;
-use crate::disk::envelope::{KIND_CHOICE, unwrap, wrap};
+use crate::error::{Error, Result};
+use crate::ids::{Decision, Epoch, JobName};
 
 /// Longest reason, in bytes.
 pub const MAX_WHY_BYTES: usize = 1024;

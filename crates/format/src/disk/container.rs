@@ -22,12 +22,10 @@
 //!
 //! Not here: order and alignment of the writes; reading streams.
 
-use crate::coding::{Reader, Writer};
-use crate::coding::{Crc64, crc64};
-use crate::coding::{Get, Put, check_crc, check_magic, exactly};
+use crate::coding::{Crc64, Get, Put, Reader, Writer, check_crc, check_magic, crc64, exactly};
+use crate::disk::manifest::{MAX_METADATA_BYTES, RankRecord};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES};
-use crate::disk::manifest::{MAX_METADATA_BYTES, RankRecord};
 use crate::sabotage::{Switch, off};
 
 /// Size of the header and rank header blocks, and the least alignment of everything else.

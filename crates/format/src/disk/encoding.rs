@@ -14,8 +14,8 @@
 //!
 //! Not here: shuffling, compressing and encrypting (`orcheck-engine`).
 
-use crate::error::{Error, Result};
 use crate::disk::manifest::{Extent, RegionRecord};
+use crate::error::{Error, Result};
 use crate::sabotage::{Switch, off};
 
 /// Most bytes of a region in one extent that is not stored as it is.

@@ -2,17 +2,17 @@
 //!
 //! Not here: what the CBOR is (`record.rs`, `members.rs`, `choice.rs`), how a seal is made (`seal.rs`).
 
-use crate::coding::{Get, Put, check_crc, check_magic, exactly};
+use crate::coding::{Get, Put, check_crc, check_magic, crc64, exactly};
 use crate::disk::container::Features;
-use crate::coding::crc64;
-use crate::error::{Error, Result};
 use crate::disk::manifest::MAX_METADATA_BYTES;
+use crate::error::{Error, Result};
 use crate::sabotage::{Switch, off};
 
 /// Length of the MAC.
 pub const MAC_BYTES: usize = 32;
 /// Length of what says which key it is.
 pub const KEY_ID_BYTES: usize = 16;
+/// Incompatible feature of small records: there is a seal.
 pub(crate) const SEALED: u64 = 2;
 pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.

@@ -12,9 +12,9 @@
 //! Not here: reading the bytes an extent points at, and checking their CRCs.
 
 use crate::coding::{Reader, Writer};
+use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Dtype, Epoch, JobName, Level};
-use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 

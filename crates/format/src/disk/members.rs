@@ -11,11 +11,11 @@
 //! Not here: who is asked, and what for (crate `client`).
 
 use crate::coding::{Reader, Writer, flag};
-use crate::error::{Error, Result};
-use crate::ids::{Epoch, JobName};
+use crate::disk::envelope::{KIND_MEMBERS, unwrap, wrap};
 use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::record::MAX_NODES;
-use crate::disk::envelope::{KIND_MEMBERS, unwrap, wrap};
+use crate::error::{Error, Result};
+use crate::ids::{Epoch, JobName};
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -13,10 +13,10 @@
 
 use crate::coding::{Reader, Writer};
 use crate::disk::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
-use crate::error::{Error, Result};
-use crate::ids::{Epoch, JobName, Level};
 use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
+use crate::error::{Error, Result};
+use crate::ids::{Epoch, JobName, Level};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 

@@ -12,12 +12,11 @@
 //!
 //! Not here: keys and MACs (`engine::trust`).
 
-use crate::coding::{Get, check_crc, check_magic, exactly};
-use crate::coding::crc64;
+use crate::coding::{Get, check_crc, check_magic, crc64, exactly};
+use crate::disk::envelope::{
+    ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED,
+};
 use crate::error::{Error, Result};
-use crate::disk::envelope::{ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED};
-
-/// Incompatible feature of small records: there is a seal.
 
 /// Where the incompatible features are in the head.
 const INCOMPAT_AT: usize = 32;

@@ -14,16 +14,16 @@
 
 mod kinds;
 
-use crate::wire::agent::AgentMessage;
-use crate::coding::{Reader, Writer};
-use crate::coding::{Get, Put, exactly};
-use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
+use crate::coding::{Get, Put, Reader, Writer, exactly};
+use crate::disk::{
+    ContainerRef, MAX_CONTAINERS, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_NODES,
+    check_metadata_len,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
-use crate::disk::{MAX_METADATA_BYTES, check_metadata_len};
-use crate::disk::MAX_FILE_NAME_BYTES;
-use crate::disk::{ContainerRef, MAX_CONTAINERS, MAX_NODES};
 use crate::sabotage::{Switch, off};
+use crate::wire::agent::AgentMessage;
+use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 use crate::wire::staging::StoreMessage;
 
 /// Largest payload of a frame, in bytes: a commit record must fit.

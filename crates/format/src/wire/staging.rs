@@ -20,9 +20,8 @@
 //! Not here: who may ask (the key of the connection), what is done about it (`orcheck-server`).
 
 use crate::coding::{Reader, Writer, flag};
+use crate::disk::{MAX_CONTAINERS, MAX_FILE_NAME_BYTES};
 use crate::error::{Detail, Error, Result};
-use crate::disk::MAX_FILE_NAME_BYTES;
-use crate::disk::MAX_CONTAINERS;
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
 /// Bytes of a file that may be sent before the server wants any.
@@ -626,11 +625,16 @@ mod tests {
             // The empty text is the root itself, two names are two directories.
             if !matches!(wrong, "" | "a/b") {
                 let message = crate::wire::control::Message::Store(StoreMessage::Ask(ask));
-                assert!(crate::wire::control::Message::decode(message.kind(), &message.encode()).is_err());
+                assert!(
+                    crate::wire::control::Message::decode(message.kind(), &message.encode())
+                        .is_err()
+                );
             }
             let ask = Ask::Open(StoreDir::default(), text);
             let message = crate::wire::control::Message::Store(StoreMessage::Ask(ask));
-            assert!(crate::wire::control::Message::decode(message.kind(), &message.encode()).is_err());
+            assert!(
+                crate::wire::control::Message::decode(message.kind(), &message.encode()).is_err()
+            );
         }
         let mut dir = root;
         for _ in 0..MAX_DEPTH {

@@ -2,9 +2,8 @@
 //! covers must be refused; what only the transport's MAC covers must be survived.
 
 use crate::samples;
-use orcheck_format::wire::FRAME_HEADER_BYTES;
 use orcheck_format::disk::*;
-use orcheck_format::wire::*;
+use orcheck_format::wire::{FRAME_HEADER_BYTES, *};
 use orcheck_format::*;
 use proptest::prelude::*;
 

@@ -1,9 +1,8 @@
 //! Whatever is encoded comes back as it was.
 
 use crate::samples;
-use orcheck_format::wire::RecipePart;
 use orcheck_format::disk::*;
-use orcheck_format::wire::*;
+use orcheck_format::wire::{RecipePart, *};
 use orcheck_format::*;
 use proptest::collection::vec;
 use proptest::option;

@@ -1,12 +1,9 @@
 //! One small valid value of everything, with every option used somewhere. The golden files hold
 //! their encodings, so these values never change.
 
-use orcheck_format::wire::{Link, NodePart, RecipePart, ReplicaPart};
-use orcheck_format::Detail;
-use orcheck_format::wire::Disk;
 use orcheck_format::disk::*;
-use orcheck_format::wire::*;
-use orcheck_format::*;
+use orcheck_format::wire::{Disk, Link, NodePart, RecipePart, ReplicaPart, *};
+use orcheck_format::{Detail, *};
 
 pub fn epoch() -> Epoch {
     Epoch {

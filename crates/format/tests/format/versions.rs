@@ -1,8 +1,7 @@
 //! Servers and libraries of several versions: which of them understand each other, and that what is new is passed over.
 
 use crate::samples::store_messages;
-use orcheck_format::wire::{StoreMessage, Versions};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{Message, StoreMessage, Versions};
 
 fn versions(oldest: u32, newest: u32) -> Versions {
     Versions {

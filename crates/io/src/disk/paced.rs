@@ -16,8 +16,8 @@
 use crate::clock::Clock;
 use crate::disk::dir::{Create, Dir, Entry};
 use crate::disk::file::File;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -157,10 +157,7 @@ mod tests {
         assert_eq!((group_name(4_294_967), user_name(4_294_967)), (None, None));
         for wrong in ["", "no such group", "a\0b", "-1"] {
             let error = group_id(wrong).err();
-            assert!(
-                error
-                    .is_some_and(|error| error.kind() == orcheck_format::ErrorKind::Invalid)
-            );
+            assert!(error.is_some_and(|error| error.kind() == orcheck_format::ErrorKind::Invalid));
         }
     }
 

@@ -12,8 +12,8 @@
 //! Not here: what to make of the facts (budgets, pinning: the engine).
 
 use crate::errno::{last_errno, os_error, retry, rustix_error};
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use rustix::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,8 +8,8 @@
 
 #![allow(unsafe_code)]
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::marker::PhantomData;

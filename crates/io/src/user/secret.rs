@@ -16,8 +16,8 @@
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use crate::user::environment::{env_var, open_regular};
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use std::ffi::CString;
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};

@@ -12,8 +12,8 @@
 
 use super::{Conn, HEADER_BYTES};
 use crate::guard::MAC_BYTES;
-use orcheck_format::{Error, Result};
 use orcheck_format::wire::{self, FrameHeader, Message};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Outcome;

@@ -3,9 +3,8 @@
 
 mod bulk;
 
-use orcheck_format::ErrorKind;
-use orcheck_format::Level;
 use orcheck_format::wire::Message;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_io::poll::Poller;
 use orcheck_io::rng::random_bytes;

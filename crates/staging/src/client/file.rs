@@ -15,9 +15,9 @@
 //! Not here: directories (`served.rs`), reading ahead (the server does it).
 
 use super::{Line, SEND_TIMEOUT, Server, guard};
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Ask, PIECE_BYTES, Reply};
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::{File, Lock, check_aligned, check_range};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -24,9 +24,9 @@
 //! fills the disk (it says so itself).
 
 use crate::server::intake::guard;
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DEPTH, StoreDir};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, File, Taken};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};

@@ -12,8 +12,8 @@
 //! here: what callers make of it (`crate::client`, `orcheck_client`).
 
 use crate::open_dir;
-use orcheck_format::{Error, Result};
 use orcheck_format::wire::{Disk, identity_file, identity_of};
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::{Dir, read_small, write_small};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::rng::random_bytes;

@@ -16,8 +16,8 @@
 
 use crate::server::account::Held;
 use crate::server::sharing::Sharing;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;
 use std::collections::{BTreeMap, VecDeque};

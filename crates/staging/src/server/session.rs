@@ -18,10 +18,11 @@ use crate::server::account::Account;
 use crate::server::intake::{Incoming, Piece, small_piece};
 use crate::server::pull::{Begins, Pull};
 use crate::server::{Order, Shared};
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::{Ask, Disk, FIRST_BYTES, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{
+    Ask, Disk, FIRST_BYTES, Message, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions,
+};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;

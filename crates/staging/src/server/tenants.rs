@@ -11,10 +11,10 @@
 use crate::server::account::Account;
 use crate::server::intake::guard;
 use crate::server::{LOCK_FILE, identity};
-use orcheck_format::{Error, Result};
 use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Disk;
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::rng::random_bytes;
 use orcheck_net::{Key, Users};

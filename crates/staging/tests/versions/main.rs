@@ -10,8 +10,10 @@ mod recorded;
 mod running;
 
 use orcheck_format::ErrorKind;
-use orcheck_format::wire::{Ask, Disk, Reply, StoreDir, StoreMessage, Versions, identity_file, identity_of};
-use orcheck_format::wire::{FrameHeader, Message};
+use orcheck_format::wire::{
+    Ask, Disk, FrameHeader, Message, Reply, StoreDir, StoreMessage, Versions, identity_file,
+    identity_of,
+};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::failpoints::Steps;
 use orcheck_net::{Address, Conn, Listener};

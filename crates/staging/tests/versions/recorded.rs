@@ -4,8 +4,7 @@
 //! its payload in hexadecimal digits; for bytes in bulk the offset, how many, and their CRC-64.
 
 use orcheck_format::crc64;
-use orcheck_format::wire::{Ask, FIRST_BYTES, Reply, StoreMessage};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{Ask, FIRST_BYTES, Message, Reply, StoreMessage};
 use orcheck_io::failpoints::Steps;
 use orcheck_io::poll::Poller;
 use orcheck_net::{Address, Conn, Key, Listener, Received};

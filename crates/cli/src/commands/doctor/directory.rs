@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use orcheck_format::{ErrorKind, Result};
-use orcheck_format::hex;
+use orcheck_format::{ErrorKind, Result, hex};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::errno::is_denied;

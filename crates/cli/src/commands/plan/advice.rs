@@ -3,8 +3,8 @@
 //! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_planner::advice`), pictures (`pictures.rs`).
 
 use orcheck_format::{Error, Result};
-use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
 use orcheck_interval::Level;
+use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
 use orcheck_planner::survival::{Redundancy, Setup};
 use serde_json::{Value, json};
 

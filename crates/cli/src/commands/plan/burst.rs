@@ -8,7 +8,9 @@
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_planner::contention::{Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate};
+use orcheck_planner::contention::{
+    Burst, Mode, Outcome as Simulated, Parameters, closed_form, simulate,
+};
 use serde_json::{Value, json};
 
 use super::result::read;

@@ -14,11 +14,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orcheck_client::Solo;
-use orcheck_client::Options;
-use orcheck_client::{Environment, Session};
-use orcheck_format::{Error, Result};
-use orcheck_format::{Dtype, Level};
+use orcheck_client::{Environment, Options, Session, Solo};
+use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Steps;

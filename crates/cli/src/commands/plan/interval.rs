@@ -5,8 +5,7 @@
 use std::collections::BTreeSet;
 
 use orcheck_format::{Error, Result};
-use orcheck_interval::Single;
-use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_interval::{Level, Levels, Pattern, Single};
 use serde_json::{Value, json};
 
 use super::pictures::{Efficiency, by_interval};

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_planner::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
 use orcheck_interval::Level;
+use orcheck_planner::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
 use orcheck_planner::life::{Failures, Job, Life};
 use orcheck_planner::survival::{Redundancy, Setup};
 

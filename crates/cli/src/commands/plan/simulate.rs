@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_io::user::read_text;
 use orcheck_interval::{Level, Levels, Pattern};
+use orcheck_io::user::read_text;
 use orcheck_planner::life::{Failures, Job, Life};
 use serde_json::{Value, json};
 

@@ -9,7 +9,9 @@
 use std::path::Path;
 
 use orcheck_format::{Error, Result};
-use orcheck_planner::survival::{BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement};
+use orcheck_planner::survival::{
+    BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
+};
 use serde_json::{Value, json};
 
 use super::pictures::by_losses;

@@ -1,12 +1,10 @@
 //! The way between the nodes and the lead, the nodes in between, and what must hold of what was decided.
 
-use orcheck_format::disk::FileName;
 use super::World;
+use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent, RelayAction, RelayEvent};
 use orcheck_engine::node::Outcome;
-use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent};
-use orcheck_engine::commit::{RelayAction, RelayEvent};
 use orcheck_format::Level;
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
 use std::collections::VecDeque;
 

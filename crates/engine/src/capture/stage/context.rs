@@ -2,9 +2,7 @@
 //!
 //! Invariant: what the CP-thread was told of a snapshot that is kept is noted. Not here: staging (`stage.rs`).
 
-use crate::node::{Descriptor, Index, IndexShape};
-use crate::node::Kept;
-use crate::node::Patience;
+use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
 use orcheck_format::Result;
 use orcheck_io::failpoints::Steps;
 use orcheck_pool::{Chunk, Pool};

@@ -3,15 +3,13 @@
 //! Invariant: pieces are told in the order in which they lie in their segment, before it, and together they hold all
 //! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`flush/pieces.rs`).
 
-use crate::encoding::EncodePiece;
-use crate::node::Descriptor;
 use crate::capture::pages::{Copied, Pages};
 use crate::capture::stage::context::StageContext;
 use crate::capture::stream::{Piece, Segment};
-use orcheck_format::crc64_combine;
-use orcheck_format::Result;
-use orcheck_format::Dtype;
+use crate::encoding::EncodePiece;
+use crate::node::Descriptor;
 use orcheck_format::disk::RegionRecord;
+use orcheck_format::{Dtype, Result, crc64_combine};
 
 /// What encoding and checking must know of a region.
 #[derive(Clone, Copy)]

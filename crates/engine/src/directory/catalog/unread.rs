@@ -8,9 +8,8 @@
 //! Not here: which of the reasons are told (`catalog.rs`).
 
 use super::Catalog;
-use orcheck_format::Error;
-use orcheck_format::Level;
 use orcheck_format::disk::FileName;
+use orcheck_format::{Error, Level};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The file of a commit record that does not count, as its name has it.

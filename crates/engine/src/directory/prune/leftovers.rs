@@ -20,11 +20,9 @@ use super::{COMING, KeepRule, Listed, Referred, chosen, is_of_dead_run, list, re
 use crate::directory::catalog::Catalog;
 use crate::directory::epoch::{is_free, is_locked};
 use crate::encoding::Trust;
-use orcheck_format::Decision;
-use orcheck_format::Result;
-use orcheck_format::{JobName, Level};
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Decision, JobName, Level, Result};
 use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -114,8 +112,9 @@ impl Leftovers<'_> {
         let Some(resumed) = self.rule.resumed.filter(|_| !doubt) else {
             return Ok((Vec::new(), complete));
         };
-        let of =
-            |commit: &crate::directory::catalog::Commit| (commit.record.step, commit.record.epoch.counter);
+        let of = |commit: &crate::directory::catalog::Commit| {
+            (commit.record.step, commit.record.epoch.counter)
+        };
         let commits = catalog.commits().iter();
         let commits = commits
             .filter(|commit| commit.record.level == self.level)

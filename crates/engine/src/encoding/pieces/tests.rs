@@ -2,8 +2,7 @@
 
 use super::*;
 use orcheck_format::disk::{Features, MAX_ALIGNMENT_BYTES};
-use orcheck_format::ErrorKind;
-use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, Level, RunId};
 use orcheck_pool::PoolShape;
 use proptest::prelude::*;
 

@@ -12,12 +12,9 @@
 
 use super::{ContainerWriter, Store};
 use crate::encoding::{Binding, Body, Bounce, ContainerKey, EncodePiece};
-use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::crc64;
-use orcheck_format::disk::{Encoding, SEAL_BYTES};
-use orcheck_format::{Error, Result};
-use orcheck_format::disk::{Extent, RankRecord};
+use orcheck_format::disk::{BLOCK_BYTES, Encoding, Extent, RankRecord, SEAL_BYTES};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result, crc64};
 use orcheck_io::memory::copy_into;
 use orcheck_pool::Pool;
 use std::collections::BTreeMap;

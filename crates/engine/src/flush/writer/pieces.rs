@@ -10,10 +10,9 @@
 use super::{Damaged, Flusher, Part, Sink};
 use crate::encoding::{Body, EncodePiece, Encoder};
 use crate::node::Descriptor;
-use orcheck_format::disk::decode_rank_record;
-use orcheck_format::disk::MAX_ENCODED_BYTES;
-use orcheck_format::{Error, Result};
+use orcheck_format::disk::{MAX_ENCODED_BYTES, decode_rank_record};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::memory::crc_span;
 use orcheck_pool::Pool;
 use std::sync::Arc;

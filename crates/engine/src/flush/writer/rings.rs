@@ -10,8 +10,8 @@
 
 use super::{Announced, Begin, Flusher, SLICE};
 use crate::node::Descriptor;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use std::collections::VecDeque;
 
 impl Flusher {

@@ -14,8 +14,8 @@
 //!
 //! Not here: what is said to an agent (`agent.rs`).
 
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Steps;
 use orcheck_io::machine::effective_uid;

@@ -7,17 +7,15 @@
 //! Not here: who calls (`agent.rs`), what the threads do (`host.rs`).
 
 use super::{PATIENCE, fields, reply};
-use crate::host::adoption::{Unpacked, unpack};
 use crate::commit::{ControlShared, Links, Reported};
+use crate::directory::Places;
+use crate::host::adoption::{Unpacked, unpack};
 use crate::host::threads::{Host, JOIN_TIMEOUT, Running, join};
 use crate::node::{Index, IndexShape, Outcome, POOL_IN_USE};
-use crate::directory::Places;
 use crate::replicas::Room;
-use orcheck_format::wire::{Adoption, AgentMessage, Link};
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::wire::Message;
+use orcheck_format::wire::{Adoption, AgentMessage, Link, Message};
+use orcheck_format::{Error, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Lock, Ram};
 use orcheck_io::failpoints::Steps;

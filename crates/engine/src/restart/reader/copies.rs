@@ -10,19 +10,16 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::{Detail, Error, Result, without_next};
-use orcheck_format::Level;
-use orcheck_format::disk::RegionRecord;
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, ContainerRef, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Detail, Error, Level, Result, without_next};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::Span;
 use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, Reader, listed};
-use crate::encoding::Decoder;
-use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
+use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
 
 impl Reader {
     /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`

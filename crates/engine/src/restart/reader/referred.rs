@@ -7,10 +7,9 @@
 
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::disk::ContainerHeader;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::disk::RegionRecord;
+use orcheck_format::disk::{ContainerHeader, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::File;
 
 use super::{Reader, holder_of, listed, read_header, tells_more};

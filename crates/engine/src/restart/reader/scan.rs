@@ -11,11 +11,13 @@
 //!
 //! Not here: striped containers, whose manifest alone knows where pieces lie; reading data.
 
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN, decode_rank_record};
-use orcheck_format::{Error, Result};
-use orcheck_format::disk::{Manifest, RankRecord};
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{
+    BLOCK_BYTES, CommitRecord, ContainerHeader, ContainerRef, Features, Manifest,
+    RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, RankRecord, STREAM_LEN_UNKNOWN,
+    decode_rank_record,
+};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use orcheck_io::disk::File;
 use orcheck_io::memory::zeroed;
 

@@ -7,12 +7,10 @@
 
 use std::sync::Arc;
 
-use orcheck_format::{crc64, crc64_combine};
-use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_format::disk::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::disk::File;
-use orcheck_io::disk::read_span;
+use orcheck_format::{Error, ErrorKind, Result, crc64, crc64_combine};
+use orcheck_io::disk::{File, read_span};
 use orcheck_io::memory::{Span, crc_span, fill_span};
 
 use super::{PIECE_BYTES, as_usize};

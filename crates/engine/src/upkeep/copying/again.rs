@@ -9,21 +9,16 @@
 //!
 //! Not here: which containers, and when they become visible (`copying.rs`).
 
-use crate::flush::{Announced, ContainerWriter, Target};
-use crate::encoding::{ContainerKey, Encoder, Recipe};
-use crate::flush::Ledger;
+use crate::capture::{Entry, Kind, Plan, Segment, own_extent};
+use crate::encoding::{ContainerKey, Encoder, Recipe, Trust};
+use crate::flush::{Announced, ContainerWriter, Ledger, Target};
 use crate::restart::reader::{Reader, beside_a_good_copy};
-use crate::capture::{Kind, own_extent};
-use crate::capture::{Entry, Plan, Segment};
-use crate::encoding::Trust;
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, encode_rank_record};
-use orcheck_format::Crc64;
-use orcheck_format::disk::Compression;
-use orcheck_format::{Error, Result};
-use orcheck_format::Level;
-use orcheck_format::disk::{Extent, RankRecord, RegionRecord};
-use orcheck_format::disk::ContainerRef;
+use orcheck_format::disk::{
+    BLOCK_BYTES, Compression, ContainerHeader, ContainerRef, Extent, Features, RankRecord,
+    RegionRecord, encode_rank_record,
+};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Crc64, Error, Level, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::memory::crc_span;
 use orcheck_pool::{Chunk, Pool, PoolShape};

@@ -9,13 +9,12 @@
 //! Not here: what is missing or damaged in the sources (`copying.rs`).
 
 use super::{Order, Planned, again_there};
-use crate::directory::{Catalog, Commit, job_named_by};
 use crate::directory::choose::check_unreferred;
 use crate::directory::epoch::wait_for_holder;
-use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_format::Level;
+use crate::directory::{Catalog, Commit, job_named_by};
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,8 +13,8 @@
 
 use crate::errno::rustix_error;
 use crate::machine::shown_group;
-use orcheck_format::{Error, Result};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
 use rustix::fs::{self, Gid, Mode, Stat};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

@@ -8,8 +8,8 @@
 use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
 use crate::server::account::Held;
 use crate::server::ahead::{Ahead, PIECES};
-use orcheck_format::{Error, Result};
 use orcheck_format::wire::{PIECE_BYTES, Reply};
+use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
 use std::sync::Arc;
 use std::time::Duration;
