@@ -84,7 +84,7 @@ begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
 after=faults begin build tools/install-prefix.sh "$prefix"
 after=build begin lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
-step old-kernel tools/old-kernel.sh orcheck-pool/pool orcheck-io/disk orcheck-pool/uring orcheck-client/session -- \
+step old-kernel tools/old-kernel.sh orcheck-pool/pool orcheck-io/disk orcheck-pool/uring orcheck-jobs/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
 step schedules tools/schedules.sh
 end build

@@ -3,7 +3,7 @@
 # answers as it did there. The tests are those of `cargo test --workspace`, so that nothing is built twice.
 #
 # usage: tools/old-kernel.sh [PACKAGE/TEST...] [-- ARGUMENTS OF THE TESTS]
-#   e.g. orcheck-client/session; without any: all of orcheck-io, -pool, -net, -engine and -client
+#   e.g. orcheck-jobs/session; without any: all of orcheck-io, -pool, -net, -engine and -jobs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -35,7 +35,7 @@ done
 
 known() { # name: whether it was asked for
     local one
-    ((${#wanted[@]})) || [[ $1 != orcheck-@(io|pool|net|engine|client)/* ]] || return 0
+    ((${#wanted[@]})) || [[ $1 != orcheck-@(io|pool|net|engine|jobs)/* ]] || return 0
     for one in "${wanted[@]}"; do
         [[ $1 == "$one" ]] && return 0
     done

@@ -24,7 +24,7 @@ LOGS = ROOT / "build" / "sabotage"
 # Longest run of one test program; the quick ones take seconds.
 LIMIT_S = 240
 # What the whole suite leaves out: it tests other things than protections, or takes long by itself.
-LEFT_OUT = {("orcheck-dst", "tidy"), ("orcheck-capi", "header")}
+LEFT_OUT = {("orcheck-tidy", "tidy"), ("orcheck-capi", "header")}
 # Programs that are their own test harness and know no options.
 OWN_HARNESS = {"faults", "power", "blocks", "callers"}
 

@@ -42,10 +42,10 @@ tests() { # package, target, filters...
 }
 
 stage_kills() { # 4 x ORCHECK_TRIALS random ones
-    ORCHECK_TRIALS=$(some 25000) tests orcheck-client faults kill_random:: kill_steps:: kernels::killed
+    ORCHECK_TRIALS=$(some 25000) tests orcheck-jobs faults kill_random:: kill_steps:: kernels::killed
 }
 stage_power() { # about 46 states for each trial, where there are so many
-    ORCHECK_TRIALS=$(some 25000) tests orcheck-client power
+    ORCHECK_TRIALS=$(some 25000) tests orcheck-jobs power
 }
 stage_blocks() { # images of each; mounting btrfs takes three times as long
     local bad=0
@@ -55,7 +55,7 @@ stage_blocks() { # images of each; mounting btrfs takes three times as long
 }
 stage_faults() {
     local bad=0
-    ORCHECK_TRIALS=$(some 1000) tests orcheck-client faults alone:: bound:: damage:: directory:: errors:: flips:: kernels::every hardship:: \
+    ORCHECK_TRIALS=$(some 1000) tests orcheck-jobs faults alone:: bound:: damage:: directory:: errors:: flips:: kernels::every hardship:: \
         leftover:: losses:: namespace:: outside:: processes:: reads:: rivals:: scenarios:: signals:: zombie:: || bad=1
     ORCHECK_TRIALS=$(some 1000) tests orcheck-capi callers || bad=1
     ORCHECK_TRIALS=$(some 5000) tests orcheck-cli cli a_copy_that_is_killed --nocapture || bad=1
@@ -63,16 +63,16 @@ stage_faults() {
     return $bad
 }
 stage_told() {
-    ORCHECK_TRIALS=$(some 10400) tests orcheck-client faults reported::
+    ORCHECK_TRIALS=$(some 10400) tests orcheck-jobs faults reported::
 }
 stage_nodes() {
     local bad=0
-    ORCHECK_TRIALS=$(some 400) tests orcheck-client faults agents:: partition:: strangers:: survival:: || bad=1
+    ORCHECK_TRIALS=$(some 400) tests orcheck-jobs faults agents:: partition:: strangers:: survival:: || bad=1
     return $bad
 }
 stage_servers() { # the random kills: 50 checkpoints each; the model: 80 operations each
     local bad=0
-    ORCHECK_TRIALS=$(some 200) tests orcheck-client faults servers:: || bad=1
+    ORCHECK_TRIALS=$(some 200) tests orcheck-jobs faults servers:: || bad=1
     ORCHECK_TRIALS=$(some 20000) tests orcheck-staging model --nocapture || bad=1
     return $bad
 }
@@ -81,12 +81,12 @@ stage_models() {
     export PROPTEST_CASES ORCHECK_TRIALS
     PROPTEST_CASES=$(some 20000) ORCHECK_TRIALS=$(some 20000)
     "$cargo" test --release --locked --no-fail-fast -p orcheck-format -p orcheck-io -p orcheck-pool -p orcheck-net -p orcheck-placement -p orcheck-interval -p orcheck-planner -p orcheck-staging -p orcheck-engine || bad=1
-    tests orcheck-client session || bad=1
+    tests orcheck-jobs session || bad=1
     # Of each of 23 kinds.
     ORCHECK_TRIALS=$(some 10000) tests orcheck-engine forgery --nocapture || bad=1
     # Whole jobs: a 200th of each kind of forgery, a 50th of each sort of misread job; the session's are among its tests above.
-    ORCHECK_TRIALS=$(some 10000) tests orcheck-client served forged:: misread:: --nocapture || bad=1
-    ORCHECK_TRIALS=$(some 4000) tests orcheck-client agent forged:: misread:: --nocapture || bad=1
+    ORCHECK_TRIALS=$(some 10000) tests orcheck-jobs served forged:: misread:: --nocapture || bad=1
+    ORCHECK_TRIALS=$(some 4000) tests orcheck-jobs agent forged:: misread:: --nocapture || bad=1
     tests orcheck-dst fuzz || bad=1
     tools/schedules.sh || bad=1
     return $bad
@@ -95,7 +95,7 @@ stage_jobs() {
     ORCHECK_TRIALS=$(some 100000) tests orcheck-dst jobs --nocapture
 }
 stage_survival() { # at each of three points
-    ORCHECK_TRIALS=$(some 400) tests orcheck-client faults survival::
+    ORCHECK_TRIALS=$(some 400) tests orcheck-jobs faults survival::
 }
 stage_fuzz() {
     ORCHECK_FUZZ_S=$(some 600) tools/fuzz.sh

@@ -65,6 +65,20 @@ pub fn keep_spare_heap(spare_bytes: usize) {
     assert!(spare.iter().all(|block| block[7] == 1));
 }
 
+/// Touches a mebibyte of this thread's stack, so that it need not grow later: where there are no addresses to grow into,
+/// the kernel ends the process, whatever it was doing.
+pub fn keep_spare_stack() {
+    #[inline(never)]
+    fn touch(deeper: u32) -> u8 {
+        let block = std::hint::black_box([1u8; 1 << 16]);
+        match deeper {
+            0 => block[7],
+            _ => touch(deeper - 1) ^ std::hint::black_box(block)[7],
+        }
+    }
+    std::hint::black_box(touch(16));
+}
+
 /// Becomes another user, for good. Needs root.
 ///
 /// # Errors

@@ -3,7 +3,9 @@
 use crate::program::{
     Program, WORKLOADS, end_if_cancelled, inside_a_checkpoint, judge, uncancelled,
 };
-use crate::trial::{Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, trials};
+use orcheck_jobs::trial::{
+    Failure, Outcome, PATIENCE, Random, Table, Verdict, seed, share_among, trials,
+};
 use orcheck_testing::{Child, Scratch};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -85,7 +87,7 @@ fn cancel(shared: &mut Shared, random: &mut Random, aimed: bool, struck: &Path) 
     end.addr() == usize::MAX
 }
 
-fn trial(workload: &crate::life::Workload, seed: u64, aimed: bool) -> Outcome {
+fn trial(workload: &orcheck_jobs::life::Workload, seed: u64, aimed: bool) -> Outcome {
     let mut random = Random::new(seed);
     let scratch = Scratch::in_memory("cancelled");
     let root = scratch.path();

@@ -1,15 +1,17 @@
 //! A program forks while another of its threads calls: the child is refused, ends as it likes, and the parent does not notice.
 
 use crate::cancelled::moment;
-use crate::life::Workload;
 use crate::program::{Program, WORKLOADS, judge, message};
-use crate::trial::{Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, trials};
 use orcheck::checkpoint::{orc_checkpoint, orc_due, orc_wait};
 use orcheck::regions::orc_protect;
 use orcheck::restart::{orc_find, orc_restart};
 use orcheck::session::{orc_abandon, orc_close};
 use orcheck::types::orc_status;
 use orcheck_format::Error;
+use orcheck_jobs::life::Workload;
+use orcheck_jobs::trial::{
+    Outcome, PATIENCE, Random, Table, Verdict, heal, seed, share_among, trials,
+};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::ffi::{c_int, c_void};
 use std::io::Read;

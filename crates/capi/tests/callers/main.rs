@@ -13,29 +13,9 @@
 
 mod cancelled;
 mod forked;
-#[macro_use]
-#[path = "../../../client/tests/faults/harness.rs"]
-mod harness;
-#[allow(dead_code)]
-#[path = "../../../client/tests/faults/ledger.rs"]
-mod ledger;
-#[allow(dead_code)]
-#[path = "../../../client/tests/faults/life.rs"]
-mod life;
-#[allow(dead_code)]
-#[path = "../../../client/tests/faults/payload.rs"]
-mod payload;
 mod program;
-#[allow(dead_code)]
-#[path = "../../../client/tests/faults/records.rs"]
-mod records;
-#[allow(dead_code)]
-#[path = "../../../client/tests/session/support.rs"]
-mod support;
-#[allow(dead_code)]
-#[path = "../../../client/tests/faults/trial.rs"]
-mod trial;
 
+use orcheck_jobs::{harness, tests};
 use std::process::ExitCode;
 
 const TESTS: &[harness::Test] = tests![

@@ -1,9 +1,5 @@
 //! A solver of one rank that uses the C interface as a C program does.
 
-use crate::ledger::{Ledger, Story};
-use crate::life::{INCREMENTAL, LONG, SOLO, Workload, names};
-use crate::payload::{Origin, Payload};
-use crate::trial::{Failure, Verdict, told};
 use orcheck::checkpoint::{orc_checkpoint, orc_wait};
 use orcheck::regions::{orc_protect, orc_protect_codec};
 use orcheck::restart::orc_find;
@@ -12,6 +8,10 @@ use orcheck::types::{ORC_API, orc_codec, orc_status};
 use orcheck_format::disk::FileName;
 use orcheck_format::{Error, Level};
 use orcheck_io::failpoints::Steps;
+use orcheck_jobs::ledger::{Ledger, Story};
+use orcheck_jobs::life::{INCREMENTAL, LONG, SOLO, Workload, names};
+use orcheck_jobs::payload::{Origin, Payload};
+use orcheck_jobs::trial::{Failure, Verdict, told};
 use orcheck_testing::Ended;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -342,5 +342,5 @@ pub fn judge(workload: &Workload, root: &Path, ended: Ended) -> Result<Verdict, 
         Ended::Exited(0) if mine.errors.is_empty() && mine.closed => {}
         _ => return fail(Verdict::HardFail),
     }
-    crate::trial::heal(workload, root, 2).map(|_| Verdict::Pass)
+    orcheck_jobs::trial::heal(workload, root, 2).map(|_| Verdict::Pass)
 }

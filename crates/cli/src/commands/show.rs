@@ -289,15 +289,12 @@ fn region_row(rank: u32, region: &RegionRecord) -> Vec<Cell> {
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::unwrap_used)] // as in all tests that make files
-#[path = "../../../engine/tests/reading/fixture.rs"]
-mod fixture;
-
 #[cfg(test)]
 mod tests {
-    use super::fixture::{Scratch, Spec, write};
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+    use orcheck_fixtures::reading::{Scratch, Spec, write};
 
     // Breaks if: both are made; the memory of a command that looks at a large job doubles.
     #[test]

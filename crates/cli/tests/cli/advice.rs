@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::fixture::Scratch;
 use crate::{Answer, answer};
+use orcheck_fixtures::reading::Scratch;
 
 /// A job on LiMa that loses single nodes and, more rarely, all of them.
 pub const LIMA: [&str; 14] = [

@@ -11,9 +11,9 @@ use orcheck_net::Address;
 use orcheck_testing::hosts::own_network;
 use orcheck_testing::squatter::{Squat, Squatter};
 
-use crate::fixture::Scratch;
 use crate::program::Running;
 use crate::{Answer, orcheck};
+use orcheck_fixtures::reading::Scratch;
 
 /// Longest wait for something that must happen soon.
 const SOON: Duration = Duration::from_secs(20);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::answer;
-use crate::fixture::Scratch;
+use orcheck_fixtures::reading::Scratch;
 
 #[test]
 fn a_burst_is_computed_in_every_mode_with_and_without_page_caches() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::answer;
-use crate::fixture::{Scratch, Spec, claim, epoch, write};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, write};
 
 struct Job {
     scratch: Scratch,
@@ -182,7 +182,7 @@ fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
 fn with_a_damaged_record() -> Job {
     let job = Job::new(&[5, 10, 20]);
     let record = Spec::new(20, 1).commit_name();
-    crate::fixture::flip(&job.dir().join(record), 70, 1);
+    orcheck_fixtures::reading::flip(&job.dir().join(record), 70, 1);
     job
 }
 
@@ -301,7 +301,7 @@ fn what_another_checkpoint_or_a_mark_needs_is_not_called_left_over() {
     assert_eq!(told(&job), 0);
     // Perhaps it does: its record is damaged.
     write(&[job.dir()], &Spec::new(5, 1));
-    crate::fixture::flip(&record, 70, 1);
+    orcheck_fixtures::reading::flip(&record, 70, 1);
     assert_eq!(told(&job), 0);
     without_record(&job, 20);
     assert_eq!(told(&job), 4);

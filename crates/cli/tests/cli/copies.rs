@@ -6,7 +6,7 @@ use orcheck_format::Level;
 use orcheck_format::disk::CommitRecord;
 
 use crate::answer;
-use crate::fixture::{Scratch, Spec, Written, flip, payload, write};
+use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, payload, write};
 
 const NODES: [&str; 3] = ["node0", "node1", "node2"];
 

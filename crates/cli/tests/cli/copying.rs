@@ -7,11 +7,11 @@ use std::time::Instant;
 use orcheck_format::Level;
 
 use crate::encrypted::{KEY, source};
-use crate::fixture::{Scratch, Spec, Written, claim, epoch, write};
 use crate::inspect::Site;
 use crate::program::Running;
 use crate::server::Server;
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, Written, claim, epoch, write};
 
 /// A job of which two nodes hold step 10, and in part step 20.
 struct Held {
@@ -373,7 +373,7 @@ fn servers_are_copied_to_and_from() {
 fn damage_ends_the_copy_and_names_a_good_older_step() {
     let held = Held::new(&[5, 10]);
     let stream = held.newest.structure(1, "stream 3").start + 7;
-    crate::fixture::flip(&held.newest.paths[1], stream, 2);
+    orcheck_fixtures::reading::flip(&held.newest.paths[1], stream, 2);
     let damaged = held.copy(&[]);
     assert_eq!(damaged.code, 6, "{}", damaged.stderr);
     assert!(

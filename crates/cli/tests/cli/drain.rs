@@ -1,8 +1,8 @@
 //! `drain`: what agents hold is made safe, and they end.
 
-use crate::fixture::Scratch;
 use crate::program::Running;
 use crate::{Answer, answer};
+use orcheck_fixtures::reading::Scratch;
 
 /// A job of which nobody else on this machine has agents.
 fn job(test: &str) -> String {

@@ -16,8 +16,8 @@ use orcheck_pool::{Pool, PoolShape};
 use orcheck_staging::open_dir;
 
 use crate::answer;
-use crate::fixture::{Spec, epoch, flip};
 use crate::inspect::Site;
+use orcheck_fixtures::reading::{Spec, epoch, flip};
 
 pub const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
@@ -323,8 +323,8 @@ fn with_another_key_checkpoints_are_called_sealed_and_prune_refuses() {
     let plain = Site::new();
     plain.write(9, 1);
     for dir in plain.dirs() {
-        crate::fixture::flip(
-            &dir.join(crate::fixture::Spec::new(9, 1).commit_name()),
+        orcheck_fixtures::reading::flip(
+            &dir.join(orcheck_fixtures::reading::Spec::new(9, 1).commit_name()),
             70,
             1,
         );
@@ -341,9 +341,9 @@ fn forged_newer_records_push_no_genuine_step_out() {
     let [dir, _] = site.dirs();
     // Newer in the same run, and of a later run that claims to have begun before it.
     for (step, counter) in [(9, 1), (4, 2)] {
-        crate::fixture::write(
+        orcheck_fixtures::reading::write(
             std::slice::from_ref(&dir),
-            &crate::fixture::Spec::new(step, counter),
+            &orcheck_fixtures::reading::Spec::new(step, counter),
         );
     }
     for arguments in [
@@ -465,7 +465,7 @@ fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     plain.job = orcheck_format::JobName::new("lulesh").unwrap();
     let dir = std::path::Path::new(&site.a).join("lulesh");
     std::fs::create_dir_all(&dir).unwrap();
-    crate::fixture::write(&[dir], &plain);
+    orcheck_fixtures::reading::write(&[dir], &plain);
     let key = source(&site, "right", KEY);
     let without = answer(&["ls", "--dir", &site.a]);
     let words = "job cavity: step 5: not authenticated: no key given";

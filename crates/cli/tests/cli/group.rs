@@ -5,9 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixture::Scratch;
 use crate::program::{self, Running};
 use crate::{Answer, orcheck};
+use orcheck_fixtures::reading::Scratch;
 
 /// A group of which this machine knows nothing.
 const GROUP: u32 = 65_500;

@@ -1,8 +1,8 @@
 //! `halt`, and what `run` makes of it.
 
-use crate::fixture::{Scratch, Spec, claim, epoch, write};
 use crate::program::{Running, command_line, tell};
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, write};
 use std::time::{Duration, Instant};
 
 /// Options of a program whose checkpoints are due when somebody asks for them.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use orcheck_format::Level;
 
 use crate::answer;
-use crate::fixture::{RegionSpec, Scratch, Spec, Written, claim, epoch, flip, write};
+use orcheck_fixtures::reading::{RegionSpec, Scratch, Spec, Written, claim, epoch, flip, write};
 
 /// A job in two placed directories; gives back their roots.
 pub struct Site {

@@ -1,7 +1,7 @@
 //! `doctor`, `completions` and `man`.
 
 use crate::answer;
-use crate::fixture::Scratch;
+use orcheck_fixtures::reading::Scratch;
 
 #[test]
 fn doctor_examines_directories_and_leaves_nothing() {

@@ -11,8 +11,6 @@ mod copies;
 mod copying;
 mod drain;
 mod encrypted;
-#[path = "../../../engine/tests/reading/fixture.rs"]
-mod fixture;
 mod group;
 mod halt;
 mod inspect;

@@ -1,7 +1,7 @@
 //! `run` with nodes: which are lost, and what the next run gets.
 
-use crate::fixture::Scratch;
 use crate::{Answer, orcheck};
+use orcheck_fixtures::reading::Scratch;
 
 /// A job that is there as long as the files of its nodes are; `script` is one run of it.
 fn run(scratch: &Scratch, nodes: &str, more: &[&str], script: &str) -> Answer {

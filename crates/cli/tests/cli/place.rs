@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::answer;
-use crate::fixture::Scratch;
+use orcheck_fixtures::reading::Scratch;
 
 /// The example of the documentation, as a program.
 pub fn example(scratch: &Scratch) -> PathBuf {

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use crate::fixture::{Scratch, Spec, claim, epoch, write};
 use crate::inspect::Site;
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, write};
 
 /// A staging server that is down: nobody listens at this port of the loopback device.
 pub const DOWN: &str = "orcheck://127.0.0.1:1?key=env:ORCHECK_TEST_KEY";
@@ -199,7 +199,7 @@ fn when_every_checkpoint_is_damaged_no_older_one_is_advised() {
     let site = Site::new();
     for step in [10, 20] {
         let written = site.write(step, 1);
-        crate::fixture::flip(&written.paths[0], 3 * 4096 + 5, 1);
+        orcheck_fixtures::reading::flip(&written.paths[0], 3 * 4096 + 5, 1);
     }
     for arguments in [&["verify", "--all"][..], &["verify", "20"]] {
         let verified = site.ask(arguments);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::answer;
-use crate::fixture::Scratch;
+use orcheck_fixtures::reading::Scratch;
 
 /// The worked example of the document: 2 checkpoints of 6.25 GB a node.
 const OVERHEAD: [&str; 9] = [

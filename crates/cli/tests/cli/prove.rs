@@ -1,8 +1,8 @@
 //! `prove`: what a restart does not bring back.
 
-use crate::fixture::Scratch;
 use crate::program::{command_line, tell};
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::Scratch;
 
 /// Small, and with a directory that nobody may use: the program's own stay as they are.
 const OPTIONS: &str =

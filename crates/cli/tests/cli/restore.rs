@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::fixture::{RegionSpec, Spec, flip, payload, write};
 use crate::inspect::Site;
+use orcheck_fixtures::reading::{RegionSpec, Spec, flip, payload, write};
 
 fn files(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
@@ -204,7 +204,7 @@ fn damage() {
 #[test]
 fn what_is_not_there() {
     let site = Site::new();
-    crate::fixture::claim(&site.dirs()[0], crate::fixture::epoch(1), None);
+    orcheck_fixtures::reading::claim(&site.dirs()[0], orcheck_fixtures::reading::epoch(1), None);
     let out = site.scratch.path().join("x").display().to_string();
     assert_eq!(
         site.ask(&["restore", "--rank", "0", "--region", "u", "--out", &out])

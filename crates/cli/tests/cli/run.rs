@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use crate::fixture::{Scratch, Spec, write};
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, write};
 
 fn lines(text: &str) -> Vec<serde_json::Value> {
     text.lines()

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use orcheck_testing::impostor::Impostor;
 
-use crate::fixture::Scratch;
 use crate::program::{self, Running};
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::Scratch;
 
 // Breaks if: what was remembered is not compared; an unmounted disk's mount point would take checkpoints.
 #[test]

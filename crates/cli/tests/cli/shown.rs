@@ -3,9 +3,9 @@
 use crate::advice::LIMA;
 use std::process::Command;
 
-use crate::fixture::{Scratch, Spec, claim, epoch, write};
 use crate::program::Running;
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, write};
 
 /// The time of all that is made here, in a zone that is no machine's: 2023-11-14 22:13:20 UTC.
 const ZONE: &str = "XYZ-03:30";

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use orcheck_format::disk::FileName;
 
-use crate::fixture::{Scratch, Spec, Written, claim, epoch, flip, write};
 use crate::inspect::Site;
 use crate::places::{DOWN, as_somebody_else, with_key};
 use crate::{Answer, answer};
+use orcheck_fixtures::reading::{Scratch, Spec, Written, claim, epoch, flip, write};
 
 /// Step 10, whose second container was on a server that is down; a rank in it.
 fn with_a_part_out_of_sight(site: &Site) -> (Written, String) {

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::fixture::{Scratch, Spec, write};
 use crate::program::{Running, command_line, tell};
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch, Spec, write};
 
 /// A supervised program, and what both said.
 fn supervised(arguments: &[&str], what: &str, job: &str, options: &str) -> Answer {
@@ -160,7 +160,7 @@ fn what_the_library_warns_of_is_said_for_the_program() {
     let files = std::fs::read_dir(format!("{root}/cavity")).unwrap();
     let newest = files.map(|entry| entry.unwrap().path());
     let newest = newest.filter(|path| path.extension().is_some_and(|end| end == "orc"));
-    crate::fixture::flip(&newest.max().unwrap(), 3 * 4096 + 5, 1);
+    orcheck_fixtures::reading::flip(&newest.max().unwrap(), 3 * 4096 + 5, 1);
     let skipped = supervised(&["--restarts", "0"], "fails", "cavity", &options(&root)).stderr;
     let said = skipped.matches("orcheck run: step 2 skipped: ").count();
     assert_eq!(said, 1, "{skipped}");

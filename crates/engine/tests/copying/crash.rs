@@ -14,8 +14,8 @@ use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Image, Journal, choice, choices};
 use orcheck_testing::{FaultPlan, Scratch as Memory};
 
-use crate::fixture::{Spec, claim, epoch, job, open_places, write};
 use crate::{Destination, STEP, Site, check, copy, others, with_order};
+use orcheck_fixtures::reading::{Spec, claim, epoch, job, open_places, write};
 
 /// From this step on nothing happens any more, as after a kill.
 struct Killed {
@@ -194,7 +194,7 @@ fn power_lost_at_any_moment_leaves_all_or_nothing() {
         spec.regions[0].len = 800;
         spec
     };
-    let sources = crate::fixture::Scratch::new();
+    let sources = orcheck_fixtures::reading::Scratch::new();
     let nodes = ["n0", "n1"].map(|node| sources.dir(node));
     for node in &nodes {
         claim(node, epoch(1), None);

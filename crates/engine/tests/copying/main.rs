@@ -4,21 +4,19 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod crash;
-#[path = "../reading/fixture.rs"]
-mod fixture;
 mod refused;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fixture::{Spec, Written, claim, epoch, job, open_places, payload, write};
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::choose::{decide, decision};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::upkeep::verify_commit;
+use orcheck_fixtures::reading::{Spec, Written, claim, epoch, job, open_places, payload, write};
 use orcheck_format::disk::{CommitRecord, Compression, FileName};
 use orcheck_format::{Decision, Level, Result};
 use orcheck_io::clock::SystemClock;
@@ -330,7 +328,7 @@ fn a_copy_that_is_there_is_proven_and_completed() {
         .find(|one| one.server == 0)
         .unwrap();
     let path = site.root("a").join("cavity").join(&name.file);
-    fixture::flip(&path, 9000, 1);
+    orcheck_fixtures::reading::flip(&path, 9000, 1);
     let error = again().unwrap_err();
     assert!(error.message().contains("is not whole"), "{error}");
     assert!(
@@ -401,7 +399,7 @@ fn what_is_marked_to_be_kept_is_kept_as_a_copy() {
         let place = open_places(&site.sources()[..1]);
         decide(&place, &mark).unwrap();
         if !readable {
-            fixture::flip(&site.sources()[0].join(&name), 20, 1);
+            orcheck_fixtures::reading::flip(&site.sources()[0].join(&name), 20, 1);
         }
         site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
             .unwrap();

@@ -15,8 +15,8 @@ use orcheck_io::disk::{Create, Dir, Entry, File, Taken};
 use orcheck_io::failpoints::Steps;
 use orcheck_staging::open_dir;
 
-use crate::fixture::{Spec, claim, epoch, flip, job, open_places, write};
 use crate::{STEP, Site, copy, with_order};
+use orcheck_fixtures::reading::{Spec, claim, epoch, flip, job, open_places, write};
 
 /// Asks for a copy to `a`, which must be refused and leave everything as it is.
 fn refused(site: &Site, kind: ErrorKind, words: &[&str]) {

@@ -5,28 +5,25 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod attack;
-mod containers;
-mod files;
-mod world;
-
-use attack::{Dice, KINDS, NOTES, confine, kept_from, leaves_a_copy, reach, replay, strip};
 use orcheck_engine::directory::epoch::{check_not_fenced, read_members};
 use orcheck_engine::directory::halt::Run;
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::encoding::{Accept, Proof, Trust};
 use orcheck_engine::restart::{RankView, candidates};
 use orcheck_engine::upkeep::verify_commit_with;
+use orcheck_fixtures::forgery::attack::{
+    Dice, KINDS, NOTES, confine, kept_from, leaves_a_copy, reach, replay, strip,
+};
+use orcheck_fixtures::forgery::world::{
+    self, Form, LEVELS, NEWEST, NODES, PLACES, Place, RANKS, SECRET, SERVERS, World, epoch, job,
+    key, members, record_places,
+};
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
 use orcheck_format::{ErrorKind, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::user::env_var;
 use orcheck_testing::power::Image;
 use std::sync::Arc;
-use world::{
-    Form, LEVELS, NEWEST, NODES, PLACES, Place, RANKS, SECRET, SERVERS, World, epoch, job, key,
-    members, record_places,
-};
 
 fn number(name: &str) -> Option<u64> {
     env_var(name)?.parse().ok()

@@ -8,7 +8,7 @@ use orcheck_format::disk::{FileName, Resumed};
 use orcheck_format::{Epoch, ErrorKind, JobName, Level, RunId};
 use orcheck_io::user::Secret;
 
-use crate::fixture::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, flip, job, open_places, write};
 
 fn steps(catalog: &Catalog) -> Vec<(u64, u64)> {
     catalog

@@ -1,10 +1,10 @@
 //! Checkpoints that were rejected, kept or removed by hand.
 
-use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::directory::choose::{Removal, checkpoint_of, decide, decision, take_back};
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::candidates;
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{Choice, CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Decision, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;

@@ -3,7 +3,7 @@
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
 
-use crate::fixture::{Scratch, Spec, Written, flip, open_places, payload, write};
+use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, payload, write};
 
 /// A checkpoint of which every container is in both directories, and where rank 1's bytes are in the file.
 fn twice(scratch: &Scratch) -> (Written, [std::path::PathBuf; 2], usize) {

@@ -6,7 +6,9 @@ use orcheck_format::ErrorKind;
 use orcheck_format::disk::{ContainerHeader, FileName, Manifest, Trailer, header_crc};
 use orcheck_io::memory::Span;
 
-use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
+use orcheck_fixtures::reading::{
+    RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write,
+};
 
 struct Case {
     scratch: Scratch,

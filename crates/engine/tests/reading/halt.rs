@@ -14,7 +14,7 @@ use orcheck_io::failpoints::Verdict;
 use orcheck_staging::open_dir;
 use orcheck_testing::FaultPlan;
 
-use crate::fixture::{Scratch, claim, epoch, open_places};
+use orcheck_fixtures::reading::{Scratch, claim, epoch, open_places};
 
 const START: Duration = Duration::from_secs(100);
 

@@ -1,10 +1,10 @@
 //! What a run removes of earlier runs before it writes its first container.
 
-use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::directory::choose::{decide, decision};
 use orcheck_engine::directory::prune::KeepRule;
 use orcheck_engine::directory::prune::leftovers::Leftovers;
 use orcheck_engine::encoding::Trust;
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
 use orcheck_format::{Decision, Level};
 use orcheck_io::clock::SystemClock;

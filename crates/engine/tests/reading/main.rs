@@ -7,7 +7,6 @@ mod catalog;
 mod choose;
 mod copies;
 mod damage;
-mod fixture;
 mod halt;
 mod leftovers;
 mod misreads;

@@ -11,7 +11,7 @@ use orcheck_testing::misread::{How, misreading};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, payload, write};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, payload, write};
 
 /// What a restart of rank 1 does, from the listing to the last byte: the step that it found, and whether its bytes are
 /// that step's. An error is a clear answer.

@@ -8,7 +8,9 @@ use orcheck_format::disk::Features;
 use orcheck_format::{ErrorKind, Level};
 use orcheck_io::memory::Span;
 
-use crate::fixture::{RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write};
+use orcheck_fixtures::reading::{
+    RegionSpec, Scratch, Spec, Written, flip, open_places, payload, write,
+};
 
 /// Reads every region of every rank in both ways and compares with what was stored.
 fn check_all(scratch: &Scratch, dirs: &[&str], spec: &Spec, written: &Written) {

@@ -14,7 +14,7 @@ use orcheck_io::failpoints::{Steps, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::FaultPlan;
 
-use crate::fixture::{Scratch, Spec, Written, write};
+use orcheck_fixtures::reading::{Scratch, Spec, Written, write};
 
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -1,9 +1,9 @@
 //! What a rank says about its snapshot is checked before it goes into a manifest.
 
-use crate::fixture::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_engine::commit::make_visible;
 use orcheck_engine::encoding::{Body, EncodePiece, Trust};
 use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
+use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{
     ContainerHeader, Encoding, Extent, Features, FileName, RankRecord, RegionKind, RegionRecord,
     decode_rank_record, encode_rank_record,

@@ -7,17 +7,14 @@
 #![allow(clippy::print_stdout)] // how to do it again
 
 mod reference;
-#[path = "../quota/running.rs"]
-#[allow(dead_code)]
-mod running;
 
+use orcheck_fixtures::servers::{LIMIT, Running};
 use orcheck_format::{ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
 use orcheck_io::rng::random_bytes;
 use orcheck_testing::Scratch;
 use reference::{Expect, Kind, Reference, is_identity, join};
-use running::{LIMIT, Running};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,7 @@
 //! Quotas: what is stored is what is charged, however it came to be stored, and whoever does what at the same time.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-mod running;
-
+use orcheck_fixtures::servers::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wait_until};
 use orcheck_format::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, write_small};
@@ -11,7 +10,6 @@ use orcheck_net::Key;
 use orcheck_staging::open_dir;
 use orcheck_staging::server::Tenant;
 use orcheck_testing::{FaultPlan, Scratch};
-use running::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};

@@ -5,10 +5,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod recorded;
-#[path = "../quota/running.rs"]
-#[allow(dead_code)]
-mod running;
 
+use orcheck_fixtures::servers::{Running, pattern};
 use orcheck_format::ErrorKind;
 use orcheck_format::wire::{
     Ask, Disk, FrameHeader, Message, Reply, StoreDir, StoreMessage, Versions, identity_file,
@@ -20,7 +18,6 @@ use orcheck_net::{Address, Conn, Listener};
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 use recorded::{Frame, LIMIT, Line, Relay};
-use running::{Running, pattern};
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;

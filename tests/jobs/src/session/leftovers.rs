@@ -1,0 +1,85 @@
+//! What killed runs left, on a disk that has room for one checkpoint more than are to be kept.
+
+use crate::session::disk::{self, Mounted, containers, names, skip};
+use crate::session::mistakes::LONG;
+use crate::support::{Job, State, needs_own_disks};
+use crate::{Test, session_tests};
+use orcheck_client::Session;
+use orcheck_format::Level;
+use orcheck_testing::Scratch;
+use std::path::Path;
+
+/// What is tested here.
+pub const TESTS: &[Test] =
+    session_tests![a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again,];
+
+const SCALE: usize = 300;
+
+fn save(session: &mut Session, rank: u32, step: u64) {
+    let mut state = State::new(rank, step, SCALE);
+    state.protect(session).unwrap();
+    session.checkpoint(step).unwrap();
+    session.wait(step, Level::Global, LONG).unwrap();
+}
+
+// Breaks if: prune waits for a commit; there would never be one.
+fn a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("leftovers");
+    let root = scratch.path().join("ost0");
+    let Some(_mounted) = Mounted::new(&root, "size=4m,mode=700") else {
+        return skip(
+            "a_disk_that_is_found_full",
+            "mounting a file system of 4 MiB needs the superuser",
+        );
+    };
+    let job = |keep: &str| Job::new(scratch.path(), 2, 1, false).with(keep);
+    // A run is killed while it writes a container; another one after a commit, before it removes what that replaces.
+    for (first, keep, is_orphan) in [(10, "keep = 2", true), (30, "keep = 3", false)] {
+        job(keep).run(|session, rank| {
+            let mut session = session.unwrap();
+            if let Ok(step) = session.find() {
+                State::restores(&mut session, rank, step, SCALE);
+            }
+            for step in first..first + 3 {
+                save(&mut session, rank, step);
+            }
+            session.close(LONG).unwrap();
+        });
+        let newest = first + 2;
+        let len = match is_orphan {
+            true => leave_an_orphan(&root.join("job"), newest),
+            false => SCALE * 1000,
+        };
+        assert_eq!(containers(&root).len(), 3);
+        let ballast = disk::fill(&root, len / 2);
+        job("keep = 2").run(|session, rank| {
+            let mut session = session.unwrap();
+            assert_eq!(session.find().unwrap(), newest);
+            // The program may still choose another step.
+            assert_eq!(containers(&root).len(), 3);
+            State::restores(&mut session, rank, newest, SCALE);
+            for step in newest + 5..newest + 8 {
+                save(&mut session, rank, step);
+            }
+            session.close(LONG).unwrap();
+        });
+        disk::remove_file(&ballast);
+        assert_eq!(containers(&root).len(), 2);
+    }
+}
+
+/// A container like that of this step, of a later one, without a record; its length.
+fn leave_an_orphan(dir: &Path, step: u64) -> usize {
+    let name = |step: u64| format!("s{step:012}-");
+    let container = |file: &String| file.starts_with(&name(step)) && file.ends_with(".orc");
+    let found = names(dir).into_iter().find(container).unwrap();
+    let bytes = disk::read(&dir.join(&found));
+    disk::write(
+        &dir.join(found.replace(&name(step), &name(step + 1))),
+        &bytes,
+    );
+    bytes.len()
+}

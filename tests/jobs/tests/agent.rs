@@ -1,0 +1,38 @@
+//! The same programs with the engine of each node in an agent.
+
+use orcheck_jobs::session::*;
+use orcheck_jobs::{Deployment, run};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(
+        Deployment::Agent,
+        &[
+            ("outlive", outlive::TESTS),
+            ("beside", beside::TESTS),
+            ("choosing", choosing::TESTS),
+            ("directories", directories::TESTS),
+            ("encoding", encoding::TESTS),
+            ("forged", forged::TESTS),
+            ("halting", halting::TESTS),
+            ("incremental", incremental::TESTS),
+            ("lending", lending::TESTS),
+            ("memory", memory::TESTS),
+            ("misread", misread::TESTS),
+            ("mistakes", mistakes::TESTS),
+            ("overrun", overrun::TESTS),
+            ("peers", peers::TESTS),
+            ("peers_encrypted", peers::TESTS),
+            ("regions", regions::TESTS),
+            ("resume", resume::TESTS),
+            ("routed", routed::TESTS),
+            ("runs", runs::TESTS),
+            ("save", save::TESTS),
+            ("stray", stray::TESTS),
+            ("told", told::TESTS),
+            ("tracked", tracked::TESTS),
+            ("tree", tree::TESTS),
+            ("triggers", triggers::TESTS),
+        ],
+    )
+}

@@ -1,0 +1,40 @@
+//! The session as a program sees it, on real directories, with the engine in the ranks.
+
+use orcheck_jobs::session::*;
+use orcheck_jobs::{Deployment, run};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(
+        Deployment::InRank,
+        &[
+            ("beside", beside::TESTS),
+            ("choosing", choosing::TESTS),
+            ("copying", copying::TESTS),
+            ("directories", directories::TESTS),
+            ("disabled", disabled::TESTS),
+            ("encoding", encoding::TESTS),
+            ("forged", forged::TESTS),
+            ("halting", halting::TESTS),
+            ("incremental", incremental::TESTS),
+            ("leftovers", leftovers::TESTS),
+            ("lending", lending::TESTS),
+            ("memory", memory::TESTS),
+            ("misread", misread::TESTS),
+            ("mistakes", mistakes::TESTS),
+            ("overrun", overrun::TESTS),
+            ("peers", peers::TESTS),
+            ("peers_encrypted", peers::TESTS),
+            ("regions", regions::TESTS),
+            ("resume", resume::TESTS),
+            ("routed", routed::TESTS),
+            ("runs", runs::TESTS),
+            ("save", save::TESTS),
+            ("stray", stray::TESTS),
+            ("told", told::TESTS),
+            ("tracked", tracked::TESTS),
+            ("tree", tree::TESTS),
+            ("triggers", triggers::TESTS),
+        ],
+    )
+}
