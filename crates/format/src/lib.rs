@@ -3,9 +3,9 @@
 //! What it does: turns values into bytes and bytes into checked values. `docs/format.md` is the
 //! normative text; this crate is its implementation in Rust.
 //!
-//! How: fixed little-endian blocks for what is read first ([`container`], the frame header of
-//! [`wire`]), deterministic CBOR with integer keys for what has a variable shape ([`manifest`],
-//! [`record`], messages), CRC-64/NVME ([`crc`]) around everything that is not covered by a digest.
+//! How: fixed little-endian blocks for what is read first ([`disk`], the frame header of
+//! [`wire`]), deterministic CBOR with integer keys for what has a variable shape (manifests,
+//! records, messages), CRC-64/NVME ([`crc64`]) around everything that is not covered by a digest.
 //!
 //! Invariants:
 //! 1. Pure: no I/O, no clock, no randomness; the same value always gives the same bytes.

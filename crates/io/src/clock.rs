@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. Durations, deadlines and order come from the monotonic clock only; the wall clock is for people to read.
 //!
-//! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine::facts`]).
+//! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine`]).
 
 use crate::sync::now;
 use std::sync::OnceLock;

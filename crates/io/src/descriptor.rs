@@ -7,7 +7,7 @@
 //! taken, so that nothing in the child's copy of our memory can close a descriptor of the program.
 //!
 //! Invariants:
-//! 1. No other module makes a descriptor that it keeps (a test of the tree, `dst/tests/descriptors.rs`, looks for the calls).
+//! 1. No other module makes a descriptor that it keeps (a test of the tree, `tidy/tests/descriptors.rs`, looks for the calls).
 //! 2. What runs in the child takes no lock and allocates nothing. Where not even `/dev/null` can be opened, it closes.
 //! 3. A bit is set only while its descriptor is open: never is a descriptor of the program replaced.
 //!

@@ -14,7 +14,7 @@
 //! 5. `has_read` is called before anybody else sees what was read.
 //!
 //! Faults survived: none by itself; it is how the others are provoked.
-//! Not here: ready-made hooks (see [`orcheck_testing`]).
+//! Not here: ready-made hooks (see `orcheck-testing`).
 
 use crate::errno::os_error;
 use orcheck_format::Result;

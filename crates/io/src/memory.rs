@@ -11,7 +11,7 @@
 //! Faults survived: none of the program's own making: memory that it frees while a span is in use is its error,
 //! as with any C library.
 //!
-//! Not here: shared memory (see [`orcheck_pool::pool`]), copies with checksums (see [`orcheck_pool::copy`]).
+//! Not here: shared memory (see `orcheck-pool`), copies with checksums (see `orcheck-pool`).
 #![allow(unsafe_code)]
 
 use orcheck_format::{Error, Result, crc64};

@@ -4,7 +4,7 @@
 //! 1. A wake that comes before the wait is not lost: the waker is an eventfd that stays readable until drained.
 //! 2. Every wait has a deadline.
 //!
-//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a [`orcheck_net::Conn`]
+//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a `orcheck-net`
 //! may hold whole messages that no descriptor announces any more, so take from it until it has none.
 
 use crate::clock::Deadline;

@@ -8,7 +8,7 @@
 //! 1. The types have the layout of the machine's atomics in both builds: they lie in memory that is shared.
 //!
 //! Not here: the threads that copy one snapshot together (they share nothing with other processes, and a mutex at
-//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts ([`orcheck_pool::ring`] and
+//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts (`orcheck-pool` and
 //! the bitmap of the pool) are checked by `loom` as they are, see `tests/orderings`.
 
 pub use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@
 //! 1. Everything made from a key is made under a label of its own.
 //! 2. A mark tells nobody anything who does not know the key, and no two calls have the same one.
 //!
-//! Not here: the order of the handshake (`net.rs`).
+//! Not here: the order of the handshake (`handshake.rs`).
 
 use crate::address::Address;
 use crate::guard::Guard;

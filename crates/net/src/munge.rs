@@ -16,7 +16,7 @@
 //! Faults survived: credentials of another realm, that are too old, repeated, or of users unknown here; `munged` that is not
 //! there. One that hangs keeps a listener as long as libmunge waits for it (a few seconds).
 //!
-//! Not here: the handshake (`net.rs`), whose directory a user has (`orcheck_server`). This module uses `unsafe`: a C
+//! Not here: the handshake (`handshake.rs`), whose directory a user has (`orcheck_staging`). This module uses `unsafe`: a C
 //! library is called.
 
 use super::key::Key;

@@ -1,7 +1,7 @@
 //! Contention: how long a burst of checkpoints takes on a few I/O servers, in each of the three modes.
 //!
 //! What it does: [`simulate`] follows every request of a burst of nodes × ranks from its node over the network to the disk of a
-//! server and tells when the last one is there; [`closed_form`] says the same without simulating, where a formula is exact but
+//! server and tells when the last one is there; [`mod@closed_form`] says the same without simulating, where a formula is exact but
 //! for the beginning and the end; [`Calibration`] has parameters and measured bursts to compare with.
 //! How: discrete events (`simulation.rs`) over streams (`layout.rs`), a network that is shared fairly (`network.rs`), disks with
 //! seeks and a command queue (`disk.rs`) and page caches (`cache.rs`). What that costs is at [`STEPS_MAX`].

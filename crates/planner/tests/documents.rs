@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use orcheck_planner::contention::{Burst, Mode, Parameters, simulate};
 
-const BEGIN: &str = "<!-- computed by crates/plan/tests/documents.rs -->\n";
+const BEGIN: &str = "<!-- computed by crates/planner/tests/documents.rs -->\n";
 const END: &str = "<!-- end of what is computed -->\n";
 
 /// Table I: name, GB of class C with 256 ranks, and of class D with 32 or 36, 64, 128 or 196 and 256 ranks; 0 where it has none.

@@ -11,7 +11,7 @@
 //! 3. No thread is pinned to a processor outside the set that it was given.
 //!
 //! Faults survived: files that are missing, empty or nonsense; nodes without memory or without processors.
-//! Not here: which rank uses which chunks (the engine), sockets for CP-threads (see [`orcheck_io::machine::facts`]).
+//! Not here: which rank uses which chunks (the engine), sockets for CP-threads (see [`orcheck_io::machine`]).
 #![allow(unsafe_code)]
 
 use orcheck_format::Result;

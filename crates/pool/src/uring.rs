@@ -22,7 +22,7 @@
 //! Faults survived: no ring, no memory to pin, calls that fail or are interrupted. A process that is killed may leave
 //! one write on its way to the disk: no later run writes to that file, and no record speaks of it.
 //!
-//! Not here: what is written where (see [`orcheck_io::disk::file`]).
+//! Not here: what is written where (see [`orcheck_io::disk`]).
 #![allow(unsafe_code)]
 
 use io_uring::{IoUring, opcode, types};

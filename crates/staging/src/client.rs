@@ -20,7 +20,7 @@
 //!    (`check_path`); one of a version that does not say which disk it has cannot be.
 //!
 //! Faults survived: a server that vanishes, is started again, stalls or answers strangely (an error names it). Not here:
-//! what the server does (`orcheck-server`), which frames travel ([`orcheck_net::conn`]).
+//! what the server does (`server`), which frames travel ([`orcheck_net::Conn`]).
 
 mod file;
 mod place;

@@ -9,7 +9,7 @@
 //! 2. A filter is never put over the process that runs the tests.
 //! 3. A watched child whose watcher is gone gets ENOSYS from each watched call; it never waits for ever.
 //!
-//! Not here: faults at the numbered steps (`testing.rs`), which know what a call is for.
+//! Not here: faults at the numbered steps (`lib.rs`), which know what a call is for.
 #![allow(unsafe_code)]
 
 use super::{Child, Ended};

@@ -8,8 +8,8 @@
 //! 2. Every step is recorded, also the one that fails or kills.
 //! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
 //!
-//! Beneath: a journal of what was done to a disk ([`journal`]), what of it a power cut may leave ([`outage`]), disks in
-//! memory ([`image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
+//! Beneath: a journal of what was done to a disk ([`power`]), what of it a power cut may leave (`power/outage.rs`), disks in
+//! memory ([`power::Image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
 //! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]),
 //! what is no file in place of one ([`impostor`]).
 //!

@@ -743,7 +743,7 @@ fn what_only_looks_like_a_violation_passes() {
         ),
         (
             stray_commit,
-            File::new("crates/engine/src/control.rs", "commit::make_visible(dirs)"),
+            File::new("crates/engine/src/commit/control.rs", "commit::make_visible(dirs)"),
         ),
         (
             stray_commit,
@@ -755,7 +755,7 @@ fn what_only_looks_like_a_violation_passes() {
         (
             stray_commit,
             File::new(
-                "crates/engine/src/prune.rs",
+                "crates/engine/src/directory/prune.rs",
                 "dir.remove(FileName::Commit { step })",
             ),
         ),

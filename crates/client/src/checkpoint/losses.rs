@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of [`Told::owes`]. Collective.
+    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of `Told::owes`. Collective.
     pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
         if owed == 0 {
             return Ok(());

@@ -18,7 +18,7 @@ impl Session {
         self.route_file(name, 0)
     }
 
-    /// The same with flags. [`OPTIONAL`]: the file may be absent. A checkpoint then has none, and a restart from it removes
+    /// The same with flags. [`crate::regions::OPTIONAL`]: the file may be absent. A checkpoint then has none, and a restart from it removes
     /// the one that is there.
     ///
     /// # Errors

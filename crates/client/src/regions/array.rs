@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Packed order is C order of the local shape.
-//! 2. [`runs`] yields the contiguous runs of that order, in order; their lengths add up to the
+//! 2. `runs` yields the contiguous runs of that order, in order; their lengths add up to the
 //!    packed length.
 
 use orcheck_format::{Dtype, Error, Result};

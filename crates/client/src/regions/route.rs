@@ -1,6 +1,6 @@
 //! Files that the program writes itself (`route`): where they are, how they enter a checkpoint, what a restart puts there.
 //!
-//! How: each rank has a directory (`engine/src/routed.rs`): in `route_dir`, or else in that of the job's node, or else in
+//! How: each rank has a directory (`engine/src/directory/routed.rs`): in `route_dir`, or else in that of the job's node, or else in
 //! memory (`/dev/shm`). The region of a file is named by its path below that. The program opens the path as it likes;
 //! everything here starts from the directory's handle and takes one name at a time.
 //!

@@ -12,7 +12,7 @@
 //! another process that collects at the same time. Where a file system has no locks, only the directory of a job's node
 //! is used, whose epoch says which runs are over.
 //!
-//! Not here: where the directories lie and what is in them (`client/src/route.rs`).
+//! Not here: where the directories lie and what is in them (`client/src/regions/route.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, ErrorKind, JobName, Result};

@@ -198,7 +198,7 @@ impl ContainerKey {
         Ok(derived.key)
     }
 
-    /// Encrypts in place; `room` has the payload and [`SEAL_BYTES`] behind it. `at` is where it will lie in the
+    /// Encrypts in place; `room` has the payload and [`orcheck_format::disk::SEAL_BYTES`] behind it. `at` is where it will lie in the
     /// container: nothing else may ever be encrypted for that place.
     ///
     /// # Errors

@@ -20,7 +20,7 @@
 //!    level goes on.
 //! 4. `Durable` is reported after fsync of the files and their directories.
 //! 5. Bytes that the processor reads on their way, or that are checked by option, are what the rank staged
-//!    (`flush/pieces.rs`).
+//!    (`writer/pieces.rs`).
 //!
 //! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
 //! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).

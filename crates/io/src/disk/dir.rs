@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! 1. A name is one component: no `/`, no NUL, not empty, not `.` or `..`, at most 255 bytes.
-//! 2. No symbolic link is followed beneath the directory that [`open_dir`] was given (that path itself is the
+//! 2. No symbolic link is followed beneath the directory that [`open_local`] was given (that path itself is the
 //!    user's and may contain links). What is opened as a file is a regular file.
 //! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
 //!    synced before `child` returns it. Beneath a directory that a group shares the modes are 0660 and 2770, whatever the

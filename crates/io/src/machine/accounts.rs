@@ -9,7 +9,7 @@
 //!
 //! Faults survived: names that nobody has, entries of thousands of members, a service that does not answer.
 //!
-//! Not here: what follows from a group or user ([`crate::disk::dir`], [`orcheck_net::listener`]).
+//! Not here: what follows from a group or user ([`crate::disk`], `orcheck-net`).
 
 use crate::errno::os_error;
 use crate::machine::thread;

@@ -1,6 +1,6 @@
 //! Where and who this process is: the machine's name and addresses, its user, its number.
 //!
-//! Not here: who is at the other end (`net.rs`).
+//! Not here: who is at the other end (`handshake.rs`).
 
 use orcheck_format::Result;
 use std::net::IpAddr;

@@ -10,7 +10,7 @@
 //!
 //! Faults survived: kernels without the call (ENOSYS), filters that refuse it (EPERM, EACCES).
 //!
-//! Not here: which fallback is taken without a feature, and advice; files and directories (see [`crate::disk::dir`]).
+//! Not here: which fallback is taken without a feature, and advice; files and directories (see [`crate::disk`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The listener's side of the handshake, of one caller who has not proven anything yet.
 //!
-//! Invariants: those of `net.rs`. No more is read than the next fixed-size message, or a credential of bounded length.
+//! Invariants: those of `handshake.rs`. No more is read than the next fixed-size message, or a credential of bounded length.
 //!
-//! Not here: how many of these there may be, and for how long (`net.rs`).
+//! Not here: how many of these there may be, and for how long (`handshake.rs`).
 
 use super::{
     ANSWER_BYTES, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals, array,

@@ -15,7 +15,7 @@
 //! | [`x86::avx2_wide`] | 32 bytes, streamed | VPCLMULQDQ, 2 × 128 bits at once | 256 |
 //! | [`x86::avx2`] | 32 bytes, streamed | PCLMULQDQ | 128 |
 //! | [`x86::sse`] | 16 bytes, streamed | PCLMULQDQ | 128 |
-//! | [`arm::neon`] | 2 × 16 bytes, stored as a non-temporal pair | PMULL | 128 |
+//! | `arm::neon` | 2 × 16 bytes, stored as a non-temporal pair | PMULL | 128 |
 //!
 //! A stride is at least two lines of the cache, and each kernel has at least eight chains of multiplications
 //! or as many as fill its registers, so that it waits for memory and not for a multiplication.

@@ -8,7 +8,7 @@
 //!
 //! Or another user holds the names under which the job's agents are reached, before they begin.
 //!
-//! Not here: peers that know the key and misbehave (`engine/tests/keeper.rs`), bits changed on the way (`io/tests/net.rs`).
+//! Not here: peers that know the key and misbehave (`engine/tests/keeper.rs`), bits changed on the way (`net/tests/net`).
 
 use crate::agents::{AGENT_HOSTS, AGENT_PEERS, agents, all_ended};
 use crate::processes::{each_rank, ends};

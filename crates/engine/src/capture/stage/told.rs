@@ -1,7 +1,7 @@
 //! What a rank tells its CP-thread of the pieces in a segment, where they are encoded or checked.
 //!
 //! Invariant: pieces are told in the order in which they lie in their segment, before it, and together they hold all
-//! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`flush/pieces.rs`).
+//! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`writer/pieces.rs`).
 
 use crate::capture::pages::{Copied, Pages};
 use crate::capture::stage::context::StageContext;
