@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 target=${CARGO_TARGET_DIR:-target}/release
 
-"${CARGO:-cargo}" build --release --locked --workspace
+"${CARGO:-cargo}" build --release --locked -p orcheck-cli -p orcheck-capi
 mkdir -p "$prefix"
 prefix=$(cd "$prefix" && pwd)
 

@@ -20,7 +20,6 @@
 
 // What is said here is read in a header and in help texts, where brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
-
 // A command-line program speaks on standard output and standard error.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -743,7 +743,10 @@ fn what_only_looks_like_a_violation_passes() {
         ),
         (
             stray_commit,
-            File::new("crates/engine/src/commit/control.rs", "commit::make_visible(dirs)"),
+            File::new(
+                "crates/engine/src/commit/control.rs",
+                "commit::make_visible(dirs)",
+            ),
         ),
         (
             stray_commit,
