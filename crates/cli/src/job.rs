@@ -7,6 +7,12 @@
 //!
 //! Not here: finding the directories (`search.rs`), reading containers.
 
+mod search;
+mod sight;
+
+pub use search::{Hidden, Search, cannot_open, holds_files, own_directory_of};
+pub use sight::{is_out_of_sight, not_read};
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +34,7 @@ use orcheck_staging::open_dir;
 use crate::args::{Unlock, Where, Which};
 use crate::exit;
 use crate::output::Failure;
-use crate::search::{Found, Hidden, Search};
+use search::Found;
 
 /// The kind of a placed directory.
 pub(crate) const PLACED: &str = "global";

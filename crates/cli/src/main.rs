@@ -29,8 +29,6 @@ mod exit;
 mod job;
 mod output;
 mod picture;
-mod search;
-mod sight;
 mod stop;
 
 use std::io::Write;

@@ -27,9 +27,9 @@ use serde_json::{Value, json};
 
 use crate::args::{CopyArgs, CopyCompress, Target, Which};
 use crate::commands::verify;
+use crate::job::holds_files;
 use crate::job::{Job, group, trust};
 use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
-use crate::search::holds_files;
 use crate::{exit, stop};
 
 /// Level of the compressor where one is asked for.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::args::{KeepArgs, Target};
 use crate::exit;
+use crate::job::not_read;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
-use crate::sight::not_read;
 
 /// Marks them, or takes the marks back.
 pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {

@@ -24,12 +24,12 @@ use serde_json::{Value, json};
 
 use crate::args::LsArgs;
 use crate::exit;
+use crate::job::Search;
 use crate::job::{Job, trust};
 use crate::output::{
     Failure, Outcome, Tone, age, cell, count, draw_together, minute, moment, plain, right, size,
     table, table_text,
 };
-use crate::search::Search;
 
 struct Row {
     step: u64,

@@ -24,9 +24,9 @@ use serde_json::{Value, json};
 
 use crate::args::RestoreArgs;
 use crate::commands::{show, verify};
+use crate::job::is_out_of_sight;
 use crate::job::{Job, parent_and_name, trust};
 use crate::output::{Failure, Outcome, count, progress_bar, size};
-use crate::sight::is_out_of_sight;
 use crate::{exit, stop};
 
 /// Restores one region or all.

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use crate::args::{RmArgs, Target};
 use crate::exit;
+use crate::job::not_read;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, plain, right, size, table, table_text};
-use crate::sight::not_read;
 
 /// Removes them.
 pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {

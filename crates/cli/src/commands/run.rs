@@ -44,8 +44,8 @@ use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::exit;
+use crate::job::{cannot_open, own_directory_of};
 use crate::output::{Failure, Outcome, count};
-use crate::search::{cannot_open, own_directory_of};
 use crate::stop::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nodes::Nodes;
 use orcheck_io::machine::AGENT_NAME;

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::args::ShowArgs;
 use crate::exit;
+use crate::job::is_out_of_sight;
 use crate::job::{Job, trust};
 use crate::output::{
     Cell, Failure, Outcome, Tone, cell, count, draw_together, moment, plain, right, shape, size,
     table, table_text,
 };
-use crate::sight::is_out_of_sight;
 
 /// Shows the checkpoint.
 pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {

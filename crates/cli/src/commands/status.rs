@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::exit;
+use crate::job::{Hidden, Search};
 use crate::job::{Job, roots, trust};
 use crate::output::{
     Failure, Outcome, count, draw_together, moment, plain, right, size, span, table, table_text,
 };
-use crate::search::{Hidden, Search};
 
 /// Longest wait for an agent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{NOT_AUTHENTICATED, Row, rows};
 use crate::exit;
 use crate::job::Job;
+use crate::job::Search;
 use crate::output::{
     Failure, Outcome, Tone, age, cell, draw_together, minute, plain, right, size, table, table_text,
 };
-use crate::search::Search;
 
 /// What a job has.
 pub struct Summary {

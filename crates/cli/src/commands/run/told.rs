@@ -29,8 +29,8 @@ use crate::args::Where;
 use crate::commands::halt::described;
 use crate::exit;
 use crate::job::Job;
+use crate::job::Search;
 use crate::output::count;
-use crate::search::Search;
 
 /// Where jobs are, as far as anybody said.
 pub struct Told {

@@ -13,8 +13,8 @@ use orcheck_format::{Error, ErrorKind};
 
 use crate::exit;
 use crate::job::Job;
+use crate::job::search::cannot_open;
 use crate::output::Failure;
-use crate::search::cannot_open;
 
 impl Job {
     /// The failure of a command that cannot read this container of a commit.
