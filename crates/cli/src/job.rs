@@ -25,7 +25,7 @@ use orcheck_engine::restart::reader::homes;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::group_id;
 use orcheck_io::user::SecretSource;
 use orcheck_staging::client::shown;
@@ -417,5 +417,5 @@ pub fn parent_and_name(path: &Path) -> Result<(Arc<dyn Dir>, String)> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    Ok((open_dir(parent, Steps::none())?, name.to_string()))
+    Ok((open_dir(parent, Failpoints::none())?, name.to_string()))
 }

@@ -10,7 +10,7 @@ use orcheck_format::disk::Compression;
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, ErrorKind, JobName, RunId};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Gates, Pool, PoolShape};
 use orcheck_testing::Scratch;
 use std::sync::Arc;
@@ -104,13 +104,13 @@ fn flusher(
         writer: 0,
         ranks: (0..shape.ranks).map(|rank| (rank, rank)).collect(),
         mode: Mode::Orchestrated,
-        places: Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap(),
+        places: Places::open(&job, "n0", Some(&root), &[], &Failpoints::none(), true).unwrap(),
         direct: false,
         incremental: false,
         recipe,
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
-        steps: Steps::none(),
+        failpoints: Failpoints::none(),
         replicas: None,
         stop: Arc::clone(&stop),
     };

@@ -11,7 +11,7 @@ use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, ErrorKind, JobName, Result, RunId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Address, Conn, Key, Listener};
 use orcheck_placement::Domains;
@@ -69,11 +69,11 @@ impl Holder {
         let context = KeeperContext {
             epoch: EPOCH,
             node: 1,
-            room: Arc::new(room(open_dir(scratch.path(), Steps::none()).unwrap())),
+            room: Arc::new(room(open_dir(scratch.path(), Failpoints::none()).unwrap())),
             budget_bytes,
             direct: true,
             key: KEY,
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             stop: Arc::clone(&stop),
         };
         let poller = Poller::new().unwrap();
@@ -89,7 +89,7 @@ impl Holder {
     }
 
     fn dir(&self) -> Arc<dyn Dir> {
-        open_dir(self.scratch.path(), Steps::none()).unwrap()
+        open_dir(self.scratch.path(), Failpoints::none()).unwrap()
     }
 
     fn nodes(&self, key: &Key) -> Vec<NodeAt> {
@@ -107,14 +107,14 @@ impl Holder {
             nodes: self.nodes(&key),
             timeout,
             clock: Arc::new(SystemClock),
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             stop: Arc::default(),
         };
         Replicas::new(context).unwrap()
     }
 
     fn connect(&self, node: u32) -> Conn {
-        let mut conn = Conn::connect(&self.address, &KEY, &Steps::none(), LONG).unwrap();
+        let mut conn = Conn::connect(&self.address, &KEY, &Failpoints::none(), LONG).unwrap();
         conn.send(&Message::Hello { rank: 9, node }, LONG).unwrap();
         conn
     }
@@ -149,7 +149,7 @@ fn two_nodes(address: Address, key: &Key) -> Vec<NodeAt> {
 
 /// Brings a container of node 0 to node 1.
 fn bring(replicas: &Arc<Replicas>, own: &Scratch, step: u64, bytes: &[u8]) -> Result<()> {
-    let dir = open_dir(own.path(), Steps::none()).unwrap();
+    let dir = open_dir(own.path(), Failpoints::none()).unwrap();
     let most = bytes.len() as u64 + 4096;
     let dir = replicas.wrap(dir, replicas.holders(step)?, most);
     let file = dir.create(&container(step, 0), Create::Direct)?;
@@ -174,12 +174,12 @@ fn a_container_arrives_and_is_read_back() {
         asks_own: false,
         nodes: holder.nodes(&KEY),
         timeout: LONG,
-        steps: Steps::none(),
+        failpoints: Failpoints::none(),
     };
     let holdings = vec![Vec::new(), vec![(container(1, 0), bytes.len() as u64)]];
     // Breaks if: a temporary file is offered; nobody knows when it is whole.
     std::fs::write(holder.scratch.path().join("x.tmp"), b"x").unwrap();
-    let listed = holder.nodes(&KEY)[1].list((0, 0), &Steps::none(), LONG);
+    let listed = holder.nodes(&KEY)[1].list((0, 0), &Failpoints::none(), LONG);
     assert_eq!(listed.unwrap(), holdings[1]);
     let dirs = Others::new(context, &holdings).dirs();
     assert_eq!(dirs.len(), 1);
@@ -229,7 +229,7 @@ fn the_room_of_pruned_replicas_is_free_again() {
 fn an_owner_that_gives_up_leaves_nothing() {
     let (mut holder, own) = (Holder::new(8 << 20), Scratch::new("owner"));
     let replicas = holder.replicas(KEY, LONG);
-    let dir = open_dir(own.path(), Steps::none()).unwrap();
+    let dir = open_dir(own.path(), Failpoints::none()).unwrap();
     let dir = replicas.wrap(dir, vec![1], 8 << 20);
     let file = dir.create(&container(1, 0), Create::Direct).unwrap();
     file.write_at(&content(1 << 20), 0).unwrap();
@@ -359,7 +359,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
             while !stop.load(Ordering::Acquire) {
                 conns.extend(
                     silent
-                        .accept(&KEY, &Steps::none(), Duration::from_millis(50))
+                        .accept(&KEY, &Failpoints::none(), Duration::from_millis(50))
                         .unwrap(),
                 );
             }
@@ -374,7 +374,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
         nodes: two_nodes(address, &KEY),
         timeout: Duration::from_millis(700),
         clock: Arc::new(SystemClock),
-        steps: Steps::none(),
+        failpoints: Failpoints::none(),
         stop: Arc::default(),
     };
     let error = bring(&Replicas::new(context).unwrap(), &own, 1, &content(4096)).unwrap_err();
@@ -417,7 +417,7 @@ fn replicas_lie_where_the_option_says() {
         assert_eq!(names(holder.dir().as_ref()).len(), on_disk, "{store:?}");
         // Breaks if: what is in memory is neither listed nor read; nobody would find it.
         let listed = holder.nodes(&KEY)[1]
-            .list((0, 0), &Steps::none(), LONG)
+            .list((0, 0), &Failpoints::none(), LONG)
             .unwrap();
         assert_eq!(listed.len(), if store == Spill { 2 } else { 1 });
         let context = OthersContext {
@@ -426,7 +426,7 @@ fn replicas_lie_where_the_option_says() {
             asks_own: false,
             nodes: holder.nodes(&KEY),
             timeout: LONG,
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
         };
         let dirs = Others::new(context, &vec![Vec::new(), listed]).dirs();
         assert!(read_small(dirs[0].as_ref(), &container(1, 0), MIB).unwrap() == bytes);
@@ -443,7 +443,7 @@ fn replicas_lie_where_the_option_says() {
 #[test]
 fn replicas_in_memory_take_no_more_than_their_room() {
     let scratch = Scratch::new("room");
-    let disk = open_dir(scratch.path(), Steps::none()).unwrap();
+    let disk = open_dir(scratch.path(), Failpoints::none()).unwrap();
     let ram = Arc::new(Ram::default());
     let room = Room::new(disk, Arc::clone(&ram), ReplicaStore::Both, 1 << 20);
     let first = room.create_replica("a", Create::Direct, 1 << 19).unwrap();
@@ -494,7 +494,7 @@ fn half_of_a_replica_has_no_name() {
     let coming = orcheck_engine::directory::prune::coming_name(&file, EPOCH.counter);
     assert_eq!(names(holder.dir().as_ref()), [coming]);
     let listed = holder.nodes(&KEY)[1]
-        .list((0, 0), &Steps::none(), LONG)
+        .list((0, 0), &Failpoints::none(), LONG)
         .unwrap();
     assert_eq!(listed, []);
     let crc = orcheck_format::crc64(&content(4096));

@@ -6,7 +6,7 @@ use orcheck_engine::replicas::{Holdings, NodeAt, Replicas, ReplicasContext};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Epoch, JobName, Level, RunId};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::Key;
 use orcheck_placement::Domains;
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ fn plans(holdings: &Holdings) -> Vec<Vec<Copy>> {
             nodes: (0..MEMBERS).map(at).collect(),
             timeout: Duration::from_secs(1),
             clock: Arc::new(SystemClock),
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             stop: Arc::default(),
         };
         let replicas = Replicas::new(context).unwrap();

@@ -13,7 +13,7 @@ use orcheck_format::disk::{
 use orcheck_format::{Epoch, JobName, Level, RunId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
@@ -37,7 +37,7 @@ fn record(prepare: impl FnOnce(&Path), work: impl FnOnce(&Arc<dyn Dir>, &AtomicU
     let mark = Arc::clone(&told);
     let mark = Box::new(move || mark.load(Ordering::SeqCst));
     let journal = Journal::begin(scratch.path(), mark).unwrap();
-    let dir = open_dir(&path, journal.steps()).unwrap();
+    let dir = open_dir(&path, journal.failpoints()).unwrap();
     work(&dir, &told);
     drop(dir);
     journal.end().unwrap()
@@ -165,7 +165,7 @@ fn a_container_is_whole_when_it_was_reported_durable() {
 #[test]
 fn a_stripe_file_keeps_no_surplus() {
     let scratch = Scratch::in_memory("engine-stripe");
-    let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+    let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
     let pool = pool();
     let chunk = pool.try_take(0).unwrap();
     let stripes = vec![(0, Arc::clone(&dir))];

@@ -4,7 +4,7 @@
 use orcheck_engine::capture::{Copied, Fate, Pages};
 use orcheck_format::crc64;
 use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, fill_span};
 use orcheck_pool::page_bytes;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ proptest! {
         let len = PAGES * page_bytes() - 100;
         let mut memory = Buffer::zeroed(len + offset, page_bytes());
         let span = memory.span().sub(offset, len);
-        let mut pages = match Pages::arm(span, &Steps::none()) {
+        let mut pages = match Pages::arm(span, &Failpoints::none()) {
             Ok(pages) => pages,
             Err(error) => {
                 println!("SKIPPED: tracked pages ({error})");

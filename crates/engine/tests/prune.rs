@@ -5,7 +5,7 @@
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Epoch, JobName, Level, RunId};
-use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Journal, choice, choices};
 use orcheck_testing::{FaultPlan, Scratch};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Notes what is done, and lets one step fail.
 struct Both(Arc<Journal>, FaultPlan);
 
-impl StepHook for Both {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Both {
+    fn at(&self, step: &Failpoint) -> Verdict {
         self.0.at(step);
         self.1.at(step)
     }
@@ -86,8 +86,8 @@ fn a_record_never_outlives_its_containers() {
             0 => FaultPlan::new(),
             nth => FaultPlan::new().at_site("dir.sync", nth, Verdict::Fail(5)),
         };
-        let steps = Steps::with(Arc::new(Both(Arc::clone(&journal), plan)));
-        let dirs = paths.map(|path| open_dir(&path, steps.clone()).unwrap());
+        let failpoints = Failpoints::with(Arc::new(Both(Arc::clone(&journal), plan)));
+        let dirs = paths.map(|path| open_dir(&path, failpoints.clone()).unwrap());
         let rule = KeepRule {
             keep: 1,
             epoch,
@@ -170,7 +170,7 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
     let mut damaged = content(4);
     damaged[50] ^= 1;
     std::fs::write(scratch.path().join(record(4)), damaged).unwrap();
-    let dirs = [open_dir(scratch.path(), Steps::none()).unwrap()];
+    let dirs = [open_dir(scratch.path(), Failpoints::none()).unwrap()];
     let rule = KeepRule {
         keep: 2,
         epoch,
@@ -208,7 +208,7 @@ fn claims_stay_while_a_checkpoint_of_their_run_stays() {
     for name in &files {
         std::fs::write(scratch.path().join(name), b"not read here").unwrap();
     }
-    let dirs = [open_dir(scratch.path(), Steps::none()).unwrap()];
+    let dirs = [open_dir(scratch.path(), Failpoints::none()).unwrap()];
     let rule = KeepRule {
         keep: 2,
         epoch: epoch(5),

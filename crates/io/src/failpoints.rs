@@ -1,8 +1,8 @@
 //! Numbered steps: every effect on the outside world asks here before it happens.
 //!
-//! How: the code that is about to create, write, sync, rename, send … calls [`Steps::at`] with the name of the
+//! How: the code that is about to create, write, sync, rename, send … calls [`Failpoints::at`] with the name of the
 //! place in the code (the *site*) and the thing acted on (the *target*). In production there is no hook and the
-//! call is one branch. A test puts a [`StepHook`] in and can let the step go, make it fail with an error number
+//! call is one branch. A test puts a [`FailpointHook`] in and can let the step go, make it fail with an error number
 //! as if the kernel had said so, cut a transfer short, or kill the process right there.
 //!
 //! Invariants
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One step that is about to happen.
 #[derive(Debug, Clone, Copy)]
-pub struct StepInfo<'a> {
+pub struct Failpoint<'a> {
     /// Number of the step, from 1, counted per [`Steps`].
     pub number: u64,
     /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
@@ -44,10 +44,10 @@ pub enum Verdict {
     /// The step does not happen; its caller sees this error number.
     Fail(i32),
     /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
-    /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
+    /// 0 is the transfer that returns nothing. Failpoints that move no bytes happen as usual.
     Short(usize),
     /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
-    /// Steps that sync nothing happen as usual.
+    /// Failpoints that sync nothing happen as usual.
     Pretend,
     /// The process is killed by SIGKILL before the step happens.
     Kill,
@@ -134,9 +134,9 @@ pub enum Effect<'a> {
 }
 
 /// Decides about steps. Called on the thread that is about to act.
-pub trait StepHook: Send + Sync {
+pub trait FailpointHook: Send + Sync {
     /// The verdict for one step; must not block for long and must not take steps itself.
-    fn at(&self, step: &StepInfo) -> Verdict;
+    fn at(&self, step: &Failpoint) -> Verdict;
 
     /// Learns what was done to a disk, on the thread that did it; must not take steps itself.
     fn done(&self, _effect: &Effect) {}
@@ -146,13 +146,13 @@ pub trait StepHook: Send + Sync {
 }
 
 struct Hooked {
-    hook: Arc<dyn StepHook>,
+    hook: Arc<dyn FailpointHook>,
     taken: AtomicU64,
 }
 
 /// The counter of steps with its hook; clones share both.
 #[derive(Clone, Default)]
-pub struct Steps(Option<Arc<Hooked>>);
+pub struct Failpoints(Option<Arc<Hooked>>);
 
 /// What the code at a step has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,17 +167,17 @@ pub enum Outcome {
     Pretend,
 }
 
-impl Steps {
+impl Failpoints {
     /// No hook: every step happens, nothing is counted.
     #[must_use]
     pub fn none() -> Self {
-        Steps(None)
+        Failpoints(None)
     }
 
-    /// Steps that ask `hook`.
+    /// Failpoints that ask `hook`.
     #[must_use]
-    pub fn with(hook: Arc<dyn StepHook>) -> Self {
-        Steps(Some(Arc::new(Hooked {
+    pub fn with(hook: Arc<dyn FailpointHook>) -> Self {
+        Failpoints(Some(Arc::new(Hooked {
             hook,
             taken: AtomicU64::new(0),
         })))
@@ -193,7 +193,7 @@ impl Steps {
         }
     }
 
-    /// Steps announced so far; 0 without a hook.
+    /// Failpoints announced so far; 0 without a hook.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0
@@ -256,7 +256,7 @@ impl Hooked {
     #[cold]
     fn ask(&self, site: &'static str, target: &str) -> Outcome {
         let number = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
-        match self.hook.at(&StepInfo {
+        match self.hook.at(&Failpoint {
             number,
             site,
             target,
@@ -278,11 +278,11 @@ fn kill_self() -> ! {
     }
 }
 
-impl fmt::Debug for Steps {
+impl fmt::Debug for Failpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            None => f.write_str("Steps(none)"),
-            Some(_) => write!(f, "Steps({} taken)", self.count()),
+            None => f.write_str("Failpoints(none)"),
+            Some(_) => write!(f, "Failpoints({} taken)", self.count()),
         }
     }
 }

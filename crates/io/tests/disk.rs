@@ -3,7 +3,7 @@
 
 use orcheck_format::ErrorKind;
 use orcheck_io::disk::{Create, Dir, File, open_local, read_small, write_small};
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_testing::{Child, Ended, FaultPlan, Scratch};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ fn everywhere(test: impl Fn(&Path, Arc<dyn Dir>)) {
     for scratch in [Scratch::new("disk"), Scratch::in_memory("disk")] {
         test(
             scratch.path(),
-            open_local(scratch.path(), Steps::none()).unwrap(),
+            open_local(scratch.path(), Failpoints::none()).unwrap(),
         );
     }
 }
@@ -176,10 +176,10 @@ fn direct_files_take_any_memory_but_whole_blocks() {
 #[test]
 fn a_file_system_without_direct_writing_is_used_buffered() {
     let scratch = Scratch::new("buffered");
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.direct", Verdict::Fail(libc::EINVAL))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let file = dir.create("d", Create::Direct).unwrap();
     assert!(!file.is_direct());
     file.write_at(b"odd length", 3).unwrap();
@@ -225,11 +225,11 @@ fn only_regular_files_are_opened_and_no_link_is_followed() {
         dir.remove("link").unwrap();
         assert!(path.join("real").exists());
     });
-    let missing = open_local(Path::new("/nonexistent/orcheck"), Steps::none())
+    let missing = open_local(Path::new("/nonexistent/orcheck"), Failpoints::none())
         .err()
         .unwrap();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
-    assert!(open_local(Path::new("/proc/version"), Steps::none()).is_err());
+    assert!(open_local(Path::new("/proc/version"), Failpoints::none()).is_err());
 }
 
 #[test]
@@ -265,12 +265,12 @@ fn a_small_file_is_old_or_new_whatever_step_fails() {
     for number in 1..=SMALL_SITES.len() as u64 {
         for errno in [libc::EIO, libc::ENOSPC] {
             let scratch = Scratch::in_memory("small");
-            let plain = open_local(scratch.path(), Steps::none()).unwrap();
+            let plain = open_local(scratch.path(), Failpoints::none()).unwrap();
             write_small(&*plain, "r", b"old").unwrap();
-            let (plan, steps) = FaultPlan::new()
+            let (plan, failpoints) = FaultPlan::new()
                 .at_step(number + 1, Verdict::Fail(errno))
-                .steps();
-            let dir = open_local(scratch.path(), steps).unwrap();
+                .failpoints();
+            let dir = open_local(scratch.path(), failpoints).unwrap();
             let error = write_small(&*dir, "r", b"new!").unwrap_err();
             let seen = plan.seen();
             let site = SMALL_SITES[number as usize - 1];
@@ -297,11 +297,13 @@ fn a_small_file_is_old_or_new_whatever_step_fails() {
 fn a_small_file_is_old_or_new_wherever_the_writer_is_killed() {
     for number in 1..=SMALL_SITES.len() as u64 {
         let scratch = Scratch::in_memory("killed");
-        let plain = open_local(scratch.path(), Steps::none()).unwrap();
+        let plain = open_local(scratch.path(), Failpoints::none()).unwrap();
         write_small(&*plain, "r", b"old").unwrap();
         let child = Child::run(|| {
-            let (_, steps) = FaultPlan::new().at_step(number + 1, Verdict::Kill).steps();
-            let dir = open_local(scratch.path(), steps).unwrap();
+            let (_, failpoints) = FaultPlan::new()
+                .at_step(number + 1, Verdict::Kill)
+                .failpoints();
+            let dir = open_local(scratch.path(), failpoints).unwrap();
             write_small(&*dir, "r", b"new!").map_or(1, |()| 0)
         });
         assert_eq!(
@@ -321,10 +323,10 @@ fn a_small_file_is_old_or_new_wherever_the_writer_is_killed() {
 #[test]
 fn a_failed_sync_poisons_the_file() {
     let scratch = Scratch::new("poison");
-    let (plan, steps) = FaultPlan::new()
+    let (plan, failpoints) = FaultPlan::new()
         .at_site("file.sync", 1, Verdict::Fail(libc::EIO))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let file = dir.create("p", Create::Buffered).unwrap();
     file.write_at(b"data", 0).unwrap();
     assert_eq!(file.sync().unwrap_err().kind(), ErrorKind::Unavailable);
@@ -358,13 +360,13 @@ fn short_and_interrupted_transfers_go_on() {
             .chain([Verdict::Fail(libc::EINTR)])
         {
             let scratch = Scratch::new("short");
-            let (plan, steps) = FaultPlan::new()
+            let (plan, failpoints) = FaultPlan::new()
                 .at_site("file.write", 1, verdict)
                 .at_site("file.write", 3, verdict)
                 .at_site("file.read", 1, verdict)
                 .at_site("file.read", 2, verdict)
-                .steps();
-            let dir = open_local(scratch.path(), steps).unwrap();
+                .failpoints();
+            let dir = open_local(scratch.path(), failpoints).unwrap();
             let file = dir.create("s", how).unwrap();
             let bytes = pattern(32_768);
             file.write_at(&bytes, 0).unwrap();
@@ -384,11 +386,11 @@ fn short_and_interrupted_transfers_go_on() {
 #[test]
 fn a_transfer_of_nothing_is_an_error_and_never_a_loop() {
     let scratch = Scratch::new("zero");
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.write", Verdict::Short(0))
         .always("file.read", Verdict::Short(0))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let file = dir.create("z", Create::Buffered).unwrap();
     // Breaks if: a write of 0 bytes only continues the loop (then this hangs).
     assert_eq!(
@@ -399,10 +401,10 @@ fn a_transfer_of_nothing_is_an_error_and_never_a_loop() {
         file.read_at(&mut [0; 3], 0).unwrap_err().kind(),
         ErrorKind::Corrupt
     );
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.write", Verdict::Fail(libc::EINTR))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let file = dir.create("interrupted", Create::Buffered).unwrap();
     assert!(
         file.write_at(b"abc", 0).is_err(),
@@ -428,8 +430,8 @@ fn faults_carry_kind_place_and_reason() {
         ("file.write", libc::EBADF, ErrorKind::Internal),
     ];
     for (site, errno, kind) in errno_of {
-        let (plan, steps) = FaultPlan::new().steps();
-        let dir = open_local(scratch.path(), steps).unwrap();
+        let (plan, failpoints) = FaultPlan::new().failpoints();
+        let dir = open_local(scratch.path(), failpoints).unwrap();
         let name = format!("f-{site}");
         std::fs::write(scratch.path().join(&name), b"0123").unwrap();
         let file = dir.open(&name).unwrap();
@@ -459,10 +461,10 @@ fn faults_carry_kind_place_and_reason() {
         plan.heal();
         assert!(dir.open(&name).is_ok());
     }
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.write", Verdict::Fail(libc::ENOSPC))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let error = dir
         .create("w", Create::Buffered)
         .unwrap()
@@ -491,7 +493,7 @@ fn a_lock_excludes_and_ends_with_its_holder() {
         drop(std::fs::File::open(path.join("l")).unwrap());
         // Breaks if: F_SETLK is used instead of F_OFD_SETLK.
         let child = Child::run(|| {
-            let dir = open_local(path, Steps::none()).unwrap();
+            let dir = open_local(path, Failpoints::none()).unwrap();
             i32::from(dir.open("l").unwrap().try_lock().unwrap())
         });
         assert_eq!(child.wait(LIMIT), Ended::Exited(0));
@@ -502,7 +504,7 @@ fn a_lock_excludes_and_ends_with_its_holder() {
         // A holder that is killed leaves no lock.
         let (read, write) = rustix::pipe::pipe().unwrap();
         let holder = Child::run(|| {
-            let dir = open_local(path, Steps::none()).unwrap();
+            let dir = open_local(path, Failpoints::none()).unwrap();
             let file = dir.open("l").unwrap();
             let byte = [u8::from(file.try_lock().unwrap())];
             let _ = rustix::io::write(&write, &byte);
@@ -523,12 +525,12 @@ fn a_lock_excludes_and_ends_with_its_holder() {
 
 #[test]
 fn steps_are_numbered_recorded_and_selected() {
-    let scratch = Scratch::in_memory("steps");
-    let (plan, steps) = FaultPlan::new()
+    let scratch = Scratch::in_memory("failpoints");
+    let (plan, failpoints) = FaultPlan::new()
         .at_site("dir.create", 2, Verdict::Fail(libc::EIO))
         .only_where("chosen")
-        .steps();
-    let dir = open_local(scratch.path(), steps.clone()).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints.clone()).unwrap();
     for name in ["a", "b", "chosen-1", "c"] {
         dir.create(name, Create::Buffered).unwrap();
     }
@@ -541,15 +543,15 @@ fn steps_are_numbered_recorded_and_selected() {
     );
     assert_eq!(seen[0].site, "dir.open");
     assert!(seen[5].target.ends_with("chosen-2"));
-    assert_eq!(steps.count(), 7);
-    assert_eq!(steps.at("engine.own", "x").unwrap(), None);
-    assert_eq!(Steps::none().count(), 0);
+    assert_eq!(failpoints.count(), 7);
+    assert_eq!(failpoints.at("engine.own", "x").unwrap(), None);
+    assert_eq!(Failpoints::none().count(), 0);
     plan.fail_from_now("engine.own", "", Verdict::Short(3));
-    assert_eq!(steps.at("engine.own", "x").unwrap(), Some(3));
+    assert_eq!(failpoints.at("engine.own", "x").unwrap(), Some(3));
     plan.heal();
     plan.fail_from_now("", "", Verdict::Fail(libc::EIO));
     assert_eq!(
-        steps.at("engine.own", "x").unwrap_err().kind(),
+        failpoints.at("engine.own", "x").unwrap_err().kind(),
         ErrorKind::Unavailable
     );
 }
@@ -560,17 +562,17 @@ fn an_unwritable_directory_says_so() {
     let inner = scratch.path().join("ro");
     std::fs::create_dir(&inner).unwrap();
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o500)).unwrap();
-    let dir = open_local(&inner, Steps::none()).unwrap();
+    let dir = open_local(&inner, Failpoints::none()).unwrap();
     let root = orcheck_io::machine::effective_uid() == 0;
     assert_eq!(dir.read_only().unwrap(), !root);
-    let proc = open_local(Path::new("/proc/self/fd"), Steps::none()).unwrap();
+    let proc = open_local(Path::new("/proc/self/fd"), Failpoints::none()).unwrap();
     assert!(proc.create("x", Create::Buffered).is_err());
 }
 
 #[test]
 fn listing_of_a_missing_directory_handle_survives_its_removal() {
     let scratch = Scratch::new("gone");
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     let child = dir.child("c", true).unwrap();
     dir.remove_child("c").unwrap();
     // The handle outlives the name: nothing can be created, and nothing elsewhere is touched.
@@ -583,17 +585,20 @@ fn listing_of_a_missing_directory_handle_survives_its_removal() {
 fn the_traits_are_objects() {
     fn take(_: &dyn Dir, _: Option<Box<dyn File>>) {}
     let scratch = Scratch::in_memory("objects");
-    take(&*open_local(scratch.path(), Steps::none()).unwrap(), None);
+    take(
+        &*open_local(scratch.path(), Failpoints::none()).unwrap(),
+        None,
+    );
 }
 
 // Breaks if: what the closing of a file reveals is not handed on.
 #[test]
 fn a_failed_close_is_an_error() {
     let scratch = Scratch::new("close");
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .at_site("file.close", 1, Verdict::Fail(libc::EIO))
-        .steps();
-    let dir = open_local(scratch.path(), steps).unwrap();
+        .failpoints();
+    let dir = open_local(scratch.path(), failpoints).unwrap();
     let file = dir.create("f", Create::Buffered).unwrap();
     file.write_at(b"data", 0).unwrap();
     assert_eq!(file.close().unwrap_err().kind(), ErrorKind::Unavailable);
@@ -603,7 +608,7 @@ fn a_failed_close_is_an_error() {
 #[test]
 fn a_file_renamed_to_a_new_name_is_never_over_another() {
     let scratch = Scratch::new("new-name");
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     std::fs::write(scratch.path().join("mine"), b"mine").unwrap();
     std::fs::write(scratch.path().join("theirs"), b"theirs").unwrap();
     assert_eq!(

@@ -19,7 +19,7 @@ fn record(work: impl FnOnce(&dyn Dir, &AtomicU64)) -> Log {
     let mark = Arc::clone(&told);
     let mark = Box::new(move || mark.load(Ordering::SeqCst));
     let journal = Journal::begin(scratch.path(), mark).unwrap();
-    let dir = open_local(&path, journal.steps()).unwrap();
+    let dir = open_local(&path, journal.failpoints()).unwrap();
     work(dir.as_ref(), &told);
     journal.end().unwrap()
 }

@@ -5,7 +5,7 @@ use orcheck_format::ErrorKind;
 use orcheck_io::disk::{
     Create, open_local, open_local_shared, read_small, write_private, write_small,
 };
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_testing::hardship::become_member;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn a_directory_that_everybody_may_write_to_takes_none_of_our_files() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("owner");
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     let child = scratch.path().join("job");
     std::fs::create_dir(&child).unwrap();
     std::fs::set_permissions(&child, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -36,7 +36,7 @@ fn a_directory_that_everybody_may_write_to_takes_none_of_our_files() {
 #[test]
 fn a_directory_that_a_group_may_write_to_takes_none_of_our_files() {
     let scratch = Scratch::new("group");
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     let child = scratch.path().join("job");
     std::fs::create_dir(&child).unwrap();
     for mode in [0o770, 0o2770, 0o720] {
@@ -88,7 +88,7 @@ fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
             assert_eq!(child.wait(LIMIT), Ended::Exited(0));
         };
         as_member(USERS[0], &|| {
-            let root = open_local_shared(path, Some(GROUP), Steps::none()).unwrap();
+            let root = open_local_shared(path, Some(GROUP), Failpoints::none()).unwrap();
             let job = root.child("job", true).unwrap();
             let node = job.child("n0", true).unwrap();
             for dir in [&job, &node] {
@@ -97,7 +97,7 @@ fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
                 write_private(dir.as_ref(), "keys", b"secret").unwrap();
             }
             // As a command does that knows no options.
-            let job = open_local(path, Steps::none())
+            let job = open_local(path, Failpoints::none())
                 .unwrap()
                 .child("job", false)
                 .unwrap();
@@ -124,7 +124,7 @@ fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
         assert_eq!(mode_of(&path.join("job/keys")).0, 0o600);
         // Another member reads, replaces, removes and locks; the key is none of theirs.
         as_member(USERS[1], &|| {
-            let root = open_local_shared(path, Some(GROUP), Steps::none()).unwrap();
+            let root = open_local_shared(path, Some(GROUP), Failpoints::none()).unwrap();
             let job = root.child("job", true).unwrap();
             assert_eq!(read_small(job.as_ref(), "record", 10).unwrap(), b"first");
             assert!(job.open("record").unwrap().try_lock().unwrap());
@@ -136,7 +136,7 @@ fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
         // Whoever is no member sees nothing, and cannot name the group.
         let other = Child::run(|| {
             become_member(USERS[2], USERS[2]).unwrap();
-            let root = open_local_shared(path, Some(GROUP), Steps::none()).unwrap();
+            let root = open_local_shared(path, Some(GROUP), Failpoints::none()).unwrap();
             i32::from(root.child("job", false).is_ok() || root.child("own", true).is_ok())
         });
         assert_eq!(other.wait(LIMIT), Ended::Exited(0));
@@ -153,7 +153,7 @@ fn a_directory_that_is_not_shared_with_the_group_that_was_named_is_refused() {
     let scratch = Scratch::new("group");
     let path = scratch.path();
     let job = path.join("job");
-    let root = open_local_shared(path, Some(GROUP), Steps::none()).unwrap();
+    let root = open_local_shared(path, Some(GROUP), Failpoints::none()).unwrap();
     let set = |mode: u32, user: u32, group: u32| {
         let _ = std::fs::remove_dir_all(&job);
         std::fs::create_dir(&job).unwrap();

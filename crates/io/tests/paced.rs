@@ -6,7 +6,7 @@
 use orcheck_format::ErrorKind;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Pace, open_local, paced};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ impl Disk {
     }
 
     fn dir(&self, pace: &Arc<Pace>) -> Arc<dyn Dir> {
-        paced(open_local(&self.0, Steps::none()).unwrap(), pace)
+        paced(open_local(&self.0, Failpoints::none()).unwrap(), pace)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use orcheck_format::ErrorKind;
 use orcheck_io::disk::{Create, Dir, open_local};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_testing::Scratch;
 use orcheck_testing::mount::{Mount, detach, mount_again, mount_bound, mount_over, own_mounts};
 use std::fs::{create_dir, create_dir_all, remove_dir, rename};
@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 /// The directory of a job below a root, as a run opens it.
 fn job_dir(root: &Path) -> Arc<dyn Dir> {
-    let dir = open_local(root, Steps::none()).unwrap().child("job", true);
+    let dir = open_local(root, Failpoints::none())
+        .unwrap()
+        .child("job", true);
     let dir = dir.unwrap();
     dir.create("claim", Create::Buffered).unwrap();
     dir.check_path().unwrap();
@@ -91,7 +93,7 @@ fn a_relative_path_is_remembered_from_where_it_was_opened() {
     // A way up to the root and down again.
     let up: std::path::PathBuf = here.iter().skip(1).map(|_| "..").collect();
     let relative = up.join(scratch.path().strip_prefix("/").unwrap());
-    let dir = open_local(&relative.join("a"), Steps::none()).unwrap();
+    let dir = open_local(&relative.join("a"), Failpoints::none()).unwrap();
     // Another thread's file system context stays as it is.
     std::thread::scope(|scope| {
         let elsewhere = || {

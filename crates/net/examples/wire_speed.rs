@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)]
 
 use orcheck_format::wire::Message;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Key, Listener};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn rate(encrypt: bool, pieces: usize) -> f64 {
     let at = listener.address();
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| {
-            let mut conn = Conn::connect(&at, &key, &Steps::none(), LIMIT).unwrap();
+            let mut conn = Conn::connect(&at, &key, &Failpoints::none(), LIMIT).unwrap();
             let message = Message::Data {
                 slot: 1,
                 at_bytes: 0,
@@ -37,7 +37,7 @@ fn rate(encrypt: bool, pieces: usize) -> f64 {
             conn.receive(LIMIT).unwrap();
         });
         let mut conn = loop {
-            if let Some(conn) = listener.accept(&key, &Steps::none(), LIMIT).unwrap() {
+            if let Some(conn) = listener.accept(&key, &Failpoints::none(), LIMIT).unwrap() {
                 break conn;
             }
         };

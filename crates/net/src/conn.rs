@@ -29,7 +29,7 @@ use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::{Living, above_streams};
 use orcheck_io::errno::rustix_error;
-use orcheck_io::failpoints::{Outcome, Steps};
+use orcheck_io::failpoints::{Failpoints, Outcome};
 use orcheck_io::poll::poll_one;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -63,7 +63,7 @@ pub struct Conn {
     piece: Vec<u8>,
     dead: Option<Error>,
     longest: u32,
-    steps: Steps,
+    failpoints: Failpoints,
 }
 
 impl Conn {
@@ -72,7 +72,7 @@ impl Conn {
         unix: bool,
         peer: String,
         (send, receive): (Guard, Guard),
-        steps: &Steps,
+        failpoints: &Failpoints,
     ) -> Conn {
         Conn {
             socket: Living::new(socket),
@@ -87,7 +87,7 @@ impl Conn {
             piece: vec![0; PIECE_BYTES],
             dead: None,
             longest: wire::MAX_PAYLOAD_BYTES,
-            steps: steps.clone(),
+            failpoints: failpoints.clone(),
         }
     }
 
@@ -111,10 +111,10 @@ impl Conn {
     ///
     /// # Errors
     /// Internal when the library of ciphers refuses.
-    pub fn attach(socket: OwnedFd, state: ConnState, steps: &Steps) -> Result<Conn> {
+    pub fn attach(socket: OwnedFd, state: ConnState, failpoints: &Failpoints) -> Result<Conn> {
         let guard = |key| Guard::new(key, state.encrypted);
         let guards = (guard(state.send_key)?, guard(state.receive_key)?);
-        let mut conn = Conn::new(socket, state.unix, state.peer, guards, steps);
+        let mut conn = Conn::new(socket, state.unix, state.peer, guards, failpoints);
         conn.sent = state.sent;
         conn.received = state.received;
         conn.inbox = state.inbox;
@@ -359,11 +359,11 @@ impl Conn {
 
     /// The numbered step before a message is sent, or after it came and before it is told.
     fn step(&self, site: &'static str, kind: u8) -> Outcome {
-        if !self.steps.are_taken() {
+        if !self.failpoints.are_taken() {
             return Outcome::Go;
         }
         let target = format!("{} {}", self.peer, Message::name_of(kind));
-        self.steps.outcome(site, &target)
+        self.failpoints.outcome(site, &target)
     }
 
     fn send_some(
@@ -529,7 +529,7 @@ mod tests {
         let (raw, socket) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let guards = (guard(1), guard(2));
-        let conn = Conn::new(socket, true, "test".to_owned(), guards, &Steps::none());
+        let conn = Conn::new(socket, true, "test".to_owned(), guards, &Failpoints::none());
         (raw, conn)
     }
 

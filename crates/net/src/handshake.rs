@@ -30,7 +30,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::{backoff, rustix_error};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::effective_uid;
 use orcheck_io::poll::poll_one;
 use rustix::event::PollFlags;
@@ -102,18 +102,23 @@ pub(crate) enum Whom {
 
 impl Conn {
     /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
-    pub fn connect(at: &Address, key: &Key, steps: &Steps, timeout: Duration) -> Result<Conn> {
-        connect(at, Whom::Rank, key, steps, timeout)
+    pub fn connect(
+        at: &Address,
+        key: &Key,
+        failpoints: &Failpoints,
+        timeout: Duration,
+    ) -> Result<Conn> {
+        connect(at, Whom::Rank, key, failpoints, timeout)
     }
 
     /// The same for a staging I/O server: what the caller is told fits one.
     pub fn connect_to_server(
         at: &Address,
         key: &Key,
-        steps: &Steps,
+        failpoints: &Failpoints,
         timeout: Duration,
     ) -> Result<Conn> {
-        connect(at, Whom::Server, key, steps, timeout)
+        connect(at, Whom::Server, key, failpoints, timeout)
     }
 
     /// The same for a listener that knows users by MUNGE.
@@ -123,10 +128,10 @@ impl Conn {
     pub fn connect_as_user(
         at: &Address,
         caller: &AsUser,
-        steps: &Steps,
+        failpoints: &Failpoints,
         timeout: Duration,
     ) -> Result<Conn> {
-        connect_as_user(at, caller, steps, timeout)
+        connect_as_user(at, caller, failpoints, timeout)
     }
 }
 
@@ -136,18 +141,18 @@ pub(crate) fn connect(
     at: &Address,
     whom: Whom,
     key: &Key,
-    steps: &Steps,
+    failpoints: &Failpoints,
     timeout: Duration,
 ) -> Result<Conn> {
     let known = || Ok((key.clone(), Vec::new()));
-    connect_by((at, whom), &known, steps, timeout)
+    connect_by((at, whom), &known, failpoints, timeout)
 }
 
 /// The same with a MUNGE credential that says under which user this process runs.
 pub(crate) fn connect_as_user(
     at: &Address,
     caller: &AsUser,
-    steps: &Steps,
+    failpoints: &Failpoints,
     timeout: Duration,
 ) -> Result<Conn> {
     // A new one for each call: none is taken twice.
@@ -157,14 +162,14 @@ pub(crate) fn connect_as_user(
         let opening = [OPENING.as_slice(), &len.to_le_bytes(), &credential].concat();
         Ok((key, opening))
     };
-    connect_by((at, Whom::Server), &known, steps, timeout)
+    connect_by((at, Whom::Server), &known, failpoints, timeout)
 }
 
 /// `known` gives the key, and what is sent before the handshake.
 pub(crate) fn connect_by(
     (at, whom): (&Address, Whom),
     known: &dyn Fn() -> Result<(Key, Vec<u8>)>,
-    steps: &Steps,
+    failpoints: &Failpoints,
     timeout: Duration,
 ) -> Result<Conn> {
     let deadline = Deadline::after(if off(Switch::ConnectDeadline) {
@@ -172,15 +177,19 @@ pub(crate) fn connect_by(
     } else {
         timeout
     });
-    if let Some(errno) = steps.refuse("net.connect", &at.to_string()) {
+    if let Some(errno) = failpoints.refuse("net.connect", &at.to_string()) {
         let errno = Errno::from_raw_os_error(errno);
         return Err(rustix_error(errno, format_args!("connect to {at}")));
     }
     let mut attempt = 0;
     loop {
         let (key, opening) = known()?;
-        if let Some(conn) = connect_once((at, whom), (&key, &opening), steps, (timeout, deadline))?
-        {
+        if let Some(conn) = connect_once(
+            (at, whom),
+            (&key, &opening),
+            failpoints,
+            (timeout, deadline),
+        )? {
             return Ok(conn);
         }
         if deadline.passed() {
@@ -200,7 +209,7 @@ pub(crate) fn connect_by(
 pub(crate) fn connect_once(
     (at, whom): (&Address, Whom),
     (key, opening): (&Key, &[u8]),
-    steps: &Steps,
+    failpoints: &Failpoints,
     (timeout, deadline): (Duration, Deadline),
 ) -> Result<Option<Conn>> {
     let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
@@ -296,7 +305,7 @@ pub(crate) fn connect_once(
         .ok_or_else(late)?;
     let guards = challenges.guards(&key)?;
     let unix = at.is_unix();
-    Ok(Some(Conn::new(socket, unix, peer, guards, steps)))
+    Ok(Some(Conn::new(socket, unix, peer, guards, failpoints)))
 }
 
 /// Whether a socket is connected to itself: where nobody listens at a port of this machine, the kernel may give the caller

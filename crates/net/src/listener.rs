@@ -18,7 +18,7 @@ use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::{self, Living};
 use orcheck_io::errno::{retry, rustix_error};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::poll_until;
 use pending::{Known, Pending, Progress};
 use rustix::event::{PollFd, PollFlags, epoll};
@@ -114,8 +114,13 @@ impl Listener {
 
     /// Waits for a peer that knows the key, at most `timeout`. `None`: nobody came, or a stranger came and was
     /// dropped; call again.
-    pub fn accept(&self, key: &Key, steps: &Steps, timeout: Duration) -> Result<Option<Conn>> {
-        let came = self.accept_one_of(std::slice::from_ref(key), steps, timeout)?;
+    pub fn accept(
+        &self,
+        key: &Key,
+        failpoints: &Failpoints,
+        timeout: Duration,
+    ) -> Result<Option<Conn>> {
+        let came = self.accept_one_of(std::slice::from_ref(key), failpoints, timeout)?;
         Ok(came.map(|(_, conn)| conn))
     }
 
@@ -126,11 +131,11 @@ impl Listener {
     pub fn accept_one_of(
         &self,
         keys: &[Key],
-        steps: &Steps,
+        failpoints: &Failpoints,
         timeout: Duration,
     ) -> Result<Option<(usize, Conn)>> {
         assert!(!keys.is_empty(), "a listener without a key");
-        self.accept_known(keys, None, steps, timeout)
+        self.accept_known(keys, None, failpoints, timeout)
     }
 
     /// The same for a peer that knows one of several keys, or is one of several users; tells which one (of the users: what
@@ -139,7 +144,7 @@ impl Listener {
         &self,
         keys: &[Key],
         users: Option<&Users>,
-        steps: &Steps,
+        failpoints: &Failpoints,
         timeout: Duration,
     ) -> Result<Option<(usize, Conn)>> {
         let deadline = Deadline::after(timeout);
@@ -209,7 +214,8 @@ impl Listener {
                         let (receive, send) = challenges.guards(proven.key(&known, which))?;
                         let Pending { socket, peer, .. } = proven;
                         let unix = self.at.is_unix();
-                        let conn = Conn::new(socket.give(), unix, peer, (send, receive), steps);
+                        let conn =
+                            Conn::new(socket.give(), unix, peer, (send, receive), failpoints);
                         return Ok(Some((which, conn)));
                     }
                 }
@@ -288,7 +294,7 @@ mod tests {
         while taken_in() < strangers.len() as u64 && !give_up.passed() {
             let came = listener.accept(
                 &Key::new([0; 32]),
-                &Steps::none(),
+                &Failpoints::none(),
                 Duration::from_millis(20),
             );
             assert!(came.unwrap().is_none());
@@ -309,7 +315,7 @@ mod tests {
         let _crowd: Vec<_> = (0..200)
             .map(|_| std::net::TcpStream::connect(at).unwrap())
             .collect();
-        let came = listener.accept(&Key::new([0; 32]), &Steps::none(), Duration::ZERO);
+        let came = listener.accept(&Key::new([0; 32]), &Failpoints::none(), Duration::ZERO);
         assert!(came.unwrap().is_none());
         assert!((1..=16).contains(&listener.pending.lock().unwrap().0));
     }

@@ -15,7 +15,7 @@ use crate::address::Address;
 use orcheck_format::Result;
 use orcheck_io::descriptor::away_from_streams;
 use orcheck_io::errno::{last_errno, os_error, rustix_error};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{effective_uid, shown_user};
 use rustix::io::Errno;
 use rustix::net;
@@ -63,9 +63,9 @@ pub enum Holder {
 ///
 /// # Errors
 /// Lack of descriptors; an address that is none of a Unix socket.
-pub fn holder(at: &Address, steps: &Steps) -> Result<Holder> {
+pub fn holder(at: &Address, failpoints: &Failpoints) -> Result<Holder> {
     let shown = at.to_string();
-    if let Some(errno) = steps.refuse("net.look", &shown) {
+    if let Some(errno) = failpoints.refuse("net.look", &shown) {
         return Err(os_error(errno, format_args!("look who holds {shown}")));
     }
     let socket = at.socket()?;

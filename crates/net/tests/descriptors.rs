@@ -11,7 +11,7 @@
 )]
 
 use orcheck_io::disk::{Create, Dir, open_local};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::Poller;
 use orcheck_io::user::Mailbox;
 use orcheck_net::{Address, Conn, Key, Listener};
@@ -72,10 +72,10 @@ fn pair(at: &Address) -> (Listener, Conn, Conn) {
     let listener = Listener::bind(at).unwrap();
     let (at, key) = (listener.address(), Key::new([7; 32]));
     let (called, accepted) = std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key, &Steps::none(), LIMIT).unwrap());
+        let caller = scope.spawn(|| Conn::connect(&at, &key, &Failpoints::none(), LIMIT).unwrap());
         let until = Instant::now() + LIMIT;
         let accepted = loop {
-            if let Some(conn) = listener.accept(&key, &Steps::none(), LIMIT).unwrap() {
+            if let Some(conn) = listener.accept(&key, &Failpoints::none(), LIMIT).unwrap() {
                 break conn;
             }
             assert!(Instant::now() < until);
@@ -110,7 +110,7 @@ fn without_streams(at: &Path) {
     look("the pool's gates");
     kept.push(Box::new(gates.lock(1, LIMIT).unwrap()));
     look("a gate");
-    let dir = open_local(at, Steps::none()).unwrap();
+    let dir = open_local(at, Failpoints::none()).unwrap();
     look("a directory");
     let beneath: Arc<dyn Dir> = dir.child("beneath", true).unwrap();
     look("a directory beneath");
@@ -160,13 +160,13 @@ fn no_descriptor_is_a_standard_stream() {
 /// Holds a lock, a name and a connection, forks a child that stays until its input ends, says so, and waits to be killed.
 fn holder(at: &Path) {
     let name = at.file_name().unwrap().to_str().unwrap();
-    let dir = open_local(at, Steps::none()).unwrap();
+    let dir = open_local(at, Failpoints::none()).unwrap();
     let claim = dir.create("claim", Create::Buffered).unwrap();
     assert!(claim.try_lock().unwrap());
     let door = Listener::bind(&unix(name)).unwrap();
     let key = Key::new([7; 32]);
     let lead = unix(&format!("{name}-lead"));
-    let conn = Conn::connect(&lead, &key, &Steps::none(), LIMIT).unwrap();
+    let conn = Conn::connect(&lead, &key, &Failpoints::none(), LIMIT).unwrap();
     let (mut lives, begun) = UnixStream::pair().unwrap();
     // SAFETY: the child only writes, reads and ends.
     let child = unsafe { libc::fork() };
@@ -202,7 +202,7 @@ fn a_forked_child_keeps_no_sign_of_life_of_its_parent() {
     let until = Instant::now() + LIMIT;
     let mut conn = loop {
         let key = Key::new([7; 32]);
-        if let Some(conn) = lead.accept(&key, &Steps::none(), LIMIT).unwrap() {
+        if let Some(conn) = lead.accept(&key, &Failpoints::none(), LIMIT).unwrap() {
             break conn;
         }
         assert!(Instant::now() < until);
@@ -219,7 +219,7 @@ fn a_forked_child_keeps_no_sign_of_life_of_its_parent() {
     wait(&mut parent);
     let alive = || Path::new(&format!("/proc/{child}/fd/0")).is_symlink();
     assert!(alive());
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     let claim = dir.open("claim").unwrap();
     let locked = claim.try_lock().unwrap();
     let named = Listener::bind(&unix(name)).is_ok();

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use orcheck_format::{Error, ErrorKind};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::effective_uid;
 use orcheck_net::{Address, AsUser, Conn, Key, Listener, Users};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -118,7 +118,8 @@ fn serve<T: Send>(
         let calling = scope.spawn(caller);
         let (mut came, end) = (Vec::new(), Instant::now() + WAIT);
         while !calling.is_finished() && Instant::now() < end {
-            let one = listener.accept_known(&keys, users, &Steps::none(), Duration::from_millis(5));
+            let one =
+                listener.accept_known(&keys, users, &Failpoints::none(), Duration::from_millis(5));
             came.extend(one.unwrap().map(|(which, _)| which));
         }
         (came, calling.join().unwrap())
@@ -126,7 +127,7 @@ fn serve<T: Send>(
 }
 
 fn call(at: &Address, caller: &AsUser) -> Result<(), Error> {
-    Conn::connect_as_user(at, caller, &Steps::none(), Duration::from_secs(10)).map(drop)
+    Conn::connect_as_user(at, caller, &Failpoints::none(), Duration::from_secs(10)).map(drop)
 }
 
 /// What a listener answers to a credential that comes from elsewhere: the reason of a refusal, or none.

@@ -29,7 +29,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor::{above_streams, away_from_streams};
 use orcheck_io::errno::os_error;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -70,7 +70,7 @@ pub struct Tracker {
     pagemap: File,
     /// The categories that a scan asks for.
     wanted: [u64; 3],
-    steps: Steps,
+    failpoints: Failpoints,
     /// Closing it lifts the protection.
     _fault: OwnedFd,
 }
@@ -81,22 +81,27 @@ impl Tracker {
     /// # Errors
     /// Unsupported for memory that is not private and anonymous, holds no whole page or is tracked
     /// already, and for a kernel that cannot do it or may not.
-    pub fn arm(span: Span, steps: &Steps) -> Result<Tracker> {
+    pub fn arm(span: Span, failpoints: &Failpoints) -> Result<Tracker> {
         let page = page_bytes();
         let first = span.address().next_multiple_of(page);
         let end = (span.address() + span.len_bytes()) / page * page;
         if first >= end {
             return Err(Error::unsupported("no whole page lies in the region"));
         }
-        refused(steps, "track.arm", (end - first) / page)?;
+        refused(failpoints, "track.arm", (end - first) / page)?;
         if !off(Switch::PrivatePages) {
             check_private(first, end)?;
         }
-        Tracker::watch(first, (end - first) / page, wanted(), steps)
+        Tracker::watch(first, (end - first) / page, wanted(), failpoints)
     }
 
     /// Registers private memory with the kernel.
-    fn watch(first: usize, pages: usize, wanted: [u64; 3], steps: &Steps) -> Result<Tracker> {
+    fn watch(
+        first: usize,
+        pages: usize,
+        wanted: [u64; 3],
+        failpoints: &Failpoints,
+    ) -> Result<Tracker> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
         // SAFETY: the call takes one integer and returns a descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -128,7 +133,7 @@ impl Tracker {
             pages,
             pagemap,
             wanted,
-            steps: steps.clone(),
+            failpoints: failpoints.clone(),
             _fault: fault,
         })
     }
@@ -154,7 +159,7 @@ impl Tracker {
     pub fn scan(&mut self) -> Result<Vec<(usize, usize)>> {
         let page = page_bytes();
         let end = self.first + self.pages * page;
-        refused(&self.steps, "track.scan", self.pages)?;
+        refused(&self.failpoints, "track.scan", self.pages)?;
         let mut written: Vec<(usize, usize)> = Vec::new();
         let mut found = vec![[0u64; 3]; BATCH];
         let armed = if off(Switch::ScanArmed) {
@@ -236,7 +241,7 @@ fn discarded_counts_as_written() -> Result<bool> {
         return Err(unsupported("a page of memory"));
     }
     let found =
-        Tracker::watch(memory as usize, 1, WRITTEN, &Steps::none()).and_then(|mut tracker| {
+        Tracker::watch(memory as usize, 1, WRITTEN, &Failpoints::none()).and_then(|mut tracker| {
             // SAFETY: the page is mapped for writing and known to nobody else.
             unsafe { memory.cast::<u8>().write_volatile(1) };
             let written = tracker.scan()? == [(0, 1)];
@@ -251,9 +256,9 @@ fn discarded_counts_as_written() -> Result<bool> {
 }
 
 /// What a test's hook makes of the step.
-fn refused(steps: &Steps, site: &'static str, pages: usize) -> Result<()> {
+fn refused(failpoints: &Failpoints, site: &'static str, pages: usize) -> Result<()> {
     let target = format!("{pages} pages");
-    match steps.refuse(site, &target) {
+    match failpoints.refuse(site, &target) {
         Some(errno) => Err(os_error(errno, format_args!("{site} of {target}"))),
         None => Ok(()),
     }
@@ -336,7 +341,7 @@ mod tests {
         for asked in [WRITTEN, WRITTEN_OR_GONE] {
             let mut memory = orcheck_io::memory::Buffer::zeroed(64 * page, page);
             let first = memory.span().address();
-            let mut tracker = match Tracker::watch(first, 64, asked, &Steps::none()) {
+            let mut tracker = match Tracker::watch(first, 64, asked, &Failpoints::none()) {
                 Ok(tracker) => tracker,
                 Err(error) => return eprintln!("SKIPPED: tracking pages ({error})"),
             };

@@ -3,7 +3,7 @@
 
 use orcheck_format::{ErrorKind, crc64};
 use orcheck_io::disk::{Create, open_local, read_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, Span};
 use orcheck_pool::{Chunk, Gates, HugePages, MemoryNode, Pool, PoolShape};
 use orcheck_testing::{Child, Ended, Scratch};
@@ -186,7 +186,7 @@ fn spans_of_the_pool_are_checked_and_found_again() {
 #[test]
 fn pool_memory_goes_straight_to_a_file() {
     let scratch = Scratch::new("pool-file");
-    let dir = open_local(scratch.path(), Steps::none()).unwrap();
+    let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
     let pool = pool(4);
     pool.populate(0, 4).unwrap();
     let chunk = pool.take(1, LIMIT).unwrap();

@@ -8,7 +8,7 @@
     unsafe_code
 )] // tests look behind the door
 
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};
 use orcheck_testing::{Child, Ended, FaultPlan, Pinned, Scratch};
@@ -74,7 +74,7 @@ impl Drop for Memory {
 }
 
 fn arm(memory: &Memory) -> Option<Tracker> {
-    match Tracker::arm(memory.span(), &Steps::none()) {
+    match Tracker::arm(memory.span(), &Failpoints::none()) {
         Ok(tracker) => Some(tracker),
         Err(error) => {
             eprintln!("SKIPPED: this system cannot track pages: {error}");
@@ -218,7 +218,7 @@ fn only_private_memory_is_tracked_and_only_once() {
     let memory = Memory::new(64);
     let Some(tracker) = arm(&memory) else { return };
     let refused = |span: Span| {
-        Tracker::arm(span, &Steps::none())
+        Tracker::arm(span, &Failpoints::none())
             .err()
             .unwrap()
             .to_string()
@@ -233,20 +233,20 @@ fn only_private_memory_is_tracked_and_only_once() {
     assert!(refused(part).contains("registering"), "{}", refused(part));
     assert!(refused(memory.span().sub(1, page_bytes())).contains("no whole page"));
     drop(tracker);
-    assert!(Tracker::arm(part, &Steps::none()).is_ok());
+    assert!(Tracker::arm(part, &Failpoints::none()).is_ok());
 }
 
 #[test]
 fn refusals_are_errors() {
     let memory = Memory::new(16);
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .at_site("track.arm", 1, Verdict::Fail(libc::EPERM))
-        .steps();
-    assert!(Tracker::arm(memory.span(), &steps).is_err());
-    let (_, steps) = FaultPlan::new()
+        .failpoints();
+    assert!(Tracker::arm(memory.span(), &failpoints).is_err());
+    let (_, failpoints) = FaultPlan::new()
         .at_site("track.scan", 2, Verdict::Fail(libc::EIO))
-        .steps();
-    let Ok(mut tracker) = Tracker::arm(memory.span(), &steps) else {
+        .failpoints();
+    let Ok(mut tracker) = Tracker::arm(memory.span(), &failpoints) else {
         return;
     };
     tracker.scan().unwrap();

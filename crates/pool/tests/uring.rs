@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // a child becomes another user
 
 use orcheck_io::disk::{Create, open_local, read_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::kernel::{Kernel, When};
 use orcheck_testing::{Child, Ended, FaultPlan, Pinned, Scratch, hardship};
@@ -40,8 +40,8 @@ fn shared_pool(chunk_count: u32, ranks: u32) -> Pool {
 
 /// Writes chunks, parts of chunks and pieces across chunks, with new contents each time, and reads them back. Whether
 /// the file was written past the page cache.
-fn write_everything(pool: &Pool, dir: &Path, steps: Steps) -> bool {
-    let dir = open_local(dir, steps).unwrap();
+fn write_everything(pool: &Pool, dir: &Path, failpoints: Failpoints) -> bool {
+    let dir = open_local(dir, failpoints).unwrap();
     let count = pool.shape().chunk_count;
     let chunks: Vec<_> = (0..count).map(|_| pool.try_take(0).unwrap()).collect();
     let size = u64::from(CHUNK_BYTES);
@@ -134,7 +134,7 @@ fn every_chunk_is_pinned_once() {
         let scratch = Scratch::new("uring");
         in_child(|| {
             let pool = pool(chunks);
-            let direct = write_everything(&pool, scratch.path(), Steps::none());
+            let direct = write_everything(&pool, scratch.path(), Failpoints::none());
             let pieces = pieces.min(most_pinned(&pool));
             let pinned = pinned_buffers();
             drop(pool);
@@ -158,7 +158,7 @@ fn memory_that_is_not_there_is_not_pinned() {
     let scratch = Scratch::new("holes");
     in_child(|| {
         let pool = pool_of(MANY);
-        let dir = open_local(scratch.path(), Steps::none()).unwrap();
+        let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
         let file = dir.create("first", Create::Direct).unwrap();
         let chunk = pool.try_take(0).unwrap();
         pool.put(&chunk, 0, &[7; 4096]);
@@ -190,7 +190,7 @@ fn the_program_keeps_its_locked_memory() {
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
             let pool = shared_pool(MANY, ranks);
             pool.populate(0, MANY).unwrap();
-            let direct = write_everything(&pool, scratch.path(), Steps::none());
+            let direct = write_everything(&pool, scratch.path(), Failpoints::none());
             let piece = u64::from(pool.run_chunks() * CHUNK_BYTES);
             let found = pinned_buffers().unwrap_or(0) as u64;
             let mut own = orcheck_io::memory::Buffer::zeroed(limit_bytes as usize / 2, 4096);
@@ -228,7 +228,7 @@ fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
         std::fs::create_dir(&dir).unwrap();
         in_child(|| {
             kernel.apply().unwrap();
-            write_everything(&pool(FEW), &dir, Steps::none());
+            write_everything(&pool(FEW), &dir, Failpoints::none());
             i32::from(pinned_buffers().is_some_and(|count| count > 0))
         });
     }
@@ -237,9 +237,9 @@ fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
 // Breaks if: pool memory takes a way to the disk on which no step is counted; no test could let it fail.
 #[test]
 fn its_writes_are_steps_as_any_other() {
-    let scratch = Scratch::new("steps");
+    let scratch = Scratch::new("failpoints");
     in_child(|| {
-        let (plan, steps) = FaultPlan::new()
+        let (plan, failpoints) = FaultPlan::new()
             .at_site(
                 "file.write",
                 2,
@@ -250,9 +250,9 @@ fn its_writes_are_steps_as_any_other() {
                 4,
                 orcheck_io::failpoints::Verdict::Fail(libc::EINTR),
             )
-            .steps();
+            .failpoints();
         let pool = pool(FEW);
-        write_everything(&pool, scratch.path(), steps);
+        write_everything(&pool, scratch.path(), failpoints);
         let writes = plan
             .seen()
             .iter()
@@ -271,7 +271,7 @@ fn a_real_error_of_the_disk_is_reported() {
     let scratch = Scratch::new("limit");
     in_child(|| {
         let pool = pool(FEW);
-        let dir = open_local(scratch.path(), Steps::none()).unwrap();
+        let dir = open_local(scratch.path(), Failpoints::none()).unwrap();
         let file = dir.create("sparse", Create::Direct).unwrap();
         // Beyond the longest file of any file system here.
         let error = pool.write_to(&*file, 0, 4096, (i64::MAX as u64 - 8191) / 4096 * 4096);

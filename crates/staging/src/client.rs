@@ -35,7 +35,7 @@ use orcheck_format::wire::{
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Received};
 use place::Place;
 use std::collections::BTreeMap;
@@ -60,11 +60,11 @@ const IDLE_MAX: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// Opens all that belongs to a key on a server.
-pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
+pub(crate) fn open(path: &Path, failpoints: &Failpoints) -> Result<Arc<dyn Dir>> {
     let place = Place::parse(path)?;
     let server = Arc::new(Server {
         place,
-        steps: steps.clone(),
+        failpoints: failpoints.clone(),
         idle: Mutex::default(),
         unsynced: Mutex::default(),
         disk: OnceLock::new(),
@@ -103,7 +103,7 @@ pub(crate) fn open(path: &Path, steps: &Steps) -> Result<Arc<dyn Dir>> {
 /// A server, as this process knows it.
 struct Server {
     place: Place,
-    steps: Steps,
+    failpoints: Failpoints,
     idle: Mutex<Vec<Line>>,
     /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
     unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
@@ -239,7 +239,7 @@ impl Server {
         let mut errors = Vec::new();
         for &address in &self.place.addresses {
             let at = Address::Tcp(address);
-            match self.place.connect(&at, &self.steps, CONNECT_TIMEOUT) {
+            match self.place.connect(&at, &self.failpoints, CONNECT_TIMEOUT) {
                 Ok(conn) => {
                     let mut line = Line {
                         conn,

@@ -11,23 +11,27 @@ pub mod server;
 
 use orcheck_format::Result;
 use orcheck_io::disk::{Dir, open_local, open_local_shared, open_local_unlinked};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Opens an existing directory, of this machine or of a staging server (`orcheck://…`).
-pub fn open_dir(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+pub fn open_dir(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
     match client::is_served(path) {
-        true => client::open(path, &steps),
-        false => open_local(path, steps),
+        true => client::open(path, &failpoints),
+        false => open_local(path, failpoints),
     }
 }
 
 /// The same; directories that are made beneath it are shared with the members of `group`. Those of a server are its own.
-pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<dyn Dir>> {
+pub fn open_shared(
+    path: &Path,
+    group: Option<u32>,
+    failpoints: Failpoints,
+) -> Result<Arc<dyn Dir>> {
     match client::is_served(path) {
-        true => client::open(path, &steps),
-        false => open_local_shared(path, group, steps),
+        true => client::open(path, &failpoints),
+        false => open_local_shared(path, group, failpoints),
     }
 }
 
@@ -35,9 +39,9 @@ pub fn open_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<
 ///
 /// # Errors
 /// Invalid, marked as [`orcheck_format::Detail::Link`], for a link, with where it leads; what the path says.
-pub fn open_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+pub fn open_unlinked(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
     match client::is_served(path) {
-        true => client::open(path, &steps),
-        false => open_local_unlinked(path, steps),
+        true => client::open(path, &failpoints),
+        false => open_local_unlinked(path, failpoints),
     }
 }

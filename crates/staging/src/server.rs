@@ -37,7 +37,7 @@ use orcheck_format::wire::{Message, PIECE_BYTES, Reply, StoreMessage};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Device, Dir, File};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread;
 use orcheck_io::rng::random_bytes;
 use orcheck_net::{Address, Conn, Listener};
@@ -217,7 +217,7 @@ impl Shared {
 pub struct Server {
     listener: Listener,
     shared: Arc<Shared>,
-    steps: Steps,
+    failpoints: Failpoints,
     sessions: Vec<(usize, JoinHandle<()>)>,
     next: u64,
     identity: u64,
@@ -370,8 +370,8 @@ impl Server {
     /// # Errors
     /// Invalid for tenants that cannot be told apart; Unavailable when another server has the directory, or the address
     /// is taken; what the directory says.
-    pub fn bind(config: &Config, clock: Arc<dyn Clock>, steps: Steps) -> Result<Self> {
-        Self::bind_with_users(config, (&[], false), clock, steps)
+    pub fn bind(config: &Config, clock: Arc<dyn Clock>, failpoints: Failpoints) -> Result<Self> {
+        Self::bind_with_users(config, (&[], false), clock, failpoints)
     }
 
     /// The same for those with a key and for users known by MUNGE; what travels between these and the server is encrypted
@@ -383,9 +383,9 @@ impl Server {
         config: &Config,
         (users, encrypt): (&[User], bool),
         clock: Arc<dyn Clock>,
-        steps: Steps,
+        failpoints: Failpoints,
     ) -> Result<Self> {
-        let dir = open_dir(&config.dir, steps.clone())?;
+        let dir = open_dir(&config.dir, failpoints.clone())?;
         let lock = lock_alone(&*dir)?;
         let wanted = (config.tenants.as_slice(), users, encrypt);
         let served = Served::new(dir, wanted, clock.unix_ms() / 1000)?;
@@ -442,7 +442,7 @@ impl Server {
         Ok(Self {
             listener,
             shared,
-            steps,
+            failpoints,
             sessions: Vec::new(),
             next: 0,
             identity,
@@ -483,7 +483,7 @@ impl Server {
             let look = due.map_or(LOOK, |_| LOOK_SOON);
             let known = self.shared.served.admitted();
             let (keys, users) = (&known.keys, known.users.as_ref());
-            let came = (self.listener).accept_known(keys, users, &self.steps, look);
+            let came = (self.listener).accept_known(keys, users, &self.failpoints, look);
             match came {
                 Ok(Some((which, conn))) => self.begin(which, conn),
                 Ok(None) => {}

@@ -4,7 +4,7 @@
 use orcheck_format::ErrorKind;
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Dir, write_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Key};
 use orcheck_staging::open_dir;
 use orcheck_staging::server::{Config, Order, Server, Stopper, Tenant};
@@ -39,7 +39,7 @@ impl Running {
             order: Order::Pulled,
             ordinary_share: 0.0,
         };
-        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Steps::none()));
+        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Failpoints::none()));
         let (at, stopper) = (server.address(), server.stopper());
         let thread = Some(std::thread::spawn(|| server.run()));
         Self {
@@ -59,7 +59,7 @@ impl Running {
     }
 
     fn job_dir(&self, scratch: &Scratch) -> Arc<dyn Dir> {
-        let root = open_dir(&self.url(scratch), Steps::none()).unwrap();
+        let root = open_dir(&self.url(scratch), Failpoints::none()).unwrap();
         root.child("job", true).unwrap()
     }
 }
@@ -122,14 +122,17 @@ fn a_server_before_another_disk_is_told_from_the_one_that_was_opened() {
     // A new caller that knows which disk it wants is refused; one that does not has what is there.
     let url = server.url(&scratch);
     let with_id = PathBuf::from(format!("{}&id={number}", url.display()));
-    let error = open_dir(&with_id, Steps::none()).err().unwrap();
+    let error = open_dir(&with_id, Failpoints::none()).err().unwrap();
     assert!(
         error
             .to_string()
             .contains("another disk than the address says"),
         "{error}"
     );
-    open_dir(&url, Steps::none()).unwrap().check_path().unwrap();
+    open_dir(&url, Failpoints::none())
+        .unwrap()
+        .check_path()
+        .unwrap();
     // And an operator who says which disk it is to be.
     let number = u64::from_str_radix(number, 16).unwrap();
     let error = orcheck_staging::server::expect_identity(&disk, number).unwrap_err();

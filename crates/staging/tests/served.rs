@@ -5,7 +5,7 @@ use orcheck_format::ErrorKind;
 use orcheck_format::wire::{Ask, Message, Reply, StoreDir, StoreMessage};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, read_small, write_small};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_net::{Address, Conn, Key, Received};
 use orcheck_staging::open_dir;
 use orcheck_staging::server::{Config, Order, Server, Stopper, Tenant};
@@ -49,10 +49,10 @@ fn config(dir: &Path, at: Option<&Address>) -> Config {
 }
 
 impl Running {
-    fn start(dir: &Path, steps: Steps, at: Option<&Address>) -> Self {
+    fn start(dir: &Path, failpoints: Failpoints, at: Option<&Address>) -> Self {
         let config = config(dir, at);
         Self::of(bound(|| {
-            Server::bind(&config, Arc::new(SystemClock), steps.clone())
+            Server::bind(&config, Arc::new(SystemClock), failpoints.clone())
         }))
     }
 
@@ -69,7 +69,7 @@ impl Running {
     /// What belongs to a tenant, as a caller opens it.
     fn open(&self, scratch: &Scratch, byte: u8) -> Arc<dyn Dir> {
         let path = self.url(scratch, byte);
-        open_dir(&path, Steps::none()).unwrap()
+        open_dir(&path, Failpoints::none()).unwrap()
     }
 
     fn url(&self, scratch: &Scratch, byte: u8) -> PathBuf {
@@ -82,7 +82,7 @@ impl Running {
     }
 
     fn conn(&self) -> Conn {
-        Conn::connect(&self.at, &Key::new([1; 32]), &Steps::none(), LIMIT).unwrap()
+        Conn::connect(&self.at, &Key::new([1; 32]), &Failpoints::none(), LIMIT).unwrap()
     }
 }
 
@@ -119,7 +119,7 @@ fn ask(conn: &mut Conn, ask: Ask) -> Reply {
 #[test]
 fn a_file_lives_its_life_on_a_server() {
     let scratch = Scratch::new("served");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let root = server.open(&scratch, 1);
     assert!(root.child("job", false).is_err());
     let dir = root.child("job", true).unwrap();
@@ -188,7 +188,7 @@ fn a_file_lives_its_life_on_a_server() {
 #[test]
 fn a_key_opens_its_own_directory_and_no_other() {
     let scratch = Scratch::new("tenants");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let (one, two) = (server.open(&scratch, 1), server.open(&scratch, 2));
     write_small(&*one, "mine", b"one").unwrap();
     write_small(&*two, "mine", b"two").unwrap();
@@ -206,7 +206,7 @@ fn a_key_opens_its_own_directory_and_no_other() {
     }
     std::os::unix::fs::symlink(scratch.path().join("two"), scratch.path().join("one/way")).unwrap();
     assert!(one.child("way", false).is_err());
-    let stranger = open_dir(&server.url(&scratch, 3), Steps::none())
+    let stranger = open_dir(&server.url(&scratch, 3), Failpoints::none())
         .err()
         .unwrap();
     assert!(stranger.message().contains("key"), "{stranger}");
@@ -215,7 +215,7 @@ fn a_key_opens_its_own_directory_and_no_other() {
 #[test]
 fn a_lock_opens_with_its_connection() {
     let scratch = Scratch::new("locks");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let dir = server.open(&scratch, 1);
     write_small(&*dir, "claim", b"").unwrap();
     let first = dir.open("claim").unwrap();
@@ -260,8 +260,8 @@ impl SlowDisk {
     }
 }
 
-impl StepHook for SlowDisk {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for SlowDisk {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site == "file.write" && step.target.ends_with("container") {
             self.state.lock().unwrap().0 = true;
             self.changed.notify_all();
@@ -276,8 +276,8 @@ impl StepHook for SlowDisk {
 fn nothing_is_durable_before_it_is_written() {
     let scratch = Scratch::new("slow");
     let disk = Arc::new(SlowDisk::default());
-    let steps = Steps::with(Arc::clone(&disk) as Arc<dyn StepHook>);
-    let server = Running::start(scratch.path(), steps, None);
+    let failpoints = Failpoints::with(Arc::clone(&disk) as Arc<dyn FailpointHook>);
+    let server = Running::start(scratch.path(), failpoints, None);
     let dir = server.open(&scratch, 1);
     let file = dir.create("container", Create::Direct).unwrap();
     let bytes = pattern(2 * PIECE);
@@ -301,7 +301,11 @@ fn nothing_is_durable_before_it_is_written() {
 fn a_full_disk_is_told_before_anything_counts_as_durable() {
     let scratch = Scratch::new("full");
     let plan = FaultPlan::new().at_site("file.write", 3, Verdict::Fail(28));
-    let server = Running::start(scratch.path(), plan.only_where("container").steps().1, None);
+    let server = Running::start(
+        scratch.path(),
+        plan.only_where("container").failpoints().1,
+        None,
+    );
     let dir = server.open(&scratch, 1);
     let file = dir.create("container", Create::Direct).unwrap();
     let bytes = pattern(6 * PIECE);
@@ -317,7 +321,7 @@ fn a_full_disk_is_told_before_anything_counts_as_durable() {
 #[test]
 fn what_was_not_wanted_is_not_taken_in() {
     let scratch = Scratch::new("wanted");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let mut conn = server.conn();
     let create = Ask::Create(StoreDir::default(), "file".to_owned(), false);
     assert!(matches!(ask(&mut conn, create), Reply::Told(_)));
@@ -353,13 +357,13 @@ fn what_was_not_wanted_is_not_taken_in() {
 #[test]
 fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
     let scratch = Scratch::new("anew");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let dir = server.open(&scratch, 1).child("job", true).unwrap();
     let file = dir.create("a", Create::Buffered).unwrap();
     file.write_at(b"text", 0).unwrap();
     let at = server.at.clone();
     drop(server);
-    let again = Running::start(scratch.path(), Steps::none(), Some(&at));
+    let again = Running::start(scratch.path(), Failpoints::none(), Some(&at));
     // The file's bytes may be lost, and so may its name.
     assert_eq!(file.sync().err().unwrap().kind(), ErrorKind::Unavailable);
     assert!(file.sync().is_err());
@@ -378,7 +382,7 @@ fn all_who_changed_names_are_told_when_a_disk_loses_names() {
     let scratch = Scratch::new("names");
     // The first is that of the disk's identity.
     let plan = FaultPlan::new().at_site("dir.sync", 2, Verdict::Fail(5));
-    let server = Running::start(scratch.path(), plan.only_where("/one").steps().1, None);
+    let server = Running::start(scratch.path(), plan.only_where("/one").failpoints().1, None);
     let first = server.open(&scratch, 1);
     let second = server.open(&scratch, 1);
     let create = |dir: &Arc<dyn Dir>, name: &str| {
@@ -420,7 +424,7 @@ fn nobody_gets_beyond_its_quota() {
         let mut config = config(scratch.path(), None);
         // What names and directories take is beside the point here.
         config.tenants[0].quota_bytes = Some(quota + NAMES);
-        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let server = Server::bind(&config, Arc::new(SystemClock), Failpoints::none()).unwrap();
         Running::of(server)
     };
     let server = open(10 << 20);
@@ -460,8 +464,8 @@ fn nobody_gets_beyond_its_quota() {
 #[test]
 fn two_servers_do_not_share_a_directory() {
     let scratch = Scratch::new("alone");
-    let server = Running::start(scratch.path(), Steps::none(), None);
-    let bind = |config| Server::bind(&config, Arc::new(SystemClock), Steps::none());
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
+    let bind = |config| Server::bind(&config, Arc::new(SystemClock), Failpoints::none());
     let refused = bind(config(scratch.path(), None)).err().unwrap();
     assert!(refused.message().contains("another server"), "{refused}");
     drop(server);
@@ -487,7 +491,7 @@ fn two_servers_do_not_share_a_directory() {
 #[test]
 fn callers_that_stop_in_the_middle_keep_nobody_waiting() {
     let scratch = Scratch::new("stopped");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     // More of them than the server has memory for: each is granted pieces and sends none.
     let mut stopped = Vec::new();
     for index in 0..8 {
@@ -508,7 +512,7 @@ fn callers_that_stop_in_the_middle_keep_nobody_waiting() {
 #[test]
 fn readers_get_their_bytes_however_they_go_on() {
     let scratch = Scratch::new("ahead");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let dir = server.open(&scratch, 1);
     let bytes = pattern(5 * PIECE + 12_345);
     std::fs::write(scratch.path().join("one/file"), &bytes).unwrap();
@@ -554,8 +558,8 @@ fn counted(
     scratch: &Scratch,
     work: impl Fn(&dyn Dir),
 ) -> usize {
-    let (plan, steps) = FaultPlan::record().steps();
-    let server = Server::bind(config, Arc::new(SystemClock), steps).unwrap();
+    let (plan, failpoints) = FaultPlan::record().failpoints();
+    let server = Server::bind(config, Arc::new(SystemClock), failpoints).unwrap();
     let server = Running::of(server);
     work(&*server.open(scratch, 1));
     drop(server);
@@ -634,8 +638,8 @@ fn a_read_that_fails_is_told_to_who_asked_for_it() {
     let bytes = pattern(8 * PIECE);
     for failing in [1, 2, 3, 5, 8] {
         let plan = FaultPlan::new().at_site("file.read", failing, Verdict::Fail(5));
-        let steps = plan.only_where("one/file").steps().1;
-        let server = Running::start(scratch.path(), steps, None);
+        let failpoints = plan.only_where("one/file").failpoints().1;
+        let server = Running::start(scratch.path(), failpoints, None);
         std::fs::write(scratch.path().join("one/file"), &bytes).unwrap();
         let dir = server.open(&scratch, 1);
         let file = dir.open("file").unwrap();
@@ -664,7 +668,7 @@ fn what_is_written_as_it_comes_is_whole_too() {
             order: Order::Arrival { cached },
             ..config(scratch.path(), None)
         };
-        let server = Server::bind(&config, Arc::new(SystemClock), Steps::none()).unwrap();
+        let server = Server::bind(&config, Arc::new(SystemClock), Failpoints::none()).unwrap();
         let server = Running::of(server);
         let dir = server.open(&scratch, 1);
         let bytes = pattern(3 * PIECE + 65_536);
@@ -697,8 +701,8 @@ fn what_is_written_as_it_comes_is_whole_too() {
         order: Order::Arrival { cached: false },
         ..config(scratch.path(), None)
     };
-    let steps = plan.only_where("container").steps().1;
-    let server = Running::of(Server::bind(&config, Arc::new(SystemClock), steps).unwrap());
+    let failpoints = plan.only_where("container").failpoints().1;
+    let server = Running::of(Server::bind(&config, Arc::new(SystemClock), failpoints).unwrap());
     let file = server.open(&scratch, 1);
     let file = file.create("container", Create::Direct).unwrap();
     let bytes = pattern(6 * PIECE);
@@ -710,14 +714,14 @@ fn what_is_written_as_it_comes_is_whole_too() {
 #[test]
 fn a_question_that_could_not_be_sent_is_asked_over_another_connection() {
     let scratch = Scratch::new("again");
-    let server = Running::start(scratch.path(), Steps::none(), None);
+    let server = Running::start(scratch.path(), Failpoints::none(), None);
     let url = server.url(&scratch, 1);
     for (times, goes_well) in [(1, true), (2, true), (3, false)] {
         let plan = (1..=times).fold(FaultPlan::new(), |plan, nth| {
             plan.at_site("net.send", nth, Verdict::Fail(32))
                 .only_where("holds")
         });
-        let dir = open_dir(&url, plan.steps().1).unwrap();
+        let dir = open_dir(&url, plan.failpoints().1).unwrap();
         let held = dir.holds("nothing");
         assert_eq!(held.is_ok(), goes_well, "{times} times: {held:?}");
         // Afterwards it is as it was.
@@ -732,8 +736,8 @@ fn names_that_a_disk_lost_are_lost_for_all_who_sync_at_once() {
         let scratch = Scratch::in_memory("names-lost");
         // The first is that of the disk's identity.
         let plan = FaultPlan::new().at_site("dir.sync", 2, Verdict::Fail(5));
-        let steps = plan.only_where("one").steps().1;
-        let server = Running::start(scratch.path(), steps, None);
+        let failpoints = plan.only_where("one").failpoints().1;
+        let server = Running::start(scratch.path(), failpoints, None);
         let dirs = [server.open(&scratch, 1), server.open(&scratch, 1)];
         let both = Barrier::new(2);
         let synced = std::thread::scope(|scope| {
@@ -760,7 +764,7 @@ fn a_share_for_others_is_kept_or_refused() {
             order,
             ..config(scratch.path(), None)
         };
-        Server::bind(&config, Arc::new(SystemClock), Steps::none())
+        Server::bind(&config, Arc::new(SystemClock), Failpoints::none())
     };
     let memory = Scratch::in_memory("share");
     let nowhere = bind(&memory, 0.9, Order::Pulled).err().unwrap();

@@ -35,7 +35,7 @@ pub use pinned::Pinned;
 pub use counting::Counting;
 
 use orcheck_io::clock::Deadline;
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,7 +89,7 @@ struct State {
 }
 
 /// Records steps and makes chosen ones fail. Built by chaining:
-/// `FaultPlan::new().at_site("file.sync", 2, Verdict::Fail(5)).only_where("job").steps()`.
+/// `FaultPlan::new().at_site("file.sync", 2, Verdict::Fail(5)).only_where("job").failpoints()`.
 #[derive(Debug, Default)]
 pub struct FaultPlan {
     state: Mutex<State>,
@@ -152,10 +152,10 @@ impl FaultPlan {
 
     /// The plan, shared, and the steps that follow it.
     #[must_use]
-    pub fn steps(self) -> (Arc<FaultPlan>, Steps) {
+    pub fn failpoints(self) -> (Arc<FaultPlan>, Failpoints) {
         let plan = Arc::new(self);
-        let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
-        (plan, steps)
+        let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+        (plan, failpoints)
     }
 
     /// Adds a fault while the plan is in use: at every step of `site` from now on whose target contains
@@ -197,8 +197,8 @@ impl FaultPlan {
     }
 }
 
-impl StepHook for FaultPlan {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for FaultPlan {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let mut state = self.state();
         state.seen.push(Seen {
             number: step.number,

@@ -9,7 +9,7 @@
 
 use orcheck_format::Result;
 use orcheck_io::disk::{Create, Dir, Entry, File};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,8 +71,8 @@ impl Misreader {
 
     /// The steps that follow this hook.
     #[must_use]
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     /// Reads that could have gone wrong so far.
@@ -88,8 +88,8 @@ impl Misreader {
     }
 }
 
-impl StepHook for Misreader {
-    fn at(&self, _step: &StepInfo) -> Verdict {
+impl FailpointHook for Misreader {
+    fn at(&self, _step: &Failpoint) -> Verdict {
         Verdict::Go
     }
 

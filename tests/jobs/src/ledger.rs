@@ -5,7 +5,7 @@
 use crate::payload::Origin;
 use orcheck_client::Event;
 use orcheck_format::Level;
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -124,7 +124,7 @@ impl Ledger {
 
     /// For hooks: notes what a node's control thread has published, "node epoch step level committed|lost". A hook knows no
     /// run. Nothing where the file cannot be opened: the run may be at a limit.
-    pub fn look(root: &Path, step: &StepInfo) {
+    pub fn look(root: &Path, step: &Failpoint) {
         if step.site != "control.published" {
             return;
         }
@@ -170,16 +170,16 @@ impl Ledger {
 /// A hook that only notes what is published.
 struct Published(PathBuf);
 
-impl StepHook for Published {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Published {
+    fn at(&self, step: &Failpoint) -> Verdict {
         Ledger::look(&self.0, step);
         Verdict::Go
     }
 }
 
-/// Steps of which the ledger gets what is published, and that all happen.
-pub fn published(root: &Path) -> Steps {
-    Steps::with(Arc::new(Published(root.to_owned())))
+/// Failpoints of which the ledger gets what is published, and that all happen.
+pub fn published(root: &Path) -> Failpoints {
+    Failpoints::with(Arc::new(Published(root.to_owned())))
 }
 
 /// What one run told.

@@ -13,7 +13,7 @@ use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::identity_of;
 use orcheck_format::{ErrorKind, JobName, Level};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_io::user::Secret;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,10 +71,10 @@ pub enum Trouble {
 
 impl Workload {
     /// The job below `root`, with this workload's options.
-    pub fn job(&self, root: &Path, steps: Steps) -> Job {
+    pub fn job(&self, root: &Path, failpoints: Failpoints) -> Job {
         let job = Job::new(root, self.ranks, self.dirs, self.node_level)
             .nodes(self.nodes)
-            .steps(steps);
+            .failpoints(failpoints);
         let mut options = format!(
             "{}keep = {}\npeers = {}\n",
             job.options, self.keep, self.losses
@@ -169,7 +169,7 @@ impl Workload {
 
     /// The directories as one node sees them, or why it cannot.
     pub fn places(&self, root: &Path, node: u32, view: View) -> orcheck_format::Result<Places> {
-        self.places_with(root, node, view, &Steps::none())
+        self.places_with(root, node, view, &Failpoints::none())
     }
 
     /// The same with numbered steps.
@@ -178,7 +178,7 @@ impl Workload {
         root: &Path,
         node: u32,
         view: View,
-        steps: &Steps,
+        failpoints: &Failpoints,
     ) -> orcheck_format::Result<Places> {
         let wanted = |level| view == View::All || view == View::Only(level);
         let node_root = (self.node_level && wanted(self.node_level())).then(|| root.join("local"));
@@ -194,7 +194,7 @@ impl Workload {
             &format!("n{node}"),
             node_root.as_ref(),
             &servers,
-            steps,
+            failpoints,
             false,
         )?;
         Ok(Places {
@@ -446,7 +446,7 @@ pub struct Life {
     pub checkpoints: u64,
     /// More lines of options.
     pub more: String,
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     pub clock: Arc<dyn Clock>,
     /// The nodes, where they are not n0, n1, …: the ranks are dealt over them in blocks.
     names: Option<String>,
@@ -469,7 +469,7 @@ impl Life {
             checkpoints,
             // Whoever asks when checkpoints are due is told of losses too.
             more: "every_steps = 1\n".to_owned(),
-            steps: published(root),
+            failpoints: published(root),
             clock: Arc::new(SystemClock),
             names: None,
             sealed: false,
@@ -514,8 +514,8 @@ impl Life {
         self
     }
 
-    pub fn steps(mut self, steps: Steps) -> Self {
-        self.steps = steps;
+    pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
+        self.failpoints = failpoints;
         self
     }
 
@@ -536,7 +536,7 @@ impl Life {
     pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
         let job = Job {
             clock: Arc::clone(&self.clock),
-            ..self.workload.job(&self.root, self.steps.clone())
+            ..self.workload.job(&self.root, self.failpoints.clone())
         };
         let job = job.with(&self.more);
         job.run(|session, rank| {
@@ -565,10 +565,10 @@ impl Life {
         between: &(dyn Fn(u64) + Sync),
     ) {
         let rank = collective.rank();
-        let job = self.workload.job(&self.root, self.steps.clone());
+        let job = self.workload.job(&self.root, self.failpoints.clone());
         let text = format!("{}{}node_name = '{node}'\n", job.options, self.more);
         let environment = Environment {
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
             clock: Arc::clone(&self.clock),
         };
         let session = Session::open_with("job", collective, Options::from_text(&text), environment);

@@ -5,7 +5,7 @@ use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::host::agent::{Agent, Stop};
 use orcheck_format::{Dtype, Error, JobName, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_net::{Address, Key};
 use orcheck_staging::server::{Config, Server, Tenant};
@@ -31,12 +31,12 @@ pub fn needs_own_disks() -> bool {
 }
 
 /// The steps of the servers before the directories of a test, where it chose them.
-static SERVER_STEPS: Mutex<BTreeMap<PathBuf, Steps>> = Mutex::new(BTreeMap::new());
+static SERVER_STEPS: Mutex<BTreeMap<PathBuf, Failpoints>> = Mutex::new(BTreeMap::new());
 
 /// The server that will be before the directories below this root takes these steps.
-pub fn serve_with(root: &Path, steps: &Steps) {
+pub fn serve_with(root: &Path, failpoints: &Failpoints) {
     let mut chosen = SERVER_STEPS.lock().unwrap_or_else(PoisonError::into_inner);
-    chosen.insert(root.to_path_buf(), steps.clone());
+    chosen.insert(root.to_path_buf(), failpoints.clone());
 }
 
 /// Servers before the directories of a test, each with a key of its own; they live as long as the test program.
@@ -221,7 +221,7 @@ pub struct Job {
     /// The node of each rank, where they are not dealt evenly.
     pub placed: Option<Vec<&'static str>>,
     pub options: String,
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -247,7 +247,7 @@ impl Job {
             ranks_per_node: ranks,
             placed: None,
             options,
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             clock: Arc::new(SystemClock),
         }
     }
@@ -275,8 +275,8 @@ impl Job {
         self
     }
 
-    pub fn steps(mut self, steps: Steps) -> Self {
-        self.steps = steps;
+    pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
+        self.failpoints = failpoints;
         self
     }
 
@@ -301,9 +301,9 @@ impl Job {
             .unwrap();
         let job = JobName::new("job").unwrap();
         let start = |node: &String| {
-            let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
+            let (clock, failpoints) = (Arc::clone(&self.clock), self.failpoints.clone());
             // Another run of the job may have one there.
-            let agent = Agent::bind(&job, node, root, clock, steps).ok()?;
+            let agent = Agent::bind(&job, node, root, clock, failpoints).ok()?;
             let stop = agent.stopper();
             let thread = std::thread::spawn(|| agent.run(Duration::from_secs(60)));
             Some((stop, thread))
@@ -349,7 +349,7 @@ impl Job {
                             self.options
                         ));
                         let environment = Environment {
-                            steps: self.steps.clone(),
+                            failpoints: self.failpoints.clone(),
                             clock: Arc::clone(&self.clock),
                         };
                         work(
@@ -468,7 +468,7 @@ impl State {
 pub fn tracks_pages() -> bool {
     let mut bytes = vec![0u8; 1 << 20];
     let span = Span::from_mut(&mut bytes);
-    match orcheck_pool::Tracker::arm(span, &Steps::none()) {
+    match orcheck_pool::Tracker::arm(span, &Failpoints::none()) {
         Ok(_) => true,
         Err(error) => {
             eprintln!("SKIPPED: this system cannot track pages: {error}");

@@ -5,7 +5,7 @@ use crate::life::{Life, View, Workload};
 use crate::oracle::{self, Counts};
 use crate::payload::Origin;
 use crate::records::records;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::env_var;
 use orcheck_staging::open_dir;
 use orcheck_testing::{Child, Ended, Scratch};
@@ -345,7 +345,7 @@ pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
     oracle::kept(workload, root, &story)
         .map_err(|text| (Verdict::LostWork, format!("{text}; {}", told(&story))))?;
-    let open = |path: &Path| open_dir(&root.join(path), Steps::none()).ok();
+    let open = |path: &Path| open_dir(&root.join(path), Failpoints::none()).ok();
     let mut found = records(workload, &open);
     for level in workload.levels() {
         let Some(acked) = story.newest_acked(u64::MAX, Some(level)) else {

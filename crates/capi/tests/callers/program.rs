@@ -7,7 +7,7 @@ use orcheck::session::{orc_close, orc_open_v};
 use orcheck::types::{ORC_API, orc_codec, orc_status};
 use orcheck_format::disk::FileName;
 use orcheck_format::{Error, Level};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::ledger::{Ledger, Story};
 use orcheck_jobs::life::{INCREMENTAL, LONG, SOLO, Workload, names};
 use orcheck_jobs::payload::{Origin, Payload};
@@ -218,7 +218,7 @@ impl<'a> Program<'a> {
 
     /// Opens, and finds nothing.
     pub fn open(&self) -> bool {
-        let job = self.workload.job(self.root, Steps::none());
+        let job = self.workload.job(self.root, Failpoints::none());
         let text = format!("{}node_name = 'n0'\n", job.options);
         let options = CString::new(text).unwrap();
         let mut session = null_mut();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use orcheck_engine::host::agent::Agent;
 use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{close_inherited, leave_starter, raise_open_files, silence, start_self};
 use serde_json::json;
 
@@ -54,7 +54,7 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     }
     stop::install()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let agent = Agent::bind(&job, &node, &root, Arc::clone(&clock), Steps::none())?;
+    let agent = Agent::bind(&job, &node, &root, Arc::clone(&clock), Failpoints::none())?;
     let stopper = agent.stopper();
     let told = format!("{READY} {} on node {node}: ready", job.as_str());
     match agent.strangers() {

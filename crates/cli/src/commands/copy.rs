@@ -19,7 +19,7 @@ use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_format::disk::{CommitRecord, Compression};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::env_var;
 use orcheck_staging::client::shown;
 use orcheck_staging::open_shared;
@@ -157,7 +157,7 @@ fn destinations(
     let group = group(args.group.as_deref())?;
     let mut all = Vec::new();
     for root in roots {
-        let dir = open_shared(root, group, Steps::none())?;
+        let dir = open_shared(root, group, Failpoints::none())?;
         if holds_files(&dir.list()?) {
             return Err(
                 Error::invalid(format!("{} is the directory of a job", name_of(root)))

@@ -15,7 +15,8 @@ use crate::output::{Failure, Outcome};
 
 /// Writes the pages.
 pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
-    let dir = match orcheck_staging::open_dir(&args.dir, orcheck_io::failpoints::Steps::none()) {
+    let dir = match orcheck_staging::open_dir(&args.dir, orcheck_io::failpoints::Failpoints::none())
+    {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (parent, name) = parent_and_name(&args.dir)?;
             parent.child(&name, true)?

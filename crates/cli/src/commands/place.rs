@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::disk::{Dir, write_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{file_system_kind, mount_of};
 use orcheck_io::user::read_text;
 use orcheck_staging::open_shared;
@@ -92,7 +92,7 @@ fn canonical(args: &PlaceArgs) -> Result<Arc<dyn Dir>> {
     let path = &args.dir;
     let full = std::path::absolute(path)
         .map_err(|error| Error::invalid(format!("{}: {error}", path.display())))?;
-    open_shared(&full, group(args.group.as_deref())?, Steps::none())
+    open_shared(&full, group(args.group.as_deref())?, Failpoints::none())
         .map_err(|error| error.next("make the directory on the parallel file system first"))
 }
 
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_directory_counts_only_when_a_file_was_seen_on_its_server() {
         let scratch = Scratch::new("place-liar");
-        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         let tools = Children::new();
         let refused = place(&args(scratch.path()), &Liar("b"), &tools, dir.as_ref());
         // Breaks if: where the probe lies is not compared.
@@ -449,7 +449,7 @@ mod tests {
                 .unwrap()
                 .ends_with("global = ['/b']\n")
         );
-        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         write_small(dir.as_ref(), "options.toml", b"keep = 3\n").unwrap();
         assert!(write_option(&asked, "global = ['/c']", &mut notes).is_err());
         // Said before anything is placed.

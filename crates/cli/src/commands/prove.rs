@@ -27,7 +27,7 @@ use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
 use orcheck_format::{Dtype, Error, ErrorKind, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::{env_var, read_text};
 use orcheck_staging::open_dir;
@@ -92,7 +92,7 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
     let base = (args.dir.clone())
         .or_else(|| env_var("TMPDIR").map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/tmp"));
-    let base = open_dir(&base, Steps::none())?;
+    let base = open_dir(&base, Failpoints::none())?;
     let name = format!("orcheck-prove-{:016x}", u64::from_le_bytes(random_bytes()));
     let scratch = base.child(&name, true)?;
     let prover = Prover {
@@ -236,7 +236,7 @@ impl Prover<'_> {
     /// A run that gets the checkpoint of step `a` alone, until step `b` is committed.
     fn resumed(&self, a: u64, b: u64, first: &Job) -> std::result::Result<Job, Failure> {
         let place = self.place("resumed")?;
-        let to = open_dir(&place.dirs[0], Steps::none())?.child(first.name.as_str(), true)?;
+        let to = open_dir(&place.dirs[0], Failpoints::none())?.child(first.name.as_str(), true)?;
         for (from, entry, name) in first.catalog.files() {
             let wanted = match name {
                 Some(
@@ -420,7 +420,7 @@ fn processes() -> (Vec<Pid>, Vec<Pid>) {
 /// The processes that one has started, by any of its threads; none where the kernel does not tell.
 fn children(of: Pid) -> Vec<Pid> {
     let tasks = format!("/proc/{of}/task");
-    let listed = open_dir(Path::new(&tasks), Steps::none()).and_then(|dir| dir.list());
+    let listed = open_dir(Path::new(&tasks), Failpoints::none()).and_then(|dir| dir.list());
     let of_thread = |thread: Entry| {
         let path = format!("{tasks}/{}/children", thread.name);
         read_text(Path::new(&path), 1 << 20).unwrap_or_default()

@@ -321,7 +321,8 @@ fn region_entry(region: &RegionRecord, file: &str, crc: u64) -> Value {
 
 /// The directory that `--all` fills; it must be new or empty unless `--force` is given.
 fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
-    let dir = match orcheck_staging::open_dir(&args.out, orcheck_io::failpoints::Steps::none()) {
+    let dir = match orcheck_staging::open_dir(&args.out, orcheck_io::failpoints::Failpoints::none())
+    {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (parent, name) = parent_and_name(&args.out)?;
             parent.child(&name, true)?
@@ -555,7 +556,8 @@ mod tests {
         // Breaks if: the rename replaces.
         let path = std::env::temp_dir().join(format!("orcheck-restore-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        let dir = orcheck_staging::open_dir(&path, orcheck_io::failpoints::Steps::none()).unwrap();
+        let dir =
+            orcheck_staging::open_dir(&path, orcheck_io::failpoints::Failpoints::none()).unwrap();
         let taken = path.join("x");
         let written = write_file(dir.as_ref(), "x", false, &mut |sink| {
             std::fs::write(&taken, b"mine").unwrap();

@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         .map_err(|_| Error::invalid(format!("--grace {}: expected seconds from 0", args.grace)))?;
     // A mistyped directory would look like a job that makes no progress.
     for root in args.place.dirs.iter().chain(&args.place.node_dirs) {
-        orcheck_staging::open_dir(root, orcheck_io::failpoints::Steps::none())
+        orcheck_staging::open_dir(root, orcheck_io::failpoints::Failpoints::none())
             .map_err(|error| cannot_open(root, error))?;
     }
     for root in &args.place.dirs {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::write_small;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::raise_open_files;
 use orcheck_io::user::read_text;
 use orcheck_net::Address;
@@ -58,7 +58,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     stop::install()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let users = (wanted.users.as_slice(), args.encrypt);
-    let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Steps::none())?;
+    let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Failpoints::none())?;
     server.tell_to(say);
     let identity = server.identity();
     if remembered == Some(None) {
@@ -157,7 +157,7 @@ fn remember(path: &Path, identity: u64) -> Result<()> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
-    let dir = open_dir(parent.unwrap_or(Path::new(".")), Steps::none())?;
+    let dir = open_dir(parent.unwrap_or(Path::new(".")), Failpoints::none())?;
     write_small(&*dir, name, format!("{identity:016x}\n").as_bytes())
 }
 

@@ -28,7 +28,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, JobName, Level};
 use orcheck_io::disk::{Dir, Entry, linked};
 use orcheck_io::errno::is_denied;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::client::is_served;
 use orcheck_staging::{open_dir, open_unlinked};
 
@@ -208,12 +208,12 @@ impl Search {
             .map(|path| (path, false))
             .chain(per_node.iter().map(|path| (path, true)))
         {
-            if let Some((dir, entries)) = search.listed(path, open_dir(path, Steps::none())) {
+            if let Some((dir, entries)) = search.listed(path, open_dir(path, Failpoints::none())) {
                 search.below_root(dir.as_ref(), &entries, per_node, only);
             }
         }
         for path in &place.anywhere {
-            let opened = open_unlinked(path, Steps::none());
+            let opened = open_unlinked(path, Failpoints::none());
             // A root may be a link; the directory of a job or node may not.
             let link = opened
                 .as_ref()
@@ -221,7 +221,7 @@ impl Search {
                 .filter(|error| error.is(Detail::Link) && !off(Switch::LinkedJob))
                 .cloned();
             let opened = match opened {
-                Err(error) if error.is(Detail::Link) => open_dir(path, Steps::none()),
+                Err(error) if error.is(Detail::Link) => open_dir(path, Failpoints::none()),
                 opened => opened,
             };
             if let Some((dir, entries)) = search.listed(path, opened) {
@@ -234,7 +234,7 @@ impl Search {
                     "'{}' is neither a step nor a directory that is here",
                     path.display()
                 ))
-                .next("correct it; `orcheck ls` lists the steps")
+                .next("correct it; `orcheck ls` lists the failpoints")
                 .into());
             }
         }
@@ -523,14 +523,14 @@ fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     let (Some(job), Some(node)) = (path.parent(), path.file_name()) else {
         return Ok(found);
     };
-    let job = open_unlinked(job, Steps::none())?;
+    let job = open_unlinked(job, Failpoints::none())?;
     let dir = job.child(&node.to_string_lossy(), false)?;
     Ok(Found { dir, ..found })
 }
 
 /// The job whose own directory at level `global` this is: below it, as below a root, it would begin from nothing.
 pub fn own_directory_of(path: &Path) -> Option<JobName> {
-    let dir = open_dir(path, Steps::none()).ok()?;
+    let dir = open_dir(path, Failpoints::none()).ok()?;
     let entries = dir.list().ok().filter(|entries| holds_files(entries))?;
     let found = recognise(dir, &entries, &Trust::default())?;
     let whole = std::path::absolute(path).ok()?;
@@ -539,7 +539,7 @@ pub fn own_directory_of(path: &Path) -> Option<JobName> {
 }
 
 /// Whether there are files of ours.
-pub(crate) fn holds_files(entries: &[Entry]) -> bool {
+pub fn holds_files(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| {
         !entry.is_dir
             && !matches!(

@@ -467,7 +467,8 @@ fn a_claim_that_a_killed_copy_left_goes_with_the_next_copy() {
     let stale = left("07070707", b"of a process that is gone");
     let living = left("08080808", b"of a run that is starting");
     let begun = left("09090909", b"");
-    let opened = orcheck_staging::open_dir(&dir, orcheck_io::failpoints::Steps::none()).unwrap();
+    let opened =
+        orcheck_staging::open_dir(&dir, orcheck_io::failpoints::Failpoints::none()).unwrap();
     let name = living.file_name().unwrap().to_str().unwrap();
     let locked = opened.open(name).unwrap();
     assert!(locked.try_lock().unwrap());

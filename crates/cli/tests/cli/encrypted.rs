@@ -10,7 +10,7 @@ use orcheck_format::disk::{
     RegionKind, RegionRecord, encode_rank_record,
 };
 use orcheck_format::{Dtype, Level, crc64};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_staging::open_dir;
@@ -51,7 +51,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     };
     let key = ContainerKey::create(&secret, &mut header).unwrap();
     let target = Target {
-        dir: open_dir(&dir, Steps::none()).unwrap(),
+        dir: open_dir(&dir, Failpoints::none()).unwrap(),
         server: 0,
         stripes: Vec::new(),
         direct: false,

@@ -517,7 +517,7 @@ fn a_server_rereads_keys_and_quotas_at_sighup_and_keeps_its_connections() {
     let lines = Lines::of(&mut server);
     let open = |name: &str| {
         let place = server.place(name);
-        orcheck_staging::open_dir(place.as_ref(), orcheck_io::failpoints::Steps::none())
+        orcheck_staging::open_dir(place.as_ref(), orcheck_io::failpoints::Failpoints::none())
     };
     // A program in the middle of a file, and one that waits.
     let (own, others) = (open("key").unwrap(), open("physics-key").unwrap());

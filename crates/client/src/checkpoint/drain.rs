@@ -168,7 +168,7 @@ impl Session {
         }
         if let Some(thread) = threads.flusher.take() {
             result = result.and(join(thread, &*clock, left()));
-            let ended = self.environment.steps.at("session.flusher_ended", "");
+            let ended = self.environment.failpoints.at("session.flusher_ended", "");
             result = result.and(ended.map(drop));
         }
         self.stager = None;

@@ -40,7 +40,7 @@ impl Session {
             (None, _, _) => Route::of_host(
                 (&self.job, self.rank, &self.layout.nodes[node].ranks),
                 &self.options,
-                &self.environment.steps,
+                &self.environment.failpoints,
                 &mut self.warnings,
             )?,
         };

@@ -252,7 +252,7 @@ impl Session {
             && !self.lent.contains_key(name)
             && self.pool.offset_of(*span).is_none()
             && whole_pages
-            && baseline.track(name, *span, &self.environment.steps);
+            && baseline.track(name, *span, &self.environment.failpoints);
         if tracked {
             return Source::Tracked(*span);
         }
@@ -389,7 +389,7 @@ impl Session {
             checked: self.options.checks_pool(),
             timeout,
             patience: self.patience.clone(),
-            steps: self.environment.steps.clone(),
+            failpoints: self.environment.failpoints.clone(),
             sealed: self
                 .threads
                 .as_ref()

@@ -23,7 +23,7 @@ use crate::report::Warnings;
 use crate::session::{HISTORY, Restarted, Stats, Which, found_too_late, nothing_found};
 use crate::trigger::Request;
 use orcheck_format::{Dtype, Error, JobName, Level, Result};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, Span};
 use orcheck_pool::page_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub struct Disabled {
     job: JobName,
     why: Without,
     rank: u32,
-    steps: Steps,
+    failpoints: Failpoints,
     regions: Regions,
     allocations: BTreeMap<usize, Buffer>,
     route: Option<Route>,
@@ -49,7 +49,7 @@ pub struct Disabled {
 }
 
 impl Disabled {
-    pub(crate) fn new(job: JobName, why: Without, rank: u32, steps: Steps) -> Self {
+    pub(crate) fn new(job: JobName, why: Without, rank: u32, failpoints: Failpoints) -> Self {
         let said = format!("job '{}' runs without checkpoints: {why}", job.as_str());
         let mut warnings = Warnings::default();
         warnings.extend((rank == 0).then_some(said));
@@ -57,7 +57,7 @@ impl Disabled {
             job,
             why,
             rank,
-            steps,
+            failpoints,
             regions: Regions::default(),
             allocations: BTreeMap::new(),
             route: None,
@@ -152,7 +152,7 @@ impl Disabled {
             Some(route) => route,
             None => Route::among_temporary_files(
                 (&self.job, self.rank),
-                &self.steps,
+                &self.failpoints,
                 &mut self.warnings,
             )?,
         };

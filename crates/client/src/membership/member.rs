@@ -69,7 +69,7 @@ impl Membership {
                 if rank == 0 {
                     report::disabled(&job, why);
                 }
-                let off = Disabled::new(job, why, rank, environment.steps);
+                let off = Disabled::new(job, why, rank, environment.failpoints);
                 Ok(Off(Box::new(off)))
             }
         });

@@ -16,7 +16,7 @@ use orcheck_engine::host::{Host, pack};
 use orcheck_format::wire::{AgentMessage, Link, Message};
 use orcheck_format::{Error, ErrorKind, JobName, Result};
 use orcheck_io::clock::Clock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::start_detached;
 use orcheck_io::user::env_var;
 use orcheck_net::{Address, Conn, Listener};
@@ -50,10 +50,10 @@ fn is_absent(error: &Error) -> bool {
 }
 
 /// Whether an agent is there that takes callers in.
-fn answers(first: &Address, (steps, clock): (&Steps, &dyn Clock)) -> bool {
-    let own = look(first, steps, clock).map(|seen| seen.own);
+fn answers(first: &Address, (failpoints, clock): (&Failpoints, &dyn Clock)) -> bool {
+    let own = look(first, failpoints, clock).map(|seen| seen.own);
     let mut own = own.unwrap_or_default().into_iter();
-    own.any(|at| Conn::connect(&at, &KEY, steps, ANSWER_TIMEOUT).is_ok())
+    own.any(|at| Conn::connect(&at, &KEY, failpoints, ANSWER_TIMEOUT).is_ok())
 }
 
 /// The conversation of a node's lowest rank with the agent.
@@ -72,7 +72,7 @@ impl Agent {
         job: &JobName,
         node: &str,
         options: &Options,
-        (steps, clock): (&Steps, &dyn Clock),
+        (failpoints, clock): (&Failpoints, &dyn Clock),
         patience: Duration,
     ) -> Result<Option<Self>> {
         if options.agent == AgentKind::Off {
@@ -81,7 +81,7 @@ impl Agent {
         let root = options.global.first().or(options.node_dir.as_ref());
         let root = root.map_or(Path::new(""), PathBuf::as_path);
         let at = address(job, node, root);
-        let reach = || Self::reach(&at, options, (steps, clock));
+        let reach = || Self::reach(&at, options, (failpoints, clock));
         if options.agent == AgentKind::Join {
             let until = clock.now() + patience;
             let found = loop {
@@ -107,7 +107,9 @@ impl Agent {
         match reach() {
             Ok(found) => return Ok(Some(found)),
             // Such as that an older run is not finished: another agent would not help.
-            Err(error) if !is_absent(&error) || answers(&at, (steps, clock)) => return Err(error),
+            Err(error) if !is_absent(&error) || answers(&at, (failpoints, clock)) => {
+                return Err(error);
+            }
             Err(_) => {}
         }
         let linger = options.agent_linger_s.to_string();
@@ -145,9 +147,9 @@ impl Agent {
     fn reach(
         first: &Address,
         options: &Options,
-        (steps, clock): (&Steps, &dyn Clock),
+        (failpoints, clock): (&Failpoints, &dyn Clock),
     ) -> Result<Self> {
-        let seen = look(first, steps, clock)?;
+        let seen = look(first, failpoints, clock)?;
         let strangers = seen.strangers();
         let mut failed = Error::unavailable(match &strangers {
             None => format!("nobody listens at {first}"),
@@ -155,7 +157,7 @@ impl Agent {
         });
         let mut reached = None;
         for at in &seen.own {
-            match Conn::connect(at, &KEY, steps, ANSWER_TIMEOUT) {
+            match Conn::connect(at, &KEY, failpoints, ANSWER_TIMEOUT) {
                 Ok(conn) => reached = Some(conn),
                 Err(error) => failed = error,
             }

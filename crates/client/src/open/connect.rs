@@ -106,7 +106,7 @@ pub(crate) fn connect(
     environment: &Environment,
 ) -> Result<(Arc<Pool>, Conn, Option<Links>)> {
     let node = layout.node_of(rank);
-    let steps = &environment.steps;
+    let steps = &environment.failpoints;
     let has_pool = side.is_some();
     let join = || -> Result<(Option<Pool>, Conn)> {
         let mut conn = Conn::connect(
@@ -260,7 +260,7 @@ impl<'a> Meeting<'a> {
             for ready in self.pollers[part].wait(&fds, left)? {
                 // A silent stranger at one door must not keep the others closed.
                 let patience = left.min(ACCEPT_SLICE);
-                let steps = &self.environment.steps;
+                let steps = &self.environment.failpoints;
                 if let Some(mut conn) = listeners[ready].accept(self.key, steps, patience)?
                     && let Message::Hello { rank, node } = conn.receive(left)?
                     && ours(rank, node)
@@ -278,7 +278,7 @@ fn reach(
     above: &[Address],
     (rank, node): (u32, u32),
     key: &Key,
-    steps: &orcheck_io::failpoints::Steps,
+    failpoints: &orcheck_io::failpoints::Failpoints,
     (clock, patience): (&dyn Clock, Duration),
 ) -> Result<Conn> {
     let until = clock.now() + patience;
@@ -287,7 +287,7 @@ fn reach(
         let left = until
             .saturating_sub(clock.now())
             .min(Duration::from_secs(10));
-        match Conn::connect(address, key, steps, left) {
+        match Conn::connect(address, key, failpoints, left) {
             Ok(mut conn) => {
                 conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
                 return Ok(conn);

@@ -1,14 +1,14 @@
 //! What a session gets from outside, so that tests can replace it.
 
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use std::sync::Arc;
 
 /// What a session gets from outside, so that tests can replace it.
 #[derive(Clone)]
 pub struct Environment {
     /// Numbered steps; absent in production.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -16,7 +16,7 @@ pub struct Environment {
 impl Default for Environment {
     fn default() -> Self {
         Self {
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             clock: Arc::new(SystemClock),
         }
     }

@@ -21,7 +21,7 @@ use orcheck_engine::replicas::{Files, Holdings, NodeAt};
 use orcheck_format::disk::{FileName, Member, Members};
 use orcheck_format::{Epoch, Error, JobName, Result, count};
 use orcheck_io::disk::{Dir, write_private};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_net::Key;
 use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ pub(crate) fn find_absent(
     layout: &Layout,
     run: (&JobName, Epoch),
     own: &[Member],
-    steps: &Steps,
+    failpoints: &Failpoints,
 ) -> Result<Absent> {
     let absent = absent(collective, layout, run, own)?;
     if absent.is_empty() {
@@ -192,7 +192,7 @@ pub(crate) fn find_absent(
     if layout.leads_node(rank) {
         let asked = absent.iter().enumerate();
         let asked: Vec<_> = asked.filter(|(at, _)| at % nodes == node).collect();
-        mine = ask(&asked, (rank, node as u32), steps);
+        mine = ask(&asked, (rank, node as u32), failpoints);
     }
     let told = exchange_holdings(collective, layout, mine)?;
     let mut held: Vec<Option<Files>> = vec![None; absent.len()];
@@ -238,12 +238,16 @@ pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) ->
 }
 
 /// What the nodes that answer hold, each file behind the node's number; a node that answers has an entry without a file.
-fn ask(asked: &[(usize, &(NodeAt, u64))], own: (u32, u32), steps: &Steps) -> Result<Files> {
+fn ask(
+    asked: &[(usize, &(NodeAt, u64))],
+    own: (u32, u32),
+    failpoints: &Failpoints,
+) -> Result<Files> {
     let mut told = Files::new();
     for some in asked.chunks(ASKED_AT_ONCE) {
         let answers = std::thread::scope(|scope| {
             let threads = some.iter().map(|&(at, (node, _))| {
-                let list = move || node.list(own, steps, ANSWER_TIMEOUT);
+                let list = move || node.list(own, failpoints, ANSWER_TIMEOUT);
                 Ok((at, spawn_scoped(scope, "orcheck-ask", list)?))
             });
             // All are started before the first is waited for.
@@ -298,7 +302,7 @@ mod tests {
     fn thousands_of_damaged_lists_are_a_few_warnings_and_cost_nothing_else() {
         const NOW: u64 = 3_000;
         let scratch = Scratch::new("members");
-        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         let write = |epoch, bytes: &[u8]| {
             let name = FileName::Members { epoch }.to_string();
             write_small(dir.as_ref(), &name, bytes).unwrap();

@@ -121,7 +121,7 @@ pub(crate) fn open(
             &job,
             &layout.nodes[node as usize].name,
             (options.node_dir.as_ref(), &options.global),
-            &environment.steps,
+            &environment.failpoints,
             (create, group),
         )
     };
@@ -146,7 +146,7 @@ pub(crate) fn open(
     // Before it is asked who holds the job: an agent may still be flushing what an older run left with it.
     let found = if leads_node {
         let name = &layout.nodes[node as usize].name;
-        let world = (&environment.steps, environment.clock.as_ref());
+        let world = (&environment.failpoints, environment.clock.as_ref());
         let patience = again
             .as_ref()
             .map_or(Duration::ZERO, |again| again.patience);
@@ -312,7 +312,7 @@ pub(crate) fn open(
         gates: Arc::clone(&gates),
         shared: Arc::clone(&shared),
         clock: Arc::clone(&environment.clock),
-        steps: environment.steps.clone(),
+        failpoints: environment.failpoints.clone(),
         outlives: false,
     };
     let threads = match (options.agent, side.as_mut().zip(links)) {

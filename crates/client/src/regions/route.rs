@@ -28,7 +28,7 @@ use orcheck_format::disk::MAX_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, JobName, Result};
 use orcheck_io::disk::{Create, Dir, File};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::memory;
 use orcheck_io::user::{memory_dir, temp_dir};
 use orcheck_staging::open_dir;
@@ -97,10 +97,10 @@ impl Route {
     /// What the directory says.
     pub(crate) fn among_temporary_files(
         (job, rank): (&JobName, u32),
-        steps: &Steps,
+        failpoints: &Failpoints,
         notes: &mut Warnings,
     ) -> Result<Self> {
-        let (_, home) = among_others(&temp_dir(), (job, rank), steps, notes)?;
+        let (_, home) = among_others(&temp_dir(), (job, rank), failpoints, notes)?;
         Ok(Self { home, budget: None })
     }
 
@@ -111,11 +111,11 @@ impl Route {
     pub(crate) fn of_host(
         (job, rank, ranks): (&JobName, u32, &[u32]),
         options: &Options,
-        steps: &Steps,
+        failpoints: &Failpoints,
         notes: &mut Warnings,
     ) -> Result<Self> {
         let path = options.route_dir.clone().unwrap_or_else(memory_dir);
-        let found = among_others(&path, (job, rank), steps, notes);
+        let found = among_others(&path, (job, rank), failpoints, notes);
         let (place, home) = found.map_err(|error| match options.route_dir {
             Some(_) => error.at("option route_dir"),
             None => error
@@ -264,10 +264,10 @@ impl Route {
 fn among_others(
     path: &Path,
     (job, rank): (&JobName, u32),
-    steps: &Steps,
+    failpoints: &Failpoints,
     notes: &mut Warnings,
 ) -> Result<(Arc<dyn Dir>, Routed)> {
-    let place = open_dir(path, steps.clone())?;
+    let place = open_dir(path, failpoints.clone())?;
     // What cannot be removed is in nobody's way.
     if let Err(error) = collect(&place) {
         notes.push(format!(

@@ -24,7 +24,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, JobName, Level, Result};
 use orcheck_io::clock::moment;
 use orcheck_io::disk::{Dir, read_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::client::shown;
 use orcheck_staging::open_dir;
 use std::path::Path;
@@ -195,7 +195,7 @@ impl Session {
         let around = Around {
             job: &self.job,
             nodes: self.layout.node_names(),
-            steps: &self.environment.steps,
+            failpoints: &self.environment.failpoints,
         };
         let mut found = self.emptied();
         found.extend(self.new_disks());
@@ -218,14 +218,14 @@ struct Around<'a> {
     job: &'a JobName,
     /// Nodes of this run.
     nodes: Vec<String>,
-    steps: &'a Steps,
+    failpoints: &'a Failpoints,
 }
 
 impl Around<'_> {
     /// Looks below one root; `of_nodes`: each node has a directory of its own there.
     fn look(&self, root: &Path, of_nodes: bool, found: &mut Vec<String>) {
         let job = self.job.as_str();
-        let Ok(dir) = open_dir(root, self.steps.clone()) else {
+        let Ok(dir) = open_dir(root, self.failpoints.clone()) else {
             return;
         };
         if let Some(file) = self.own_file_in(dir.as_ref()) {

@@ -206,7 +206,7 @@ impl Session {
             _ if !leads || self.options.fresh => Ok(Vec::new()),
             // The agent knows what is on the disk too.
             (_, Some(at)) if in_memory => {
-                at.list((self.rank, node), &self.environment.steps, timeout)
+                at.list((self.rank, node), &self.environment.failpoints, timeout)
             }
             (Some(dir), _) => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
@@ -218,7 +218,7 @@ impl Session {
             &self.layout,
             (&self.job, self.epoch),
             known.map_or(&[], |peers| &peers.absent),
-            &self.environment.steps,
+            &self.environment.failpoints,
         )?;
         holdings.extend(absent.holdings);
         let Some(peers) = &mut self.peers else {
@@ -230,7 +230,7 @@ impl Session {
             members: peers.nodes.len() as u32,
             nodes: peers.nodes.iter().cloned().chain(absent.there).collect(),
             timeout,
-            steps: self.environment.steps.clone(),
+            failpoints: self.environment.failpoints.clone(),
         };
         self.places.others = Others::new(context, &holdings).dirs();
         peers.holdings = holdings;
@@ -240,7 +240,7 @@ impl Session {
     /// Whether some node holds a checkpoint newer than `listed` because another node, which took
     /// part in that run, was replaced. One that was merely not committed everywhere is none.
     fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
-        // Steps and epochs begin at 0: one more, so that nothing is 0.
+        // Failpoints and epochs begin at 0: one more, so that nothing is 0.
         let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
         let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
         agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
@@ -546,7 +546,7 @@ impl Session {
             if view.region(&name).is_none() && !matches!(region.target, Target::File) {
                 continue;
             }
-            self.environment.steps.at("restart.region", &name)?;
+            self.environment.failpoints.at("restart.region", &name)?;
             let of_region = |error: Error| error.at(format!("region '{name}'"));
             match &region.target {
                 Target::Memory(span) => view.read(&name, *span)?,

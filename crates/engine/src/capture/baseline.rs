@@ -32,7 +32,7 @@ use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
 use orcheck_format::disk::{Extent, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,7 +127,7 @@ struct State {
     known: bool,
     /// The step whose snapshot has the baseline now.
     out: Option<u64>,
-    /// Steps since the last full capture whose fate is not known.
+    /// Failpoints since the last full capture whose fate is not known.
     undecided: BTreeSet<u64>,
     generation: Option<u64>,
     mostly_changed: bool,
@@ -170,7 +170,7 @@ impl Baseline {
 
     /// Whether the region is captured by pages: tracked already, or from now on.
     #[must_use]
-    pub fn track(&self, name: &str, span: Span, steps: &Steps) -> bool {
+    pub fn track(&self, name: &str, span: Span, failpoints: &Failpoints) -> bool {
         let mut state = self.lock();
         let state = &mut *state;
         let refused = state.refused.get(name) == Some(&span.address());
@@ -193,7 +193,7 @@ impl Baseline {
         if tracked.count() >= MAX_TRACKED {
             return false;
         }
-        match Pages::arm(span, steps) {
+        match Pages::arm(span, failpoints) {
             Ok(pages) => {
                 regions.insert(name.to_owned(), Held::Paged(Box::new(pages)));
                 true
@@ -312,7 +312,7 @@ pub struct Capture {
     baseline: Arc<Baseline>,
     step: u64,
     full: Option<Full>,
-    /// Steps that stored some of it before: what became of them, and this writer's container.
+    /// Failpoints that stored some of it before: what became of them, and this writer's container.
     homes: BTreeMap<u64, (Fate, String)>,
     names: Vec<String>,
     held: Vec<Option<Held>>,

@@ -23,7 +23,7 @@
 use crate::capture::baseline::{Fate, Home};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{CrcShift, Error, Result, crc64_combine};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub struct Pages {
     /// that nobody wrote is looked at.
     groups: Vec<Option<u64>>,
     count: usize,
-    /// Steps that stored some of it.
+    /// Failpoints that stored some of it.
     homes: BTreeSet<u64>,
     /// Extents of the last capture.
     extents: usize,
@@ -114,8 +114,8 @@ impl Pages {
     ///
     /// # Errors
     /// What [`Tracker::arm`] says.
-    pub fn arm(span: Span, steps: &Steps) -> Result<Self> {
-        let tracker = Tracker::arm(span, steps)?;
+    pub fn arm(span: Span, failpoints: &Failpoints) -> Result<Self> {
+        let tracker = Tracker::arm(span, failpoints)?;
         let size = page_bytes();
         let head_bytes = tracker.address() - span.address();
         let tail = head_bytes + tracker.pages() * size < span.len_bytes();
@@ -154,7 +154,7 @@ impl Pages {
         (len_bytes / page_bytes() / RUNS_PER_PAGES).max(1024)
     }
 
-    /// Steps that stored some of it.
+    /// Failpoints that stored some of it.
     #[must_use]
     pub fn homes(&self) -> &BTreeSet<u64> {
         &self.homes

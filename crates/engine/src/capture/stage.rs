@@ -168,7 +168,7 @@ impl Staging {
 
     fn announce(&mut self) -> Result<()> {
         // Announced even if the step fails: the CP-thread then learns at once that nothing comes.
-        let allowed = self.context.steps.at("stage.begin", "");
+        let allowed = self.context.failpoints.at("stage.begin", "");
         self.push(Descriptor::Begin {
             step: self.step,
             stream_len_bytes: self.most_bytes(),
@@ -317,7 +317,7 @@ impl Staging {
                 chunk: index,
             })?;
         }
-        self.context.steps.at("stage.seal", "")?;
+        self.context.failpoints.at("stage.seal", "")?;
         // Before the seal: whoever waited for this step takes the next one at once. Should it still fail, it is a home lost.
         if let Some(capture) = self.capture.take() {
             capture.finish();
@@ -737,7 +737,7 @@ impl Drop for Staging {
         if self.open && !off(Switch::BeginThenFail) {
             // The CP-thread must learn that no seal will come. If even that cannot be said, it
             // takes nothing any more and the step is lost with it.
-            let _ = self.context.steps.at("stage.fail", "");
+            let _ = self.context.failpoints.at("stage.fail", "");
             let _ = self.push(Descriptor::Fail);
         }
     }

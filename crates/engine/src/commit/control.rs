@@ -28,7 +28,7 @@ use orcheck_format::wire::Message;
 use orcheck_format::{Error, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::Poller;
 use orcheck_net::Conn;
 use orcheck_placement::Placement;
@@ -120,7 +120,7 @@ pub struct ControlContext {
     /// Clock for records.
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// Shared with the session.
     pub shared: Arc<ControlShared>,
     /// Held for as long as this thread lives: whoever can lock it knows that the thread is gone,
@@ -155,7 +155,7 @@ pub struct Control {
     /// On a node between others and the lead.
     relay: Option<Relay>,
     work: VecDeque<Work>,
-    /// Steps of this run committed at each level, the newest few.
+    /// Failpoints of this run committed at each level, the newest few.
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,
@@ -406,7 +406,7 @@ impl Control {
         match action {
             NodeAction::ToLead(message) => {
                 self.context
-                    .steps
+                    .failpoints
                     .at("control.to_lead", name_of(&message))?;
                 let node = self.context.node;
                 if self.lead.is_some() {
@@ -420,7 +420,7 @@ impl Control {
                 }
             }
             NodeAction::Publish(step, level, outcome) => {
-                self.context.steps.at("control.publish", "")?;
+                self.context.failpoints.at("control.publish", "")?;
                 let index = Index::new(&self.context.pool, self.context.shape);
                 // First: who learns of the outcome and asks for notes at once gets those that explain it.
                 index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
@@ -432,7 +432,7 @@ impl Control {
                 let facts = &self.context.facts;
                 let node = &facts.nodes[self.context.node as usize];
                 let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
-                self.context.steps.at("control.published", &what)?;
+                self.context.failpoints.at("control.published", &what)?;
                 if outcome == Outcome::Committed {
                     self.after_commit(step, level);
                 }
@@ -460,7 +460,9 @@ impl Control {
                 }
             }
             NodeAction::Gone(error) => {
-                self.context.steps.at("control.gone", error.message())?;
+                self.context
+                    .failpoints
+                    .at("control.gone", error.message())?;
                 // Breaks if: it is noted in any case; a session that closes without a fault warns of its own end.
                 if !self.context.shared.closing.load(Ordering::Acquire) {
                     self.context.shared.note(error.message().to_owned());
@@ -474,13 +476,15 @@ impl Control {
     fn do_for_lead(&mut self, action: LeadAction) -> Result<()> {
         match action {
             LeadAction::ToAll(message) => {
-                self.context.steps.at("control.to_all", name_of(&message))?;
+                self.context
+                    .failpoints
+                    .at("control.to_all", name_of(&message))?;
                 self.send_down(&message);
                 self.work
                     .push_back(Work::Node(NodeEvent::FromLead(message)));
             }
             LeadAction::WriteRecord(record) => {
-                self.context.steps.at("control.write_record", "")?;
+                self.context.failpoints.at("control.write_record", "")?;
                 let written = self.write_global(&record);
                 let referred = self.referred.entry(Level::Global).or_default();
                 referred.learn(&record);
@@ -494,11 +498,15 @@ impl Control {
     fn do_for_relay(&mut self, action: RelayAction) -> Result<()> {
         match action {
             RelayAction::Up(message) => {
-                self.context.steps.at("control.relay", name_of(&message))?;
+                self.context
+                    .failpoints
+                    .at("control.relay", name_of(&message))?;
                 self.send_up(&message);
             }
             RelayAction::Down(message) => {
-                self.context.steps.at("control.spread", name_of(&message))?;
+                self.context
+                    .failpoints
+                    .at("control.spread", name_of(&message))?;
                 self.send_down(&message);
             }
             RelayAction::HangUp => self.links.nodes.clear(),

@@ -536,7 +536,7 @@ pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch, trust: &Trust) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_io::failpoints::Steps;
+    use orcheck_io::failpoints::Failpoints;
     use orcheck_staging::open_dir;
     use orcheck_testing::Scratch;
 
@@ -551,7 +551,7 @@ mod tests {
             "epoch-000005.claim-notes.tmp",
             "epoch-000005.claim-.tmp",
         ];
-        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         for name in foreign.into_iter().chain([claim]) {
             let file = dir.create(name, Create::Buffered).unwrap();
             file.write_at(b"text", 0).unwrap();

@@ -18,7 +18,7 @@ use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::client::shown;
 use orcheck_staging::{open_dir, open_shared};
 use std::path::{Path, PathBuf};
@@ -76,14 +76,14 @@ impl Places {
         node_name: &str,
         node_root: Option<&PathBuf>,
         server_roots: &[PathBuf],
-        steps: &Steps,
+        failpoints: &Failpoints,
         create: bool,
     ) -> Result<Self> {
         Self::open_shared(
             job,
             node_name,
             (node_root, server_roots),
-            steps,
+            failpoints,
             (create, None),
         )
     }
@@ -96,7 +96,7 @@ impl Places {
         job: &JobName,
         node_name: &str,
         (node_root, server_roots): (Option<&PathBuf>, &[PathBuf]),
-        steps: &Steps,
+        failpoints: &Failpoints,
         create: (bool, Option<u32>),
     ) -> Result<Self> {
         let mut seen: Vec<&PathBuf> = Vec::new();
@@ -112,9 +112,9 @@ impl Places {
         }
         let node = match node_root {
             Some(root) => Some(
-                open_beneath(root, &[job.as_str(), node_name], steps, create).map_err(|error| {
-                    error.at(format!("level node, directory {}", root.display()))
-                })?,
+                open_beneath(root, &[job.as_str(), node_name], failpoints, create).map_err(
+                    |error| error.at(format!("level node, directory {}", root.display())),
+                )?,
             ),
             None => None,
         };
@@ -123,21 +123,21 @@ impl Places {
         let mut read_only = Vec::new();
         let (mut away, mut skipped, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         for root in server_roots {
-            match open_beneath(root, &[job.as_str()], steps, create) {
+            match open_beneath(root, &[job.as_str()], failpoints, create) {
                 Ok(dir) => servers.push(Some(dir)),
                 Err(error) => {
                     let one = Away {
                         root: name_of(root),
                         why: error,
                     };
-                    match open_to_read(root, job, steps) {
+                    match open_to_read(root, job, failpoints) {
                         Ok(readable) => {
                             notes.push(format!("read, but not written: {}", one.error().message()));
                             read_only.push(readable);
                         }
                         Err(unread) => {
                             // One that can be looked at and does not know the job holds nothing of it.
-                            let is_there = || open_dir(root, steps.clone())?.list();
+                            let is_there = || open_dir(root, failpoints.clone())?.list();
                             if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
                                 away.push(one.clone());
                             }
@@ -149,7 +149,7 @@ impl Places {
                 }
             }
         }
-        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
+        // Breaks if: each is a note of its own; of several next failpoints a program reads only the last.
         if let Some(error) = all_of(&skipped) {
             let note = error.next(how_to_bring_back(&skipped));
             notes.push(format!("skipped: {}", note.message()));
@@ -348,10 +348,10 @@ fn name_of(root: &Path) -> String {
 fn open_beneath(
     root: &Path,
     names: &[&str],
-    steps: &Steps,
+    failpoints: &Failpoints,
     (create, group): (bool, Option<u32>),
 ) -> Result<Arc<dyn Dir>> {
-    let mut dir = open_shared(root, group, steps.clone())?;
+    let mut dir = open_shared(root, group, failpoints.clone())?;
     if dir.read_only()? {
         // Breaks if: it is left out; a user without permission would be told to mount the directory again.
         dir.permits_writing()?;
@@ -372,8 +372,8 @@ fn open_beneath(
 }
 
 /// What a directory holds that takes no new files.
-fn open_to_read(root: &Path, job: &JobName, steps: &Steps) -> Result<Arc<dyn Dir>> {
-    let dir = open_dir(root, steps.clone())?.child(job.as_str(), false)?;
+fn open_to_read(root: &Path, job: &JobName, failpoints: &Failpoints) -> Result<Arc<dyn Dir>> {
+    let dir = open_dir(root, failpoints.clone())?.child(job.as_str(), false)?;
     dir.list().map(|_| dir)
 }
 

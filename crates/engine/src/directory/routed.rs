@@ -343,14 +343,14 @@ fn is_among_others(name: &str, uid: u32) -> bool {
 mod tests {
     use super::*;
     use orcheck_format::RunId;
-    use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+    use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
     use orcheck_staging::open_dir;
     use orcheck_testing::Scratch;
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn place(scratch: &Scratch) -> Arc<dyn Dir> {
-        open_dir(scratch.path(), Steps::none()).unwrap()
+        open_dir(scratch.path(), Failpoints::none()).unwrap()
     }
 
     fn names(dir: &Arc<dyn Dir>) -> Vec<String> {
@@ -465,8 +465,8 @@ mod tests {
         call: Box<dyn Fn() + Send + Sync>,
     }
 
-    impl StepHook for Between {
-        fn at(&self, step: &StepInfo) -> Verdict {
+    impl FailpointHook for Between {
+        fn at(&self, step: &Failpoint) -> Verdict {
             if step.site == self.site && self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.nth {
                 (self.call)();
             }
@@ -488,14 +488,15 @@ mod tests {
             ("dir.open", 3),
         ] {
             let (path, seen) = (scratch.path().to_path_buf(), AtomicU64::new(0));
-            let call = Box::new(move || collect(&open_dir(&path, Steps::none()).unwrap()).unwrap());
-            let steps = Steps::with(Arc::new(Between {
+            let call =
+                Box::new(move || collect(&open_dir(&path, Failpoints::none()).unwrap()).unwrap());
+            let failpoints = Failpoints::with(Arc::new(Between {
                 site,
                 nth,
                 seen,
                 call,
             }));
-            let here = open_dir(scratch.path(), steps).unwrap();
+            let here = open_dir(scratch.path(), failpoints).unwrap();
             let mine = Routed::among_others(&here, &job, 0).unwrap();
             assert!(mine.dir().check_path().is_ok(), "{site}");
             collect(&others).unwrap();

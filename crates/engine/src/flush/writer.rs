@@ -39,7 +39,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, JobName, Level, Result};
 use orcheck_io::clock::Clock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::{Chunk, Gate, Gates, Pool};
 use std::collections::VecDeque;
@@ -87,7 +87,7 @@ pub struct FlushContext {
     /// Clock for creation times.
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// Replicas on other nodes, at level `peers`.
     pub replicas: Option<Arc<Replicas>>,
     /// Set when the session ends.
@@ -578,7 +578,7 @@ impl Flusher {
     ) -> Result<Held> {
         let (local, rank) = self.context.ranks[which];
         let gates = self.lock_gates(step, sinks)?;
-        self.context.steps.at("flush.taken", "")?;
+        self.context.failpoints.at("flush.taken", "")?;
         self.index().set_taken(local, step);
         let mut held = Held {
             local,
@@ -751,7 +751,7 @@ impl Flusher {
                         self.index()
                             .set_flushed(local, self.written.0, self.written.1, cpu_ns);
                     }
-                    self.context.steps.at("flush.durable", "")?;
+                    self.context.failpoints.at("flush.durable", "")?;
                     (self.report)(Message::Durable {
                         step,
                         level: sink.level,

@@ -41,7 +41,7 @@ use orcheck_format::wire::{AgentMessage, Message};
 use orcheck_format::{Error, ErrorKind, JobName, Result, crc64};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Ram;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::user::working_dir;
 use orcheck_net::{Address, Conn, Key, Listener};
@@ -95,7 +95,7 @@ pub struct Agent {
     listener: Listener,
     poller: Poller,
     clock: Arc<dyn Clock>,
-    steps: Steps,
+    failpoints: Failpoints,
     stop: Arc<AtomicBool>,
     sessions: Vec<Session>,
     /// What stays of the last one for runs on other nodes.
@@ -148,13 +148,13 @@ impl Agent {
         node: &str,
         root: &Path,
         clock: Arc<dyn Clock>,
-        steps: Steps,
+        failpoints: Failpoints,
     ) -> Result<Self> {
         if node.is_empty() || node.len() > MAX_FILE_NAME_BYTES {
             return Err(Error::invalid(format!("'{node}' is no name of a node")));
         }
         let first = address(job, node, root);
-        let bound = names::bind(&first, &steps, clock.as_ref());
+        let bound = names::bind(&first, &failpoints, clock.as_ref());
         let (listener, strangers) = bound.map_err(|error| {
             error
                 .at(format!("agent of job '{}' on node '{node}'", job.as_str()))
@@ -166,11 +166,11 @@ impl Agent {
             listener,
             poller: Poller::new()?,
             clock,
-            steps: steps.clone(),
+            failpoints: failpoints.clone(),
             stop: Arc::default(),
             sessions: Vec::new(),
             shelf: None,
-            ram: Arc::new(Ram::new(steps)),
+            ram: Arc::new(Ram::new(failpoints)),
             callers: Vec::new(),
             ended: Vec::new(),
             drained: false,
@@ -266,7 +266,7 @@ impl Agent {
 
     /// Takes a caller in who has shaken hands.
     fn let_in(&mut self) {
-        let conn = match self.listener.accept(&KEY, &self.steps, Duration::ZERO) {
+        let conn = match self.listener.accept(&KEY, &self.failpoints, Duration::ZERO) {
             Ok(Some(conn)) => conn,
             Ok(None) => return,
             // Lack of descriptors passes; what the sessions have must not end for it.
@@ -321,7 +321,7 @@ impl Agent {
                     caller.awaits = Some(message);
                     return self.stays(caller);
                 };
-                let done = take(&mut caller.adopting, message, fd, &self.steps);
+                let done = take(&mut caller.adopting, message, fd, &self.failpoints);
                 caller.heard = self.clock.now();
                 reply_within(&mut caller.conn, done, WORD).ok()?;
                 continue;
@@ -365,10 +365,11 @@ impl Agent {
                         // This node is in the new run, whose keeper has the directory now.
                         self.clear_shelf();
                         // The session's own thread goes on with the conversation, and answers this.
-                        let (clock, steps) = (Arc::clone(&self.clock), self.steps.clone());
+                        let (clock, failpoints) =
+                            (Arc::clone(&self.clock), self.failpoints.clone());
                         let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
                         let session =
-                            Session::start(adopting, caller.conn, (clock, steps), ram, waker);
+                            Session::start(adopting, caller.conn, (clock, failpoints), ram, waker);
                         self.sessions.extend(session.ok());
                         return None;
                     }
@@ -436,7 +437,7 @@ pub type Told = Vec<BTreeMap<String, String>>;
 /// # Errors
 /// Unavailable when it is gone or does not answer.
 pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
-    let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
+    let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let mut told = Vec::new();
     ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
         told.push(read_fields(&text));
@@ -456,7 +457,7 @@ fn read_fields(text: &str) -> BTreeMap<String, String> {
 /// # Errors
 /// Unavailable when it is gone or does not answer.
 pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Told, bool)> {
-    let mut conn = Conn::connect(at, &KEY, &Steps::none(), timeout)?;
+    let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let patience_ms = patience.as_millis().try_into().unwrap_or(u64::MAX);
     let (mut told, mut answered) = (Vec::new(), false);
     let message = AgentMessage::Drain { patience_ms };
@@ -488,14 +489,14 @@ fn take(
     adopting: &mut Option<Adopting>,
     message: AgentMessage,
     fd: OwnedFd,
-    steps: &Steps,
+    failpoints: &Failpoints,
 ) -> Result<()> {
     match (message, adopting) {
         (AgentMessage::Adopt { job }, adopting) => {
             *adopting = Some(Adopting::new(&job, fd)?);
             Ok(())
         }
-        (other, Some(adopting)) => adopting.take(other, fd, steps),
+        (other, Some(adopting)) => adopting.take(other, fd, failpoints),
         (other, None) => Err(Error::invalid(format!("{other:?} came before a job"))),
     }
 }

@@ -22,7 +22,7 @@ use crate::replicas::{
 };
 use orcheck_format::{Epoch, Error, JobName, Result};
 use orcheck_io::clock::Clock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::poll::{Poller, Waker};
@@ -127,7 +127,7 @@ pub struct Host {
     /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// Whether the threads outlive the ranks: they are in an agent.
     pub outlives: bool,
 }
@@ -174,7 +174,7 @@ impl Host {
             tree: Tree::new(plan.layout.nodes.len() as u32, plan.fan_out),
             outlives: self.outlives,
             clock: Arc::clone(&self.clock),
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
             shared: Arc::clone(&self.shared),
             alive: self.gates.lock(ENGINE_ALIVE, Duration::from_secs(1))?,
         };
@@ -199,7 +199,7 @@ impl Host {
             budget_bytes: replication.store.granted_bytes(replication.budget_bytes),
             direct: self.plan.direct,
             key: replication.key.clone(),
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
             stop: Arc::clone(stop),
         };
         let poller = Poller::new()?;
@@ -231,7 +231,7 @@ impl Host {
             nodes: replication.nodes.clone(),
             timeout: self.plan.timeout,
             clock: Arc::clone(&self.clock),
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
             stop: Arc::clone(stop),
         };
         Replicas::new(context).map(Some)
@@ -268,7 +268,7 @@ impl Host {
             recipe: plan.recipe.clone(),
             gate_timeout: plan.timeout,
             clock: Arc::clone(&self.clock),
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
             replicas: self.replicas(rank, stop)?,
             stop: Arc::clone(stop),
         };

@@ -24,7 +24,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
 use orcheck_format::{Crc64, Epoch, Error, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::{Poller, Waker};
@@ -64,7 +64,7 @@ pub struct KeeperContext {
     /// The job's key.
     pub key: Key,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// The session ends.
     pub stop: Arc<AtomicBool>,
 }
@@ -128,9 +128,9 @@ impl KeeperThread {
             let ready = self.poller.wait(&fds, SLICE)?;
             drop(fds);
             for door in ready.into_iter().filter(|&at| at < doors) {
-                let (key, steps) = (&self.context.key, &self.context.steps);
+                let (key, failpoints) = (&self.context.key, &self.context.failpoints);
                 // Breaks if: it stays at the door; with strangers there all the time, replicas would come in drop by drop.
-                if let Some(conn) = self.listeners[door].accept(key, steps, Duration::ZERO)?
+                if let Some(conn) = self.listeners[door].accept(key, failpoints, Duration::ZERO)?
                     && self.peers.len() < CONNS_MAX
                 {
                     self.peers.insert(self.next_peer, Peer { conn, node: None });
@@ -266,7 +266,7 @@ impl KeeperThread {
         while let Some(action) = actions.pop_front() {
             let news = match action {
                 KeeperAction::To(number, message) => {
-                    self.context.steps.at("keeper.send", "")?;
+                    self.context.failpoints.at("keeper.send", "")?;
                     self.tell(number, &message)?;
                     continue;
                 }

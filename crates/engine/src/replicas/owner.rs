@@ -19,7 +19,7 @@ use orcheck_format::wire::Message;
 use orcheck_format::{Crc64, Epoch, Error, JobName, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::Poller;
 use orcheck_net::Conn;
@@ -54,7 +54,7 @@ pub struct ReplicasContext {
     /// Clock for waits.
     pub clock: Arc<dyn Clock>,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// Set when the session ends.
     pub stop: Arc<AtomicBool>,
 }
@@ -191,7 +191,7 @@ impl Replicas {
 
     fn connect(&self, node: u32) -> Result<Conn> {
         let context = &self.context;
-        context.nodes[node as usize].reach(context.own, &context.steps, CONNECT_TIMEOUT)
+        context.nodes[node as usize].reach(context.own, &context.failpoints, CONNECT_TIMEOUT)
     }
 }
 
@@ -395,7 +395,7 @@ fn slot_of(message: &Message) -> Option<u32> {
 
 fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
     with.context
-        .steps
+        .failpoints
         .at("replicas.send", &with.context.nodes[node as usize].name)?;
     let mut links = with.links();
     let conn = match links.conns.entry(node) {

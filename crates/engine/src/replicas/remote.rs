@@ -16,7 +16,7 @@ use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Key};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub struct OthersContext {
     /// Longest wait for an answer.
     pub timeout: Duration,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
 }
 
 /// The files of all other nodes; see the module.
@@ -118,7 +118,7 @@ impl Others {
         }
         let context = &self.context;
         let at = &context.nodes[node as usize];
-        let conn = at.reach(context.own, &context.steps, CONNECT_TIMEOUT)?;
+        let conn = at.reach(context.own, &context.failpoints, CONNECT_TIMEOUT)?;
         let asked = Asked {
             conn,
             next_slot: 0,
@@ -139,11 +139,16 @@ impl NodeAt {
     ///
     /// # Errors
     /// Unavailable, with what each address said.
-    pub fn reach(&self, own: (u32, u32), steps: &Steps, within: Duration) -> Result<Conn> {
+    pub fn reach(
+        &self,
+        own: (u32, u32),
+        failpoints: &Failpoints,
+        within: Duration,
+    ) -> Result<Conn> {
         let (rank, node) = own;
         let mut errors = Vec::new();
         for address in &self.addresses {
-            match Conn::connect(address, &self.key, steps, within) {
+            match Conn::connect(address, &self.key, failpoints, within) {
                 Ok(mut conn) => {
                     conn.send(&Message::Hello { rank, node }, within)?;
                     return Ok(conn);
@@ -163,10 +168,15 @@ impl NodeAt {
     ///
     /// # Errors
     /// Unavailable when it is not reached or does not answer within `within`; Corrupt for a strange answer.
-    pub fn list(&self, own: (u32, u32), steps: &Steps, within: Duration) -> Result<Files> {
+    pub fn list(
+        &self,
+        own: (u32, u32),
+        failpoints: &Failpoints,
+        within: Duration,
+    ) -> Result<Files> {
         // A node that is gone for good takes no longer for having many addresses.
         let each = within / self.addresses.len().clamp(1, 8) as u32;
-        let mut conn = self.reach(own, steps, each)?;
+        let mut conn = self.reach(own, failpoints, each)?;
         conn.send(&Message::List, within)?;
         match conn.receive(within)? {
             Message::Listing { files } => Ok(files),

@@ -9,7 +9,7 @@ use orcheck_format::disk::{FileName, TRAILER_BYTES, Trailer};
 use orcheck_format::{Error, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Image, Journal, choice, choices};
 use orcheck_testing::{FaultPlan, Scratch as Memory};
@@ -23,8 +23,8 @@ struct Killed {
     seen: AtomicU64,
 }
 
-impl StepHook for Killed {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Killed {
+    fn at(&self, step: &Failpoint) -> Verdict {
         self.seen.fetch_max(step.number, Ordering::SeqCst);
         match step.number >= self.from {
             true => Verdict::Fail(5),
@@ -89,8 +89,8 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
             from: number,
             seen: AtomicU64::new(0),
         });
-        let steps = Steps::with(Arc::clone(&killed) as Arc<dyn StepHook>);
-        let roots = site.global(&["a", "b"], &steps);
+        let failpoints = Failpoints::with(Arc::clone(&killed) as Arc<dyn FailpointHook>);
+        let roots = site.global(&["a", "b"], &failpoints);
         let done = site.copy_to(Level::Global, roots).is_ok();
         if done {
             last = killed.seen.load(Ordering::SeqCst);
@@ -101,7 +101,7 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
         whole += u64::from(is_there);
         none += u64::from(!is_there);
         // The next copy does it, and nothing is left of the one before but its claim.
-        site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+        site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()))
             .unwrap_or_else(|error| panic!("step {number}: {error}"));
         assert!(whole_or_none(&site), "step {number}");
         for root in ["a", "b"] {
@@ -118,7 +118,7 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
         assert!(number < 1000);
     }
     println!(
-        "killed before each of {} steps: {none} left nothing, {whole} the whole copy",
+        "killed before each of {} failpoints: {none} left nothing, {whole} the whole copy",
         number - 3
     );
     assert!(none > 30 && whole > 2, "{none} {whole}");
@@ -129,7 +129,7 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
 fn a_copy_that_is_stopped_removes_what_it_wrote() {
     for after in [1, 3] {
         let site = Site::of(9_000_000);
-        let to = (Level::Global, site.global(&["a", "b"], &Steps::none()));
+        let to = (Level::Global, site.global(&["a", "b"], &Failpoints::none()));
         let (mut heard, mut last) = (0, 0);
         let stopped = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
             let clock = SystemClock::new();
@@ -154,19 +154,19 @@ fn a_copy_that_is_stopped_removes_what_it_wrote() {
 // Breaks if: an error is passed over; a copy would count as made that is not.
 #[test]
 fn an_error_at_any_step_is_reported_or_does_no_harm() {
-    let (recorded, steps) = FaultPlan::record().steps();
+    let (recorded, failpoints) = FaultPlan::record().failpoints();
     let site = Site::of(77);
-    site.copy_to(Level::Global, site.global(&["a", "b"], &steps))
+    site.copy_to(Level::Global, site.global(&["a", "b"], &failpoints))
         .unwrap();
     let all = recorded.seen();
     let (mut failed, mut reported) = (0, 0);
     // The first two open the roots.
     for step in &all[2..] {
         let site = Site::of(77);
-        let (_, steps) = FaultPlan::new()
+        let (_, failpoints) = FaultPlan::new()
             .at_step(step.number, Verdict::Fail(5))
-            .steps();
-        let roots = site.global(&["a", "b"], &steps);
+            .failpoints();
+        let roots = site.global(&["a", "b"], &failpoints);
         failed += 1;
         match site.copy_to(Level::Global, roots) {
             Ok(_) => assert!(whole_or_none(&site), "{step:?}"),
@@ -176,11 +176,11 @@ fn an_error_at_any_step_is_reported_or_does_no_harm() {
                 whole_or_none(&site);
             }
         }
-        site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+        site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()))
             .unwrap_or_else(|error| panic!("{step:?}: {error}"));
         assert!(whole_or_none(&site), "{step:?}");
     }
-    println!("{failed} steps failed, {reported} were reported");
+    println!("{failed} failpoints failed, {reported} were reported");
     assert!(reported > 40, "{reported} of {failed}");
 }
 
@@ -205,7 +205,7 @@ fn power_lost_at_any_moment_leaves_all_or_nothing() {
     let mark = Arc::clone(&told);
     let journal =
         Journal::begin(memory.path(), Box::new(move || mark.load(Ordering::SeqCst))).unwrap();
-    let root = open_dir(memory.path(), journal.steps()).unwrap();
+    let root = open_dir(memory.path(), journal.failpoints()).unwrap();
     let destination = Destination::new(Arc::clone(&root), vec!["cavity".into()], "a".into());
     copy(&nodes, Level::Global, vec![destination], None).unwrap();
     told.store(1, Ordering::SeqCst);

@@ -21,7 +21,7 @@ use orcheck_format::disk::{CommitRecord, Compression, FileName};
 use orcheck_format::{Decision, Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch as Memory;
 
@@ -90,8 +90,8 @@ impl Site {
     }
 
     /// Directories of level global below these roots.
-    fn global(&self, roots: &[&str], steps: &Steps) -> Vec<Destination> {
-        let open = |root: &&str| open_dir(&self.root(root), steps.clone()).unwrap();
+    fn global(&self, roots: &[&str], failpoints: &Failpoints) -> Vec<Destination> {
+        let open = |root: &&str| open_dir(&self.root(root), failpoints.clone()).unwrap();
         let made = roots
             .iter()
             .map(|root| Destination::new(open(root), vec!["cavity".into()], (*root).to_owned()));
@@ -200,7 +200,7 @@ fn what_nodes_hold_comes_to_any_number_of_directories() {
         {
             let site = Site::new();
             let before: Vec<Vec<String>> = site.sources().iter().map(|dir| others(dir)).collect();
-            let destinations = site.global(roots, &Steps::none());
+            let destinations = site.global(roots, &Failpoints::none());
             let (plan, copied) =
                 copy(&site.sources(), Level::Global, destinations, compress).unwrap();
             let dirs: Vec<PathBuf> = roots
@@ -260,10 +260,10 @@ fn what_nodes_hold_comes_to_any_number_of_directories() {
 #[test]
 fn a_global_checkpoint_seeds_the_directories_of_nodes() {
     let site = Site::new();
-    site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+    site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()))
         .unwrap();
     let placed = [site.root("a").join("cavity"), site.root("b").join("cavity")];
-    let root = open_dir(&site.root("seeded"), Steps::none()).unwrap();
+    let root = open_dir(&site.root("seeded"), Failpoints::none()).unwrap();
     let nodes = ["node0", "node1"].map(|node| {
         let below = vec!["cavity".to_owned(), node.to_owned()];
         Destination::new(Arc::clone(&root), below, format!("seeded/{node}"))
@@ -292,7 +292,7 @@ fn a_global_checkpoint_seeds_the_directories_of_nodes() {
 #[test]
 fn a_copy_that_is_there_is_proven_and_completed() {
     let site = Site::new();
-    let again = || site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()));
+    let again = || site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()));
     let (_, first) = again().unwrap();
     let files = |root: &str| {
         let mut all = Vec::new();
@@ -362,7 +362,7 @@ fn what_a_dead_run_left_of_the_step_is_replaced() {
         )
         .unwrap();
     }
-    site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+    site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()))
         .unwrap();
     let dirs = ["a", "b"].map(|root| site.root(root).join("cavity"));
     let places = open_places(&dirs);
@@ -401,7 +401,7 @@ fn what_is_marked_to_be_kept_is_kept_as_a_copy() {
         if !readable {
             orcheck_fixtures::reading::flip(&site.sources()[0].join(&name), 20, 1);
         }
-        site.copy_to(Level::Global, site.global(&["a", "b"], &Steps::none()))
+        site.copy_to(Level::Global, site.global(&["a", "b"], &Failpoints::none()))
             .unwrap();
         for root in ["a", "b"] {
             let dir = site.root(root).join("cavity");

@@ -12,7 +12,7 @@ use orcheck_engine::upkeep::copying::Destination;
 use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry, File, Taken};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 
 use crate::{STEP, Site, copy, with_order};
@@ -30,7 +30,7 @@ fn refused(site: &Site, kind: ErrorKind, words: &[&str]) {
     };
     let before = names(&dir);
     let error = site
-        .copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+        .copy_to(Level::Global, site.global(&["a"], &Failpoints::none()))
         .unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     for word in words {
@@ -73,7 +73,7 @@ fn what_a_newer_run_superseded_is_not_copied() {
     // What the newer run resumed from may be copied.
     let site = Site::new();
     claim(&there(&site), epoch(2), Some(Some(STEP)));
-    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+    site.copy_to(Level::Global, site.global(&["a"], &Failpoints::none()))
         .unwrap();
 }
 
@@ -130,7 +130,7 @@ fn directories_of_others_and_of_other_levels_are_refused() {
     let site = Site::new();
     for level in [Level::Process, Level::Peers(1)] {
         let error = site
-            .copy_to(level, site.global(&["a"], &Steps::none()))
+            .copy_to(level, site.global(&["a"], &Failpoints::none()))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(
@@ -138,7 +138,7 @@ fn directories_of_others_and_of_other_levels_are_refused() {
             "{error}"
         );
     }
-    let twice = site.copy_to(Level::Global, site.global(&["a", "a"], &Steps::none()));
+    let twice = site.copy_to(Level::Global, site.global(&["a", "a"], &Failpoints::none()));
     assert!(twice.unwrap_err().message().contains("a is given twice"));
 }
 
@@ -189,7 +189,7 @@ fn claimant() -> Claimant {
 #[test]
 fn a_living_run_keeps_its_directories() {
     let site = Site::new();
-    let dir = open_dir(&there(&site), Steps::none()).unwrap();
+    let dir = open_dir(&there(&site), Failpoints::none()).unwrap();
     let held = take_claim(&[dir], &claimant(), 2, &SystemClock::new()).unwrap();
     let words = [
         "job 'cavity' is held by another run",
@@ -198,7 +198,7 @@ fn a_living_run_keeps_its_directories() {
     ];
     refused(&site, ErrorKind::Unavailable, &words);
     drop(held);
-    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+    site.copy_to(Level::Global, site.global(&["a"], &Failpoints::none()))
         .unwrap();
 }
 
@@ -253,7 +253,7 @@ impl Dir for Full {
 #[test]
 fn room_is_looked_for_before_anything_is_written() {
     let site = Site::new();
-    let root = open_dir(&site.root("a"), Steps::none()).unwrap();
+    let root = open_dir(&site.root("a"), Failpoints::none()).unwrap();
     let root: Arc<dyn Dir> = Arc::new(Full(root, 1 << 20));
     let destination = Destination::new(root, vec!["cavity".into()], "a".into());
     let error = copy(&site.sources(), Level::Global, vec![destination], None).unwrap_err();
@@ -269,7 +269,7 @@ fn room_is_counted_once_for_all_directories_on_one_disk() {
     // Enough for either container, and not for both.
     let each = site.written.record.containers[0].len_bytes;
     let full = |root: &str, share: u64| -> Arc<dyn Dir> {
-        let root = open_dir(&site.root(root), Steps::none()).unwrap();
+        let root = open_dir(&site.root(root), Failpoints::none()).unwrap();
         Arc::new(Full(root, share * each / 2))
     };
     let destinations = |roots: [&str; 2], below: [&[&str]; 2], share: u64| -> Vec<Destination> {
@@ -317,22 +317,22 @@ fn a_copy_that_would_supersede_what_is_there_is_refused() {
         let catalog = Catalog::scan(&job(), &places).unwrap();
         assert_eq!(catalog.commits().len(), 1, "{number}");
     }
-    // Earlier steps of earlier runs stay beside it, and so does what is superseded there already.
+    // Earlier failpoints of earlier runs stay beside it, and so does what is superseded there already.
     let site = Site::new();
     let mut earlier = other(0, 9);
     earlier.step = STEP - 1;
     write(&[there(&site)], &earlier);
     write(&[there(&site)], &other(0, 9));
     claim(&there(&site), epoch(1), Some(Some(STEP - 1)));
-    site.copy_to(Level::Global, site.global(&["a"], &Steps::none()))
+    site.copy_to(Level::Global, site.global(&["a"], &Failpoints::none()))
         .unwrap();
     let catalog = Catalog::scan(&job(), &open_places(&[there(&site)])).unwrap();
-    let steps: Vec<u64> = catalog
+    let failpoints: Vec<u64> = catalog
         .commits()
         .iter()
         .map(|commit| commit.record.step)
         .collect();
-    assert_eq!(steps, [STEP, STEP - 1]);
+    assert_eq!(failpoints, [STEP, STEP - 1]);
 }
 
 /// A clock on which a run lets go of its directories while somebody sleeps.
@@ -360,7 +360,7 @@ impl Clock for Letting {
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {
     let site = Site::new();
-    let dir = open_dir(&there(&site), Steps::none()).unwrap();
+    let dir = open_dir(&there(&site), Failpoints::none()).unwrap();
     let held = take_claim(&[dir], &claimant(), 2, &SystemClock::new()).unwrap();
     let clock = Letting {
         clock: SystemClock::new(),
@@ -368,7 +368,7 @@ fn a_run_that_is_just_ending_is_waited_for() {
         slept: AtomicU64::new(0),
     };
     let order = |dry: bool| {
-        let to = (Level::Global, site.global(&["a"], &Steps::none()));
+        let to = (Level::Global, site.global(&["a"], &Failpoints::none()));
         let patience = Duration::from_secs(60);
         with_order(&site.sources(), to, None, patience, |order| {
             let plan = order.plan(&clock)?;
@@ -387,7 +387,7 @@ fn a_run_that_is_just_ending_is_waited_for() {
 #[test]
 fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
     let site = Site::new();
-    let to = (Level::Global, site.global(&["a"], &Steps::none()));
+    let to = (Level::Global, site.global(&["a"], &Failpoints::none()));
     let done = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
         let plan = order.plan(&SystemClock::new())?;
         let mut heard = 0;

@@ -275,7 +275,8 @@ fn an_unreadable_place_is_a_note_unless_it_is_the_only_one() {
     let mut places = open_places(&dirs);
     let failing = std::sync::Arc::new(FailList);
     let steps_failing =
-        orcheck_staging::open_dir(&dirs[1], orcheck_io::failpoints::Steps::with(failing)).unwrap();
+        orcheck_staging::open_dir(&dirs[1], orcheck_io::failpoints::Failpoints::with(failing))
+            .unwrap();
     places[1] = steps_failing;
     let catalog = Catalog::scan(&job(), &places).unwrap();
     assert_eq!(catalog.commits()[0].copies, [0]);
@@ -293,8 +294,8 @@ fn an_unreadable_place_is_a_note_unless_it_is_the_only_one() {
 /// A disk that does not list its directories.
 struct FailList;
 
-impl orcheck_io::failpoints::StepHook for FailList {
-    fn at(&self, step: &orcheck_io::failpoints::StepInfo<'_>) -> orcheck_io::failpoints::Verdict {
+impl orcheck_io::failpoints::FailpointHook for FailList {
+    fn at(&self, step: &orcheck_io::failpoints::Failpoint<'_>) -> orcheck_io::failpoints::Verdict {
         const EIO: i32 = 5;
         if step.site == "dir.list" {
             orcheck_io::failpoints::Verdict::Fail(EIO)

@@ -9,7 +9,7 @@ use orcheck_format::disk::{Choice, CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Decision, ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::FaultPlan;
 use proptest::prelude::*;
@@ -103,7 +103,7 @@ fn what_was_rejected_is_told_from_nothing() {
     write(std::slice::from_ref(&path), &Spec::new(10, 1));
     let dirs = open_places(&[path]);
     decide(&dirs, &choice(10, 1, Decision::Rejected, "")).unwrap();
-    let places = Places::open(&job(), "a", None, &[root], &Steps::none(), false).unwrap();
+    let places = Places::open(&job(), "a", None, &[root], &Failpoints::none(), false).unwrap();
     let offer = candidates(&job(), &places).unwrap();
     assert_eq!((offer.candidates.len(), offer.rejected.len()), (0, 1));
     assert!(offer.hidden.is_none());
@@ -276,12 +276,12 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
     for nth in 1..=16 {
         let scratch = Scratch::new();
         let (paths, _) = with_steps(&scratch, &[10, 20]);
-        let (_, steps) = FaultPlan::new()
+        let (_, failpoints) = FaultPlan::new()
             .at_site("", nth, Verdict::Fail(5))
             .only_where("s000000000020")
-            .steps();
+            .failpoints();
         let dirs: Vec<Arc<dyn Dir>> = (paths.iter())
-            .map(|path| open_dir(path, steps.clone()).unwrap())
+            .map(|path| open_dir(path, failpoints.clone()).unwrap())
             .collect();
         let removed = Catalog::scan(&job(), &dirs)
             .and_then(|catalog| Removal::plan(&catalog, 20, None))
@@ -313,7 +313,7 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
             assert!(!has(""), "step {nth}");
         }
     }
-    assert!(failed >= 4, "{failed} steps failed");
+    assert!(failed >= 4, "{failed} failpoints failed");
 }
 
 /// A checkpoint of one rank as prune sees it: a record, and a container of no bytes.

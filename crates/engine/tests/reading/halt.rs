@@ -57,11 +57,11 @@ fn a_request_to_halt_is_for_one_run() {
 fn a_request_that_finds_no_space_says_what_else_ends_the_run() {
     let scratch = Scratch::new();
     places(&scratch);
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .at_site("", 1, Verdict::Fail(28))
         .only_where(".halt")
-        .steps();
-    let dirs = [open_dir(&scratch.path().join("b"), steps).unwrap()];
+        .failpoints();
+    let dirs = [open_dir(&scratch.path().join("b"), failpoints).unwrap()];
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     let error = run.ask("").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
@@ -221,8 +221,8 @@ fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn(
 #[test]
 fn a_time_to_halt_at_applies_while_its_directory_cannot_be_listed() {
     let scratch = Scratch::new();
-    let (plan, steps) = FaultPlan::new().steps();
-    let dirs = vec![open_dir(&scratch.dir("a"), steps).unwrap()];
+    let (plan, failpoints) = FaultPlan::new().failpoints();
+    let dirs = vec![open_dir(&scratch.dir("a"), failpoints).unwrap()];
     claim(&scratch.dir("a"), epoch(2), None);
     let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
     run.ask_later(When::At(5000), "").unwrap();

@@ -8,7 +8,7 @@ use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, w
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
 use orcheck_format::{Decision, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn begin(paths: &[PathBuf], resumed: Option<u64>, complete: bool) {
     leftovers.remove().unwrap();
 }
 
-/// Steps of which there is a record, and of which there is a container.
+/// Failpoints of which there is a record, and of which there is a container.
 fn there(paths: &[PathBuf]) -> (Vec<u64>, Vec<u64>) {
     let (mut records, mut containers) = (BTreeSet::new(), BTreeSet::new());
     for entry in paths
@@ -152,7 +152,7 @@ fn beside_a_damaged_record_no_record_goes() {
 fn nothing_of_a_run_that_still_lives_is_left_over() {
     let scratch = Scratch::new();
     let paths = left(&scratch, &[10, 20, 30], &[40]);
-    let dir = open_dir(&paths[1], Steps::none()).unwrap();
+    let dir = open_dir(&paths[1], Failpoints::none()).unwrap();
     let held = dir.open(&FileName::Claim { epoch: 1 }.to_string()).unwrap();
     assert!(held.try_lock().unwrap());
     begin(&paths, Some(30), true);

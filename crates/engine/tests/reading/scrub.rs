@@ -10,7 +10,7 @@ use orcheck_format::disk::seal;
 use orcheck_format::{ErrorKind, Level};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::FaultPlan;
 
@@ -52,10 +52,10 @@ struct Bench {
 impl Bench {
     /// A scrub of tenant "default"; `at_piece` is called before each piece that is read, with its number.
     fn new(at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
-        Bench::on(Steps::none(), at_piece)
+        Bench::on(Failpoints::none(), at_piece)
     }
 
-    fn on(steps: Steps, at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
+    fn on(failpoints: Failpoints, at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
         let scratch = Scratch::new();
         let clock = Arc::new(Hand::default());
         let pieces = AtomicU64::new(0);
@@ -64,7 +64,7 @@ impl Bench {
             false
         };
         let pace = Pace::new(1 << 20, clock.clone(), others);
-        let root = open_dir(&scratch.dir("disk"), steps).unwrap();
+        let root = open_dir(&scratch.dir("disk"), failpoints).unwrap();
         let tenants = vec![("default".to_owned(), root)];
         let scrub = Scrub::new(tenants, &pace, clock.clone(), DAY);
         Bench {
@@ -264,8 +264,8 @@ fn a_pass_that_is_stopped_ends_and_tells_nothing() {
 // Breaks if: a disk that does not give what it has is silence, told of again and again, or not asked again.
 #[test]
 fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
-    let (plan, steps) = FaultPlan::new().steps();
-    let mut bench = Bench::on(steps, |_| {});
+    let (plan, failpoints) = FaultPlan::new().failpoints();
+    let mut bench = Bench::on(failpoints, |_| {});
     let written = write_into(&bench, &Spec::new(3, 1));
     let container = written.paths[0].display().to_string();
     for (site, target, of_container) in [

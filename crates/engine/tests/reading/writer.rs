@@ -329,8 +329,8 @@ fn space_is_reserved_for_all_ranks_at_once_where_there_is_room() {
             }),
             false => plan,
         };
-        let (plan, steps) = plan.steps();
-        let dir = open_dir(&path, steps).unwrap();
+        let (plan, failpoints) = plan.failpoints();
+        let dir = open_dir(&path, failpoints).unwrap();
         let mut writer = created_for(&dir, 0, 3);
         for rank in 0..3 {
             let announced = Announced {
@@ -405,12 +405,12 @@ fn a_commit_that_fails_says_whether_the_step_may_be_found() {
         for dir in &dirs {
             std::fs::remove_file(dir.join(spec.commit_name())).unwrap();
         }
-        let (_, steps) = FaultPlan::new()
+        let (_, failpoints) = FaultPlan::new()
             .at_site(site, nth, Verdict::Fail(28))
-            .steps();
+            .failpoints();
         let places = dirs
             .each_ref()
-            .map(|dir| open_dir(dir, steps.clone()).unwrap());
+            .map(|dir| open_dir(dir, failpoints.clone()).unwrap());
         let (_, error) = make_visible(&places, &record, &Trust::default()).unwrap_err();
         let said = error.is(Detail::Undecided);
         assert_eq!(said, may_be_found, "{site} {nth}: {error}");

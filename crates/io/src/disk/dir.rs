@@ -25,7 +25,7 @@ mod shared;
 use crate::descriptor;
 use crate::disk::file::{File, OsFile};
 use crate::errno::{errno_name, os_error, retry, rustix_error};
-use crate::failpoints::{Effect, Steps};
+use crate::failpoints::{Effect, Failpoints};
 use crate::rng::random_bytes;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Result};
@@ -173,23 +173,27 @@ fn no_account(path: &Path) -> Error {
 }
 
 /// Opens an existing directory.
-pub fn open_local(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
-    open_local_shared(path, None, steps)
+pub fn open_local(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
+    open_local_shared(path, None, failpoints)
 }
 
 /// The same; directories that are made beneath it are shared with the members of `group`.
-pub fn open_local_shared(path: &Path, group: Option<u32>, steps: Steps) -> Result<Arc<dyn Dir>> {
-    open_with(path, group, steps, OFlags::empty())
+pub fn open_local_shared(
+    path: &Path,
+    group: Option<u32>,
+    failpoints: Failpoints,
+) -> Result<Arc<dyn Dir>> {
+    open_with(path, group, failpoints, OFlags::empty())
 }
 
 /// Opens an existing directory whose path does not end in a symbolic link.
 ///
 /// # Errors
 /// Invalid, marked as [`Detail::Link`], for a link, with where it leads; what the path says.
-pub fn open_local_unlinked(path: &Path, steps: Steps) -> Result<Arc<dyn Dir>> {
+pub fn open_local_unlinked(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
     // Breaks if: the slash stays; the kernel follows a link before one.
     let plain: PathBuf = path.components().collect();
-    open_with(&plain, None, steps, OFlags::NOFOLLOW).map_err(|error| {
+    open_with(&plain, None, failpoints, OFlags::NOFOLLOW).map_err(|error| {
         match retry(|| fs::readlinkat(fs::CWD, &plain, Vec::new())) {
             Ok(target) => linked(&plain, &target_of(target)),
             Err(_) => error,
@@ -214,10 +218,15 @@ fn target_of(target: std::ffi::CString) -> PathBuf {
     PathBuf::from(OsString::from_vec(target.into_bytes()))
 }
 
-fn open_with(path: &Path, group: Option<u32>, steps: Steps, more: OFlags) -> Result<Arc<dyn Dir>> {
+fn open_with(
+    path: &Path,
+    group: Option<u32>,
+    failpoints: Failpoints,
+    more: OFlags,
+) -> Result<Arc<dyn Dir>> {
     let shown = path.display().to_string();
     let what = || format!("open directory {shown}");
-    if let Some(errno) = steps.refuse("dir.open", &shown) {
+    if let Some(errno) = failpoints.refuse("dir.open", &shown) {
         return Err(os_error(errno, what()));
     }
     let handle =
@@ -241,7 +250,7 @@ fn open_with(path: &Path, group: Option<u32>, steps: Steps, more: OFlags) -> Res
         path: path.to_path_buf(),
         anchor,
         last: AtFlags::empty(),
-        steps,
+        failpoints,
     }))
 }
 
@@ -283,7 +292,7 @@ struct OsDir {
     /// The path as it is found from any working directory, and whether its last name may be a link: the user's may.
     anchor: PathBuf,
     last: AtFlags,
-    steps: Steps,
+    failpoints: Failpoints,
 }
 
 impl OsDir {
@@ -307,7 +316,7 @@ impl OsDir {
     fn begin(&self, site: &'static str, verb: &str, name: &str) -> Result<String> {
         check_name(name).map_err(|error| error.at(self.path.display()))?;
         let full = self.full(name);
-        match self.steps.refuse(site, &full) {
+        match self.failpoints.refuse(site, &full) {
             Some(errno) => Err(os_error(errno, format_args!("{verb} {full}"))),
             None => Ok(full),
         }
@@ -315,7 +324,7 @@ impl OsDir {
 
     /// Gives a file or directory that was just made to a group.
     fn share(&self, (handle, full): (&OwnedFd, &str), group: u32, mode: Mode) -> Result<()> {
-        if let Some(errno) = self.steps.refuse("dir.share", full) {
+        if let Some(errno) = self.failpoints.refuse("dir.share", full) {
             return Err(os_error(errno, format_args!("share {full}")));
         }
         shared::share(handle, full, group, mode)
@@ -323,7 +332,7 @@ impl OsDir {
 
     fn begin_here(&self, site: &'static str, verb: &str) -> Result<String> {
         let full = self.path.display().to_string();
-        match self.steps.refuse(site, &full) {
+        match self.failpoints.refuse(site, &full) {
             Some(errno) => Err(os_error(errno, format_args!("{verb} {full}"))),
             None => Ok(full),
         }
@@ -361,12 +370,12 @@ impl Dir for OsDir {
         // Asking for direct I/O on the open file, not while creating it: a file system that refuses would leave
         // the empty file behind.
         let direct = how == Create::Direct
-            && self.steps.refuse("file.direct", &full).is_none()
+            && self.failpoints.refuse("file.direct", &full).is_none()
             && fs::fcntl_getfl(&handle)
                 .and_then(|flags| fs::fcntl_setfl(&handle, flags | OFlags::DIRECT))
                 .is_ok();
-        let file = OsFile::new(handle, full, self.steps.clone(), direct, true);
-        self.steps.done(Effect::Created {
+        let file = OsFile::new(handle, full, self.failpoints.clone(), direct, true);
+        self.failpoints.done(Effect::Created {
             dir: &self.path,
             name,
             file: file.number(),
@@ -423,7 +432,7 @@ impl Dir for OsDir {
         Ok(Box::new(OsFile::new(
             handle,
             full,
-            self.steps.clone(),
+            self.failpoints.clone(),
             false,
             false,
         )))
@@ -435,7 +444,7 @@ impl Dir for OsDir {
         retry(|| fs::renameat(&self.handle, from, &self.handle, to))
             .map_err(|errno| rustix_error(errno, format_args!("rename {full} to {to}")))?;
         let dir = &self.path;
-        self.steps.done(Effect::Renamed { dir, from, to });
+        self.failpoints.done(Effect::Renamed { dir, from, to });
         Ok(())
     }
 
@@ -454,13 +463,13 @@ impl Dir for OsDir {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 let none = AtFlags::empty();
                 retry(|| fs::linkat(&self.handle, from, &self.handle, to, none)).map_err(what)?;
-                self.steps.done(Effect::Linked { dir, from, to });
+                self.failpoints.done(Effect::Linked { dir, from, to });
                 retry(|| fs::unlinkat(&self.handle, from, none)).map_err(what)?;
-                self.steps.done(Effect::Removed { dir, name: from });
+                self.failpoints.done(Effect::Removed { dir, name: from });
             }
             renamed => {
                 renamed.map_err(what)?;
-                self.steps.done(Effect::Renamed { dir, from, to });
+                self.failpoints.done(Effect::Renamed { dir, from, to });
             }
         }
         Ok(())
@@ -471,7 +480,7 @@ impl Dir for OsDir {
         retry(|| fs::unlinkat(&self.handle, name, AtFlags::empty()))
             .map_err(|errno| rustix_error(errno, format_args!("remove {full}")))?;
         let dir = &self.path;
-        self.steps.done(Effect::Removed { dir, name });
+        self.failpoints.done(Effect::Removed { dir, name });
         Ok(())
     }
 
@@ -508,13 +517,13 @@ impl Dir for OsDir {
     fn sync(&self) -> Result<()> {
         let full = self.path.display().to_string();
         // Never repeated when it fails: an error means that the names may be lost.
-        let done = match self.steps.sync("dir.sync", &full) {
+        let done = match self.failpoints.sync("dir.sync", &full) {
             Err(errno) => Err(Errno::from_raw_os_error(errno)),
             Ok(false) => return Ok(()),
             Ok(true) => fs::fsync(&self.handle),
         };
         done.map_err(|errno| rustix_error(errno, format_args!("sync directory {full}")))?;
-        self.steps.done(Effect::SyncedDir { dir: &self.path });
+        self.failpoints.done(Effect::SyncedDir { dir: &self.path });
         Ok(())
     }
 
@@ -524,7 +533,7 @@ impl Dir for OsDir {
             match retry(|| fs::mkdirat(&self.handle, name, Mode::RWXU)) {
                 Ok(()) => {
                     let dir = &self.path;
-                    self.steps.done(Effect::MadeDir { dir, name });
+                    self.failpoints.done(Effect::MadeDir { dir, name });
                     if !off(Switch::FsyncMade) {
                         self.sync()?;
                     }
@@ -571,7 +580,7 @@ impl Dir for OsDir {
             path: self.path.join(name),
             anchor: self.anchor.join(name),
             last: AtFlags::SYMLINK_NOFOLLOW,
-            steps: self.steps.clone(),
+            failpoints: self.failpoints.clone(),
         }))
     }
 
@@ -593,7 +602,7 @@ impl Dir for OsDir {
         retry(|| fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR))
             .map_err(|errno| rustix_error(errno, format_args!("remove directory {full}")))?;
         let dir = &self.path;
-        self.steps.done(Effect::Removed { dir, name });
+        self.failpoints.done(Effect::Removed { dir, name });
         Ok(())
     }
 

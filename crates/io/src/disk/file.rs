@@ -21,7 +21,7 @@
 use crate::disk::dir::{Create, Dir, Taken};
 use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::errno::{last_errno, os_error, retry, rustix_error};
-use crate::failpoints::{Effect, Outcome, Steps};
+use crate::failpoints::{Effect, Failpoints, Outcome};
 use crate::memory::{Buffer, Span, zeroed};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
@@ -200,7 +200,7 @@ pub struct OsFile {
     handle: OwnedFd,
     path: String,
     number: u64,
-    steps: Steps,
+    failpoints: Failpoints,
     direct: bool,
     alignment: u32,
     memory_alignment: u32,
@@ -211,7 +211,13 @@ pub struct OsFile {
 }
 
 impl OsFile {
-    pub fn new(handle: OwnedFd, path: String, steps: Steps, direct: bool, new: bool) -> Self {
+    pub fn new(
+        handle: OwnedFd,
+        path: String,
+        failpoints: Failpoints,
+        direct: bool,
+        new: bool,
+    ) -> Self {
         let (alignment, memory_alignment) = if direct {
             direct_alignment(&handle)
         } else {
@@ -221,7 +227,7 @@ impl OsFile {
             handle,
             path,
             number: FILES.fetch_add(1, Ordering::Relaxed),
-            steps,
+            failpoints,
             direct,
             alignment,
             memory_alignment,
@@ -253,7 +259,7 @@ impl OsFile {
 
     /// Asks the hook about a transfer of `len` bytes and bounds it accordingly.
     fn transfer_limit(&self, site: &'static str, len: usize) -> std::result::Result<usize, Errno> {
-        match self.steps.outcome(site, &self.path) {
+        match self.failpoints.outcome(site, &self.path) {
             Outcome::Go | Outcome::Pretend => Ok(len),
             Outcome::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
             Outcome::Short(0) => Ok(0),
@@ -314,7 +320,7 @@ impl OsFile {
                         ))
                         .next("check the free space, quota and state of the file system"));
                     }
-                    self.steps.done(Effect::Wrote {
+                    self.failpoints.done(Effect::Wrote {
                         file: self.number,
                         at_bytes: offset,
                         bytes: &rest[..count],
@@ -370,7 +376,7 @@ impl OsFile {
                 Ok(0) => break,
                 Ok(count) => {
                     let moved = &mut buf[done..done + count];
-                    self.steps.has_read(&self.path, offset, moved);
+                    self.failpoints.has_read(&self.path, offset, moved);
                     done += count;
                     interrupts = 0;
                     if self.direct && !count.is_multiple_of(self.alignment as usize) {
@@ -447,7 +453,7 @@ impl File for OsFile {
     }
 
     fn bypass_cache(&mut self) -> bool {
-        if !self.direct && self.steps.refuse("file.direct", &self.path).is_none() {
+        if !self.direct && self.failpoints.refuse("file.direct", &self.path).is_none() {
             let asked = fs::fcntl_getfl(&self.handle)
                 .and_then(|flags| fs::fcntl_setfl(&self.handle, flags | OFlags::DIRECT));
             if asked.is_ok() {
@@ -473,7 +479,7 @@ impl File for OsFile {
             return Ok(());
         }
         let what = || format!("allocate {len} bytes for {}", self.path);
-        if let Some(errno) = self.steps.refuse("file.allocate", &self.path) {
+        if let Some(errno) = self.failpoints.refuse("file.allocate", &self.path) {
             return Err(os_error(errno, what()));
         }
         check_length(len, what)?;
@@ -487,7 +493,7 @@ impl File for OsFile {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
             Err(errno) => return Err(rustix_error(errno, what())),
         }
-        self.steps.done(Effect::Reserved {
+        self.failpoints.done(Effect::Reserved {
             file: self.number,
             len_bytes: len,
         });
@@ -497,7 +503,7 @@ impl File for OsFile {
     fn truncate(&self, len: u64) -> Result<()> {
         self.check_lost()?;
         let what = || format!("truncate {} to {len} bytes", self.path);
-        if let Some(errno) = self.steps.refuse("file.truncate", &self.path) {
+        if let Some(errno) = self.failpoints.refuse("file.truncate", &self.path) {
             return Err(os_error(errno, what()));
         }
         if len > self.known_len.load(Ordering::Acquire) {
@@ -506,7 +512,7 @@ impl File for OsFile {
         self.length_changed.store(true, Ordering::Release);
         retry(|| fs::ftruncate(&self.handle, len)).map_err(|errno| rustix_error(errno, what()))?;
         self.known_len.store(len, Ordering::Release);
-        self.steps.done(Effect::SetLength {
+        self.failpoints.done(Effect::SetLength {
             file: self.number,
             len_bytes: len,
         });
@@ -516,7 +522,7 @@ impl File for OsFile {
     fn sync(&self) -> Result<()> {
         self.check_lost()?;
         let changed = self.length_changed.swap(false, Ordering::AcqRel);
-        let done = match self.steps.sync("file.sync", &self.path) {
+        let done = match self.failpoints.sync("file.sync", &self.path) {
             Err(errno) => Err(Errno::from_raw_os_error(errno)),
             Ok(false) => return Ok(()),
             Ok(true) if changed => fs::fsync(&self.handle),
@@ -530,7 +536,7 @@ impl File for OsFile {
             rustix_error(errno, format_args!("sync {}", self.path))
                 .next("what was written to it is lost; write it again, to another file")
         })?;
-        self.steps.done(Effect::Synced { file: self.number });
+        self.failpoints.done(Effect::Synced { file: self.number });
         Ok(())
     }
 
@@ -544,7 +550,7 @@ impl File for OsFile {
 
     fn taken(&self) -> Result<Taken> {
         // Also of a file whose sync failed: its space is taken all the same.
-        let failed = match self.steps.refuse("file.look", &self.path) {
+        let failed = match self.failpoints.refuse("file.look", &self.path) {
             Some(errno) => Errno::from_raw_os_error(errno),
             None => match fs::fstat(&self.handle) {
                 Ok(stat) => return Ok(Taken::of(&stat)),
@@ -569,7 +575,7 @@ impl File for OsFile {
         if held.is_some() {
             return Ok(true);
         }
-        if let Some(errno) = self.steps.refuse("file.lock", &self.path) {
+        if let Some(errno) = self.failpoints.refuse("file.lock", &self.path) {
             return Err(os_error(errno, what()));
         }
         let holder = reopen(&self.handle).map_err(|errno| rustix_error(errno, what()))?;
@@ -591,11 +597,11 @@ impl File for OsFile {
         let OsFile {
             handle,
             path,
-            steps,
+            failpoints,
             lost,
             ..
         } = *self;
-        if let Some(errno) = steps.refuse("file.close", &path)
+        if let Some(errno) = failpoints.refuse("file.close", &path)
             && !off(Switch::FailedClose)
         {
             return Err(os_error(errno, format_args!("close {path}")));

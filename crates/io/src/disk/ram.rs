@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::disk::dir::{Entry, check_name};
 use crate::disk::file::{File, OsFile};
 use crate::errno::{os_error, rustix_error};
-use crate::failpoints::Steps;
+use crate::failpoints::Failpoints;
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, MemfdFlags};
 use rustix::io::Errno;
@@ -25,16 +25,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub struct Ram {
     files: Mutex<BTreeMap<String, OwnedFd>>,
-    steps: Steps,
+    failpoints: Failpoints,
 }
 
 impl Ram {
     /// None yet.
     #[must_use]
-    pub fn new(steps: Steps) -> Self {
+    pub fn new(failpoints: Failpoints) -> Self {
         Self {
             files: Mutex::default(),
-            steps,
+            failpoints,
         }
     }
 
@@ -46,7 +46,7 @@ impl Ram {
         Box::new(OsFile::new(
             handle,
             shown(name),
-            self.steps.clone(),
+            self.failpoints.clone(),
             false,
             new,
         ))
@@ -59,7 +59,7 @@ impl Ram {
     pub fn create(&self, name: &str) -> Result<Box<dyn File>> {
         check_name(name)?;
         let what = |errno| rustix_error(errno, format_args!("create {}", shown(name)));
-        if let Some(errno) = self.steps.refuse("ram.create", name) {
+        if let Some(errno) = self.failpoints.refuse("ram.create", name) {
             return Err(os_error(errno, format_args!("create {}", shown(name))));
         }
         let mut files = self.files();

@@ -5,7 +5,7 @@ mod bulk;
 
 use orcheck_format::wire::Message;
 use orcheck_format::{ErrorKind, Level};
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::poll::Poller;
 use orcheck_io::rng::random_bytes;
 use orcheck_net::{Address, Conn, Key, Listener, Received};
@@ -65,7 +65,7 @@ fn accept(listener: &Listener) -> Conn {
 fn accept_with(listener: &Listener, key: &Key) -> Conn {
     let give_up = Instant::now() + LIMIT;
     loop {
-        if let Some(conn) = listener.accept(key, &Steps::none(), LIMIT).unwrap() {
+        if let Some(conn) = listener.accept(key, &Failpoints::none(), LIMIT).unwrap() {
             return conn;
         }
         assert!(Instant::now() < give_up);
@@ -80,7 +80,7 @@ fn pair_with(at: &Address, key: &Key) -> (Conn, Conn) {
     let listener = Listener::bind(at).unwrap();
     let at = listener.address();
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap());
+        let caller = scope.spawn(|| Conn::connect(&at, key, &Failpoints::none(), LIMIT).unwrap());
         let accepted = accept_with(&listener, key);
         (caller.join().unwrap(), accepted)
     })
@@ -130,7 +130,8 @@ fn a_port_whose_listener_closed_connections_is_listened_at_again_at_once() {
     let listener = Listener::bind(&tcp()).unwrap();
     let at = listener.address();
     let (caller, accepted) = std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let caller =
+            scope.spawn(|| Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).unwrap());
         let accepted = accept(&listener);
         (caller.join().unwrap(), accepted)
     });
@@ -153,7 +154,7 @@ fn only_holders_of_the_key_get_in() {
         let at = listener.address();
         std::thread::scope(|scope| {
             let caller = scope.spawn(|| {
-                let error = Conn::connect(&at, &Key::new([8; 32]), &Steps::none(), LIMIT)
+                let error = Conn::connect(&at, &Key::new([8; 32]), &Failpoints::none(), LIMIT)
                     .err()
                     .unwrap();
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -162,7 +163,7 @@ fn only_holders_of_the_key_get_in() {
             // Breaks if: the caller's or the listener's proof is not compared.
             assert!(
                 listener
-                    .accept(&key(), &Steps::none(), LIMIT)
+                    .accept(&key(), &Failpoints::none(), LIMIT)
                     .unwrap()
                     .is_none()
             );
@@ -181,7 +182,7 @@ fn only_holders_of_the_key_get_in() {
             stream.read_exact(&mut [0; 40]).unwrap();
             stream.write_all(&[5; 64]).unwrap();
         });
-        assert!(Conn::connect(&at, &key(), &Steps::none(), LIMIT).is_err());
+        assert!(Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).is_err());
     });
 }
 
@@ -199,7 +200,8 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
     let at = listener.address();
     let before = Instant::now();
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let caller =
+            scope.spawn(|| Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).unwrap());
         // Breaks if: one handshake is finished before the next connection is looked at.
         let mut conn = accept(&listener);
         let mut caller = caller.join().unwrap();
@@ -214,7 +216,7 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
         let started = Instant::now();
         assert!(
             listener
-                .accept(&key(), &Steps::none(), SOON)
+                .accept(&key(), &Failpoints::none(), SOON)
                 .unwrap()
                 .is_none()
         );
@@ -251,7 +253,8 @@ fn who_is_shaking_hands_is_not_pushed_out() {
     let (came, crowd_came) = std::sync::mpsc::channel();
     let (go, may_go) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let caller =
+            scope.spawn(|| Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).unwrap());
         let between = scope.spawn(move || {
             let (mut caller, _) = proxy.accept().unwrap();
             let mut crowd: Vec<TcpStream> = Vec::new();
@@ -266,7 +269,7 @@ fn who_is_shaking_hands_is_not_pushed_out() {
         let mut all_came = false;
         loop {
             let begun = Instant::now();
-            let nobody = listener.accept(&key(), &Steps::none(), SOON).unwrap();
+            let nobody = listener.accept(&key(), &Failpoints::none(), SOON).unwrap();
             assert!(nobody.is_none() && begun < give_up);
             all_came |= crowd_came.try_recv().is_ok();
             // Quiet: the whole crowd was taken in, and most of it sent away.
@@ -291,7 +294,8 @@ fn a_caller_that_was_sent_away_comes_again() {
     let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = Address::Tcp(proxy.local_addr().unwrap());
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let caller =
+            scope.spawn(|| Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).unwrap());
         let between = scope.spawn(move || {
             // At once, and in the middle of it.
             drop(proxy.accept().unwrap());
@@ -317,7 +321,7 @@ fn a_caller_that_was_sent_away_comes_again() {
             }
         });
         let before = Instant::now();
-        let came = Conn::connect(&at, &key(), &Steps::none(), 4 * SOON);
+        let came = Conn::connect(&at, &key(), &Failpoints::none(), 4 * SOON);
         let took = before.elapsed();
         over.send(()).unwrap();
         let Address::Tcp(raw) = at else {
@@ -342,7 +346,7 @@ fn a_recorded_handshake_opens_nothing() {
     // Breaks if: the listener's challenge is left out of the caller's proof.
     assert!(
         listener
-            .accept(&key(), &Steps::none(), LIMIT)
+            .accept(&key(), &Failpoints::none(), LIMIT)
             .unwrap()
             .is_none()
     );
@@ -364,7 +368,7 @@ fn record(
     std::thread::scope(|scope| {
         let messages = &messages;
         scope.spawn(move || {
-            let mut caller = Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap();
+            let mut caller = Conn::connect(&at, key, &Failpoints::none(), LIMIT).unwrap();
             for message in messages {
                 match message {
                     Message::Data {
@@ -445,11 +449,12 @@ fn a_listener_with_many_keys_knows_which_one_a_caller_has() {
     let keys: Vec<Key> = (1..5).map(|byte| Key::new([byte; 32])).collect();
     for (index, key) in keys.iter().enumerate() {
         std::thread::scope(|scope| {
-            let caller = scope.spawn(|| Conn::connect(&at, key, &Steps::none(), LIMIT).unwrap());
+            let caller =
+                scope.spawn(|| Conn::connect(&at, key, &Failpoints::none(), LIMIT).unwrap());
             let give_up = Instant::now() + LIMIT;
             let (which, _conn) = loop {
                 let came = listener
-                    .accept_one_of(&keys, &Steps::none(), LIMIT)
+                    .accept_one_of(&keys, &Failpoints::none(), LIMIT)
                     .unwrap();
                 if let Some(came) = came {
                     break came;
@@ -544,8 +549,10 @@ fn both_sides_encrypt_or_there_is_no_connection() {
         let listener = Listener::bind(&tcp()).unwrap();
         let at = listener.address();
         std::thread::scope(|scope| {
-            let caller = scope.spawn(|| Conn::connect(&at, &ours, &Steps::none(), LIMIT));
-            let accepted = listener.accept(&theirs, &Steps::none(), LIMIT).unwrap();
+            let caller = scope.spawn(|| Conn::connect(&at, &ours, &Failpoints::none(), LIMIT));
+            let accepted = listener
+                .accept(&theirs, &Failpoints::none(), LIMIT)
+                .unwrap();
             assert!(accepted.is_none(), "the listener lets nobody in");
             let error = caller.join().unwrap().err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -567,7 +574,7 @@ fn an_encrypted_connection_goes_on_in_another_process() {
         assert_eq!(two.receive(LIMIT).unwrap(), hello(round));
         let (socket, state) = one.detach();
         assert!(state.encrypted);
-        one = Conn::attach(socket, state, &Steps::none()).unwrap();
+        one = Conn::attach(socket, state, &Failpoints::none()).unwrap();
     }
     // A descriptor cannot come this way, and nothing that came is lost by asking for one.
     two.send(&hello(7), LIMIT).unwrap();
@@ -603,20 +610,20 @@ fn every_wait_ends_by_its_deadline() {
     // A listener that nobody serves: the connection is made, the handshake is not.
     let listener = Listener::bind(&tcp()).unwrap();
     let before = Instant::now();
-    let error = Conn::connect(&listener.address(), &key(), &Steps::none(), SOON)
+    let error = Conn::connect(&listener.address(), &key(), &Failpoints::none(), SOON)
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(before.elapsed() >= SOON && before.elapsed() < Duration::from_secs(10));
     assert!(
         listener
-            .accept(&key(), &Steps::none(), Duration::ZERO)
+            .accept(&key(), &Failpoints::none(), Duration::ZERO)
             .unwrap()
             .is_none()
     );
     // Nobody there at all.
     let gone = Listener::bind(&unix()).unwrap().address();
-    let error = Conn::connect(&gone, &key(), &Steps::none(), LIMIT)
+    let error = Conn::connect(&gone, &key(), &Failpoints::none(), LIMIT)
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -694,7 +701,7 @@ fn another_user_is_a_stranger_on_a_unix_socket() {
             return 2;
         }
         // Right key, wrong user, and it sees that the other end is not its own user either.
-        let refused = Conn::connect(&at, &key(), &Steps::none(), LIMIT)
+        let refused = Conn::connect(&at, &key(), &Failpoints::none(), LIMIT)
             .is_err_and(|error| error.message().contains("user"));
         // The same without our library's politeness.
         let raw = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
@@ -708,7 +715,7 @@ fn another_user_is_a_stranger_on_a_unix_socket() {
     while Instant::now() < until {
         assert!(
             listener
-                .accept(&key(), &Steps::none(), SOON)
+                .accept(&key(), &Failpoints::none(), SOON)
                 .unwrap()
                 .is_none()
         );
@@ -720,17 +727,17 @@ fn another_user_is_a_stranger_on_a_unix_socket() {
 fn faults_on_the_wire_are_errors() {
     let listener = Listener::bind(&unix()).unwrap();
     let at = listener.address();
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .at_site("net.connect", 1, Verdict::Fail(libc::ECONNREFUSED))
-        .steps();
-    assert!(Conn::connect(&at, &key(), &steps, LIMIT).is_err());
-    let (plan, steps) = FaultPlan::new()
+        .failpoints();
+    assert!(Conn::connect(&at, &key(), &failpoints, LIMIT).is_err());
+    let (plan, failpoints) = FaultPlan::new()
         .at_site("net.send", 1, Verdict::Short(5))
         .at_site("net.send", 2, Verdict::Fail(libc::EINTR))
         .at_site("net.send", 4, Verdict::Fail(libc::ECONNRESET))
-        .steps();
+        .failpoints();
     let (mut one, mut two) = std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &steps, LIMIT).unwrap());
+        let caller = scope.spawn(|| Conn::connect(&at, &key(), &failpoints, LIMIT).unwrap());
         let accepted = accept(&listener);
         (caller.join().unwrap(), accepted)
     });
@@ -781,11 +788,12 @@ fn a_poller_sees_peers_and_wakers() {
     // A half-open connection that speaks makes the listener readable again: nobody has to wait in `accept`.
     let at = listener.address();
     std::thread::scope(|scope| {
-        let caller = scope.spawn(|| Conn::connect(&at, &key(), &Steps::none(), LIMIT).unwrap());
+        let caller =
+            scope.spawn(|| Conn::connect(&at, &key(), &Failpoints::none(), LIMIT).unwrap());
         let conn = loop {
             assert_eq!(poller.wait(&[listener.as_fd()], LIMIT).unwrap(), [0]);
             if let Some(conn) = listener
-                .accept(&key(), &Steps::none(), Duration::ZERO)
+                .accept(&key(), &Failpoints::none(), Duration::ZERO)
                 .unwrap()
             {
                 break conn;

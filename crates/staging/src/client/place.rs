@@ -8,7 +8,7 @@
 
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor::away_from_streams;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::effective_uid;
 use orcheck_io::user::{SecretSource, env_var};
 use orcheck_net::{Address, AsUser, Conn, Key};
@@ -68,10 +68,15 @@ pub(super) enum Proof {
 }
 
 impl Place {
-    pub fn connect(&self, at: &Address, steps: &Steps, timeout: Duration) -> Result<Conn> {
+    pub fn connect(
+        &self,
+        at: &Address,
+        failpoints: &Failpoints,
+        timeout: Duration,
+    ) -> Result<Conn> {
         match &self.proof {
-            Proof::Key(key) => Conn::connect_to_server(at, key, steps, timeout),
-            Proof::User(user) => Conn::connect_as_user(at, user, steps, timeout),
+            Proof::Key(key) => Conn::connect_to_server(at, key, failpoints, timeout),
+            Proof::User(user) => Conn::connect_as_user(at, user, failpoints, timeout),
         }
     }
 

@@ -582,7 +582,7 @@ impl Drop for Hold {
 mod tests {
     use super::*;
     use crate::open_dir;
-    use orcheck_io::failpoints::Steps;
+    use orcheck_io::failpoints::Failpoints;
     use orcheck_testing::Scratch;
 
     // Breaks if: they count in the order in which they are noted. Whoever renames a file that another connection writes looks at it
@@ -614,7 +614,7 @@ mod tests {
     #[test]
     fn a_look_from_before_all_was_counted_again_does_not_count() {
         let scratch = Scratch::in_memory("account-counted");
-        let dir = open_dir(scratch.path(), Steps::none()).unwrap();
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         let account = Account::unlimited();
         let file = dir.create("file", Create::Buffered).unwrap();
         let write = |blocks: usize| {

@@ -15,7 +15,7 @@ use crate::open_dir;
 use orcheck_format::wire::{Disk, identity_file, identity_of};
 use orcheck_format::{Error, Result};
 use orcheck_io::disk::{Dir, read_small, write_small};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::rng::random_bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn since(dir: &dyn Dir, name: &str) -> Option<u64> {
 /// # Errors
 /// Unavailable, with what was found; what the directory says.
 pub fn expect_identity(dir: &Path, expected: u64) -> Result<()> {
-    let found = find(&*open_dir(dir, Steps::none())?)?;
+    let found = find(&*open_dir(dir, Failpoints::none())?)?;
     if found == Some(expected) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ mod reference;
 use orcheck_fixtures::servers::{LIMIT, Running};
 use orcheck_format::{ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir, File};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_io::rng::random_bytes;
 use orcheck_testing::Scratch;
 use reference::{Expect, Kind, Reference, is_identity, join};
@@ -125,8 +125,8 @@ struct Failing {
     random: Mutex<Random>,
 }
 
-impl StepHook for Failing {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Failing {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let of_disk = step.site.starts_with("file.") || step.site.starts_with("dir.");
         if of_disk && self.slow.load(Ordering::Relaxed) {
             let us = self.random.lock().unwrap().below(4) * 200;
@@ -206,8 +206,8 @@ impl World {
             slow: AtomicBool::new(false),
             random: Mutex::new(Random(seed)),
         });
-        let steps = Steps::with(Arc::clone(&failing) as Arc<dyn StepHook>);
-        let server = Running::with_quota(scratch, steps, QUOTA);
+        let failpoints = Failpoints::with(Arc::clone(&failing) as Arc<dyn FailpointHook>);
+        let server = Running::with_quota(scratch, failpoints, QUOTA);
         Self {
             roots: (0..3).map(|_| server.open(scratch)).collect(),
             disk: scratch.path().join("one").canonicalize().unwrap(),

@@ -5,7 +5,7 @@ use orcheck_fixtures::servers::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wai
 use orcheck_format::ErrorKind;
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, write_small};
-use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_net::Key;
 use orcheck_staging::open_dir;
 use orcheck_staging::server::Tenant;
@@ -39,7 +39,7 @@ fn is_refused(result: orcheck_format::Result<()>) -> bool {
 #[test]
 fn renaming_a_file_onto_itself_gives_nothing_back() {
     let scratch = Scratch::in_memory("quota-self");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     write_new(&dir, "file", 6 * MIB);
     let before = left(&dir);
@@ -55,7 +55,7 @@ fn renaming_a_file_onto_itself_gives_nothing_back() {
 #[test]
 fn a_file_that_was_truncated_to_a_larger_length_is_charged_for_it() {
     let scratch = Scratch::in_memory("quota-up");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     write_new(&dir, "first", 6 * MIB);
     let before = left(&dir);
@@ -73,7 +73,7 @@ fn a_file_that_was_truncated_to_a_larger_length_is_charged_for_it() {
 #[test]
 fn what_is_removed_while_another_connection_writes_it_is_charged_until_it_closes() {
     let scratch = Scratch::in_memory("quota-written");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let before = left(&dir);
     let file = dir.create("file", Create::Buffered).unwrap();
@@ -98,7 +98,7 @@ fn what_is_removed_while_another_connection_writes_it_is_charged_until_it_closes
 #[test]
 fn what_is_removed_while_another_connection_reads_it_is_charged_until_it_closes() {
     let scratch = Scratch::in_memory("quota-read");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let before = left(&dir);
     write_new(&dir, "file", 6 * MIB);
@@ -116,7 +116,7 @@ fn what_is_removed_while_another_connection_reads_it_is_charged_until_it_closes(
 #[test]
 fn racing_renames_of_two_connections_are_charged_for_what_is_left() {
     let scratch = Scratch::in_memory("quota-race");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dirs = [server.open(&scratch), server.open(&scratch)];
     let before = left(&dirs[0]);
     let both = Barrier::new(2);
@@ -154,8 +154,8 @@ struct RemoveLater {
     renamed: AtomicBool,
 }
 
-impl StepHook for RemoveLater {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for RemoveLater {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let until = Instant::now() + Duration::from_millis(500);
         while step.site == "dir.remove"
             && !self.renamed.load(Ordering::Acquire)
@@ -178,7 +178,7 @@ impl StepHook for RemoveLater {
 fn what_is_removed_while_another_one_replaces_it_is_what_is_given_back() {
     let scratch = Scratch::in_memory("quota-turn");
     let hook = Arc::new(RemoveLater::default());
-    let server = Running::start(&scratch, Steps::with(hook));
+    let server = Running::start(&scratch, Failpoints::with(hook));
     let (one, two) = (server.open(&scratch), server.open(&scratch));
     let before = left(&one);
     write_new(&one, "same", MIB);
@@ -197,7 +197,7 @@ fn what_is_removed_while_another_one_replaces_it_is_what_is_given_back() {
 #[test]
 fn what_a_rename_replaced_is_given_back_once() {
     let scratch = Scratch::in_memory("quota-over");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let before = left(&dir);
     write_new(&dir, "large", 5 * MIB);
@@ -214,7 +214,7 @@ fn what_a_rename_replaced_is_given_back_once() {
 #[test]
 fn empty_files_and_directories_are_charged() {
     let scratch = Scratch::in_memory("quota-entries");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let most = QUOTA / ENTRY;
     let mut made = 0;
@@ -249,7 +249,7 @@ fn what_lies_deep_below_is_charged_when_the_server_begins() {
     let deep = scratch.path().join("one/1/2/3/4/5/6");
     std::fs::create_dir_all(&deep).unwrap();
     std::fs::write(deep.join("file"), pattern(6 * MIB as usize)).unwrap();
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     assert!(left(&dir) < QUOTA - 6 * MIB);
     let file = dir.create("file", Create::Buffered).unwrap();
@@ -260,7 +260,7 @@ fn what_lies_deep_below_is_charged_when_the_server_begins() {
 #[test]
 fn reserved_space_is_charged_until_it_is_given_up() {
     let scratch = Scratch::in_memory("quota-reserved");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let before = left(&dir);
     let file = dir.create("file", Create::Buffered).unwrap();
@@ -284,7 +284,7 @@ fn reserved_space_is_charged_until_it_is_given_up() {
 #[test]
 fn what_was_done_beside_the_server_is_found_when_all_is_counted_again() {
     let scratch = Scratch::in_memory("quota-beside");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let before = left(&dir);
     write_new(&dir, "file", 6 * MIB);
@@ -318,8 +318,8 @@ fn what_was_done_beside_the_server_is_found_when_all_is_counted_again() {
 #[test]
 fn what_cannot_be_looked_at_stays_charged_and_is_counted_again() {
     let scratch = Scratch::in_memory("quota-look");
-    let (plan, steps) = FaultPlan::new().steps();
-    let server = Running::start(&scratch, steps);
+    let (plan, failpoints) = FaultPlan::new().failpoints();
+    let server = Running::start(&scratch, failpoints);
     let dir = server.open(&scratch);
     let before = left(&dir);
     write_new(&dir, "file", MIB);
@@ -366,11 +366,11 @@ impl Clock for Ahead {
 #[test]
 fn all_is_counted_again_every_hour_and_soon_where_something_could_not_be_looked_at() {
     let scratch = Scratch::in_memory("quota-hour");
-    let (plan, steps) = FaultPlan::new().steps();
+    let (plan, failpoints) = FaultPlan::new().failpoints();
     let clock = Arc::new(Ahead::default());
     let server = Running::with_clock(
         &scratch,
-        steps,
+        failpoints,
         Some(QUOTA),
         Arc::clone(&clock) as Arc<dyn Clock>,
     );
@@ -436,7 +436,7 @@ fn a_quota_that_comes_while_the_server_runs_counts_what_was_stored_before() {
     let clock = Arc::new(QuotaSleeps(AtomicBool::new(true)));
     let server = Running::with_clock(
         &scratch,
-        Steps::none(),
+        Failpoints::none(),
         None,
         Arc::clone(&clock) as Arc<dyn Clock>,
     );
@@ -481,7 +481,7 @@ fn other() -> Tenant {
 #[test]
 fn who_is_served_no_more_keeps_its_quota_until_its_connections_end() {
     let scratch = Scratch::in_memory("quota-gone");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let dir = server.open(&scratch);
     let file = dir.create("file", Create::Buffered).unwrap();
     let reread = server.stopper.serve(&[other()], &[]).unwrap();
@@ -495,7 +495,7 @@ fn who_is_served_no_more_keeps_its_quota_until_its_connections_end() {
     file.write_at(&[1; 5000], 0).unwrap();
     file.truncate(5000).unwrap();
     file.close().unwrap();
-    assert!(open_dir(server.url(&scratch).as_ref(), Steps::none()).is_err());
+    assert!(open_dir(server.url(&scratch).as_ref(), Failpoints::none()).is_err());
     // And has the one that it gets when it comes back.
     server
         .stopper
@@ -514,8 +514,8 @@ struct Hangs {
     may: AtomicBool,
 }
 
-impl StepHook for Hangs {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Hangs {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site == "dir.child" && step.target.ends_with("two") {
             self.is_there.store(true, Ordering::Release);
             wait_until(|| self.may.load(Ordering::Acquire));
@@ -531,7 +531,7 @@ fn callers_do_not_wait_for_a_disk_that_hangs_while_keys_are_reread() {
     let hook = Arc::new(Hangs::default());
     let server = Running::start(
         &scratch,
-        Steps::with(Arc::clone(&hook) as Arc<dyn StepHook>),
+        Failpoints::with(Arc::clone(&hook) as Arc<dyn FailpointHook>),
     );
     let stopper = server.stopper.clone();
     let reread = std::thread::spawn(move || stopper.serve(&[tenant(Some(QUOTA)), other()], &[]));

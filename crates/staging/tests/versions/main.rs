@@ -13,7 +13,7 @@ use orcheck_format::wire::{
     identity_of,
 };
 use orcheck_io::disk::{Create, Dir};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Listener};
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
@@ -28,7 +28,7 @@ fn life(at: &Address, scratch: &Scratch) {
     let key = scratch.path().join("key");
     let at = at.to_string().replace("tcp:", "orcheck://");
     let path = format!("{at}?key=file:{}", key.display());
-    let root = open_dir(Path::new(&path), Steps::none()).unwrap();
+    let root = open_dir(Path::new(&path), Failpoints::none()).unwrap();
     let dir: Arc<dyn Dir> = root.child("job", true).unwrap();
     dir.check_path().unwrap();
     let file = dir.create("a", Create::Buffered).unwrap();
@@ -94,7 +94,7 @@ fn server_of(scratch: &Scratch, lines: &[Line]) -> Running {
     let dir = scratch.path().join("one");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join(identity_file(disk.identity)), text).unwrap();
-    let server = Running::start(scratch, Steps::none());
+    let server = Running::start(scratch, Failpoints::none());
     drop(server.open(scratch)); // it writes the key
     server
 }
@@ -181,9 +181,9 @@ fn say(conn: &mut Conn, message: StoreMessage) {
 fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let own = Versions::own().to_string();
     let scratch = Scratch::in_memory("versions");
-    let server = Running::start(&scratch, Steps::none());
+    let server = Running::start(&scratch, Failpoints::none());
     let url = server.url(&scratch);
-    let mut conn = Conn::connect(&server.at, &recorded::KEY, &Steps::none(), LIMIT).unwrap();
+    let mut conn = Conn::connect(&server.at, &recorded::KEY, &Failpoints::none(), LIMIT).unwrap();
     say(&mut conn, StoreMessage::Ask(Ask::Greet(versions(7, 9))));
     for _ in 0..2 {
         let Frame::Message(Message::Store(StoreMessage::Reply(Reply::Failed(error)))) =
@@ -216,8 +216,8 @@ fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let at = listener.address().to_string().replace("tcp:", "");
     let url = url.replace(&server.at.to_string().replace("tcp:", ""), &at);
     let error = std::thread::scope(|scope| {
-        let caller = scope.spawn(|| open_dir(url.as_ref(), Steps::none()).err().unwrap());
-        let mut conn = listener.accept(&recorded::KEY, &Steps::none(), LIMIT);
+        let caller = scope.spawn(|| open_dir(url.as_ref(), Failpoints::none()).err().unwrap());
+        let mut conn = listener.accept(&recorded::KEY, &Failpoints::none(), LIMIT);
         let conn = conn.as_mut().unwrap().as_mut().unwrap();
         recorded::receive(conn);
         say(
@@ -241,8 +241,8 @@ fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
 #[test]
 fn a_question_that_a_server_does_not_know_is_refused_by_name() {
     let scratch = Scratch::in_memory("versions");
-    let server = Running::start(&scratch, Steps::none());
-    let mut conn = Conn::connect(&server.at, &recorded::KEY, &Steps::none(), LIMIT).unwrap();
+    let server = Running::start(&scratch, Failpoints::none());
+    let mut conn = Conn::connect(&server.at, &recorded::KEY, &Failpoints::none(), LIMIT).unwrap();
     let root = || StoreDir::default();
     say(
         &mut conn,
@@ -282,7 +282,7 @@ fn send_unknown(conn: Conn, kind: u8) -> Conn {
     state.sent += 1;
     let mut stream = TcpStream::from(socket);
     stream.write_all(&frame).unwrap();
-    Conn::attach(stream.into(), state, &Steps::none()).unwrap()
+    Conn::attach(stream.into(), state, &Failpoints::none()).unwrap()
 }
 
 // Breaks if: an answer has to have exactly as many numbers as this library knows.

@@ -5,7 +5,7 @@
 
 use orcheck_format::crc64;
 use orcheck_format::wire::{Ask, FIRST_BYTES, Message, Reply, StoreMessage};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::Poller;
 use orcheck_net::{Address, Conn, Key, Listener, Received};
 use std::collections::BTreeMap;
@@ -119,9 +119,11 @@ impl Relay {
             let mut count = 0;
             std::thread::scope(|scope| {
                 while !ends.load(Ordering::Acquire) {
-                    let came = listener.accept(&KEY, &Steps::none(), Duration::from_millis(20));
+                    let came =
+                        listener.accept(&KEY, &Failpoints::none(), Duration::from_millis(20));
                     if let Some(caller) = came.unwrap() {
-                        let there = Conn::connect(&server, &KEY, &Steps::none(), LIMIT).unwrap();
+                        let there =
+                            Conn::connect(&server, &KEY, &Failpoints::none(), LIMIT).unwrap();
                         let (into, ends) = (&into, &ends);
                         scope.spawn(move || pass(count, caller, there, into, ends));
                         count += 1;
@@ -257,7 +259,7 @@ pub fn repeat_caller(lines: &[Line], server: &Address, content: &[u8]) {
     let mut conns: BTreeMap<usize, (Conn, u64, u32)> = BTreeMap::new();
     for line in lines {
         let (conn, sent, wanted) = conns.entry(line.conn).or_insert_with(|| {
-            let conn = Conn::connect(server, &KEY, &Steps::none(), LIMIT).unwrap();
+            let conn = Conn::connect(server, &KEY, &Failpoints::none(), LIMIT).unwrap();
             (conn, 0, 0)
         });
         if is_want(&line.frame) {
@@ -308,7 +310,7 @@ pub fn repeat_server(lines: &[Line], listener: &Listener, content: &[u8]) {
     for line in lines {
         let conn = conns.entry(line.conn).or_insert_with(|| {
             loop {
-                if let Some(conn) = listener.accept(&KEY, &Steps::none(), LIMIT).unwrap() {
+                if let Some(conn) = listener.accept(&KEY, &Failpoints::none(), LIMIT).unwrap() {
                     break conn;
                 }
             }

@@ -13,7 +13,7 @@
 
 use super::image::{Content, Image, Node, Tree};
 use super::outage::Disk;
-use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -177,10 +177,10 @@ impl Journal {
         }))
     }
 
-    /// Steps that are noted here.
+    /// Failpoints that are noted here.
     #[must_use]
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     /// The log. Everybody who takes its steps must have ended.
@@ -340,8 +340,8 @@ impl State {
     }
 }
 
-impl StepHook for Journal {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Journal {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if matches!(step.site, "file.sync" | "dir.sync") {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let now = state.log.noted.len();

@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::record::{Cut, Image, Recorder, Recording, Walk};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints as steps;
+use orcheck_io::failpoints;
 use orcheck_jobs::life::{INCREMENTAL, Life, NODES, SEALED, SOLO, STRIPED, Workload};
 use orcheck_jobs::support::make_dir;
 use orcheck_jobs::trial::{
@@ -162,16 +162,19 @@ fn recorded(kind: &Kind, made: &Image, room: &Path, script: &Script) -> Recordin
     for (run, checkpoints) in [(1, 3), (2, 2)] {
         let mut plan = FaultPlan::new();
         if let Some(step) = script.kill.filter(|_| run == 1) {
-            plan = plan.at_step(step, steps::Verdict::Kill);
+            plan = plan.at_step(step, failpoints::Verdict::Kill);
         }
         if script.buffered {
-            plan = plan.always("file.direct", steps::Verdict::Fail(EINVAL));
+            plan = plan.always("file.direct", failpoints::Verdict::Fail(EINVAL));
         }
         if let Some((site, part)) = script.left_out {
-            plan = plan.always(site, steps::Verdict::Pretend).only_where(part);
+            plan = plan
+                .always(site, failpoints::Verdict::Pretend)
+                .only_where(part);
         }
-        let (_, steps) = plan.steps();
-        let life = Life::new(script.workload, &dir("root"), run, checkpoints).steps(steps);
+        let (_, failpoints) = plan.failpoints();
+        let life =
+            Life::new(script.workload, &dir("root"), run, checkpoints).failpoints(failpoints);
         let ended = Child::run(|| {
             life.live(&|_| {});
             0

@@ -4,7 +4,7 @@ use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::commit::Tree;
 use orcheck_format::{Level, Result};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::support::{Job, State, Threads};
 use orcheck_testing::Scratch;
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ fn count(nodes: u32, per_node: u32) -> Counted {
         let text = format!("{}node_name = 'n{:03}'\n", job.options, rank / per_node);
         let log = Arc::clone(&logs[rank as usize]);
         let environment = Environment {
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             clock: Arc::new(SystemClock),
         };
         let options = Options::from_text(&text);

@@ -10,7 +10,7 @@ use orcheck_format::disk::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;
 use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_io::sync::model::{allow_timeouts, mortal};
 use orcheck_pool::{Chunk, Gate, Gates, Pool, PoolShape};
@@ -59,7 +59,7 @@ impl Node {
         );
         let root = scratch.path().to_owned();
         let job = JobName::new("job").unwrap();
-        let places = Places::open(&job, "n0", Some(&root), &[], &Steps::none(), true).unwrap();
+        let places = Places::open(&job, "n0", Some(&root), &[], &Failpoints::none(), true).unwrap();
         let gates = Arc::new(Gates::open(&pool).unwrap());
         Arc::new(Self {
             _alive: gates.lock(ENGINE_ALIVE, HOUR).unwrap(),
@@ -92,7 +92,7 @@ impl Node {
             incremental: false,
             gate_timeout: HOUR,
             clock: Arc::new(SystemClock::new()),
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             replicas: None,
             stop: Arc::clone(&self.stop),
         };
@@ -120,7 +120,7 @@ impl Node {
                 gates: Arc::clone(&self.gates),
                 stop: Arc::clone(&self.stop),
             },
-            steps: Steps::none(),
+            failpoints: Failpoints::none(),
             sealed: None,
             kept: None,
         };

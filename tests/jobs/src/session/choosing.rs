@@ -286,11 +286,11 @@ fn a_rejection_that_could_not_be_written_is_an_error_and_can_be_repeated() {
         let scratch = Scratch::new("unwritten");
         let job = Job::new(scratch.path(), 1, 2, false);
         save(&job, &[(1, 10), (2, 10)]);
-        let (_, steps) = FaultPlan::new()
+        let (_, failpoints) = FaultPlan::new()
             .at_site("", nth, Verdict::Fail(5))
             .only_where(".rejected")
-            .steps();
-        job.clone().steps(steps).run(|session, _| {
+            .failpoints();
+        job.clone().failpoints(failpoints).run(|session, _| {
             let mut session = session.unwrap();
             assert_eq!(session.find().unwrap(), 2);
             let first = session.reject(2);
@@ -303,5 +303,5 @@ fn a_rejection_that_could_not_be_written_is_an_error_and_can_be_repeated() {
             .then(|| failed += 1);
         job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 1));
     }
-    assert!(failed >= 4, "{failed} steps failed");
+    assert!(failed >= 4, "{failed} failpoints failed");
 }

@@ -15,7 +15,7 @@ use orcheck_format::disk::{Compression, Encoding};
 use orcheck_format::{JobName, Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_io::user::Secret;
 use orcheck_staging::open_dir;
@@ -40,7 +40,7 @@ pub const TESTS: &[Test] = session_tests![
 fn open(paths: &[PathBuf]) -> Vec<Arc<dyn Dir>> {
     let dirs = paths
         .iter()
-        .map(|path| open_dir(path, Steps::none()).unwrap());
+        .map(|path| open_dir(path, Failpoints::none()).unwrap());
     dirs.collect()
 }
 
@@ -66,7 +66,7 @@ fn copy_to(
         let path = root.join(name);
         make_dir(&path);
         let shown = path.display().to_string();
-        let dir = open_dir(&path, Steps::none()).unwrap();
+        let dir = open_dir(&path, Failpoints::none()).unwrap();
         Destination::new(dir, below(name), shown)
     });
     let order = Order {

@@ -649,8 +649,8 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
     ] {
         let scratch = Scratch::new("lost");
         let plan = Arc::new(FaultPlan::new());
-        let steps = orcheck_io::failpoints::Steps::with(
-            Arc::clone(&plan) as Arc<dyn orcheck_io::failpoints::StepHook>
+        let failpoints = orcheck_io::failpoints::Failpoints::with(
+            Arc::clone(&plan) as Arc<dyn orcheck_io::failpoints::FailpointHook>
         );
         // Striped: the rank's container is in ost0, one of its stripes in ost1. Otherwise node 1
         // writes to ost1.
@@ -658,7 +658,7 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
         let job = Job::new(scratch.path(), nodes, 3, false)
             .nodes(nodes)
             .with(&format!("mode = '{mode}'"))
-            .steps(steps);
+            .failpoints(failpoints);
         let told = job.run(|session, rank| {
             let mut session = session.unwrap();
             save(&mut session, rank, 1, 300);
@@ -689,7 +689,7 @@ fn a_directory_that_fails_during_a_step_is_left_out_from_the_next_one_on() {
         assert!(told.iter().any(left_out), "{mode}: {told:?}");
         restores(
             &Job {
-                steps: orcheck_io::failpoints::Steps::none(),
+                failpoints: orcheck_io::failpoints::Failpoints::none(),
                 ..job
             },
             3,

@@ -8,7 +8,7 @@ use orcheck_client::{
     Without,
 };
 use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
-use orcheck_io::failpoints::{StepHook, Steps, Verdict};
+use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::Arc;
@@ -250,7 +250,7 @@ fn an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints() {
 fn routed_files_that_cannot_be_removed_are_a_warning_of_close() {
     let plan = Arc::new(FaultPlan::new());
     let environment = Environment {
-        steps: Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>),
+        failpoints: Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>),
         ..Environment::default()
     };
     let options = Options::from_text("enabled = false");

@@ -6,7 +6,7 @@ use crate::{Test, session_tests};
 use orcheck_client::Session;
 use orcheck_format::{ErrorKind, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Key};
 use orcheck_staging::server::{Config, Order, Server, Stopper, Tenant};
 use orcheck_testing::Scratch;
@@ -61,7 +61,7 @@ impl Serving {
             order: Order::Pulled,
             ordinary_share: 0.0,
         };
-        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Steps::none()));
+        let server = bound(|| Server::bind(&config, Arc::new(SystemClock), Failpoints::none()));
         self.at = server.address();
         let stopper = server.stopper();
         self.running = Some((stopper, std::thread::spawn(|| server.run())));

@@ -9,7 +9,7 @@ use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::{verify_commit, verify_commit_with};
 use orcheck_format::disk::{Compression, Encoding};
 use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_io::user::SecretSource;
 use orcheck_testing::Scratch;
@@ -211,7 +211,7 @@ fn places(root: &Path, job: &Job) -> Vec<Vec<Arc<dyn orcheck_io::disk::Dir>>> {
         "n0",
         node_dir.as_ref(),
         &options.global,
-        &Steps::none(),
+        &Failpoints::none(),
         false,
     );
     let places = places.unwrap();

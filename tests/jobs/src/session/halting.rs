@@ -9,7 +9,7 @@ use orcheck_engine::encoding::Trust;
 use orcheck_format::{Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = session_tests![
 ];
 
 fn dirs(root: &Path, names: &[&str]) -> Vec<Arc<dyn Dir>> {
-    let open = |name: &&str| open_dir(&root.join(name), Steps::none()).unwrap();
+    let open = |name: &&str| open_dir(&root.join(name), Failpoints::none()).unwrap();
     names.iter().map(open).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Hooks into the numbered steps: hold a step until released, count who is where at once.
 
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -72,8 +72,8 @@ impl Hold {
         })
     }
 
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     fn state(&self) -> MutexGuard<'_, Held> {
@@ -123,8 +123,8 @@ impl Hold {
     }
 }
 
-impl StepHook for Hold {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Hold {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let mut state = self.state();
         *state.seen.entry(step.site).or_default() += 1;
         if !state.released {
@@ -148,8 +148,8 @@ impl StepHook for Hold {
 /// Several holds at once, each released by itself.
 pub struct Holds(pub Vec<Arc<Hold>>);
 
-impl StepHook for Holds {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Holds {
+    fn at(&self, step: &Failpoint) -> Verdict {
         for hold in &self.0 {
             hold.at(step);
         }
@@ -177,8 +177,8 @@ impl Crowd {
         })
     }
 
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     /// The most that were at once in a directory whose path contains `part`.
@@ -193,8 +193,8 @@ impl Crowd {
     }
 }
 
-impl StepHook for Crowd {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Crowd {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site != self.site
             || !step.target.contains(".orc") && !step.target.contains(".stripe")
         {
@@ -245,8 +245,8 @@ impl Snapshots {
         })
     }
 
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     /// The most that were in memory at once.
@@ -255,8 +255,8 @@ impl Snapshots {
     }
 }
 
-impl StepHook for Snapshots {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Snapshots {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let mut state = self.state.lock().unwrap();
         match step.site {
             "stage.begin" => {

@@ -9,7 +9,7 @@ use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::{Dtype, JobName, Level};
-use orcheck_io::failpoints::{Steps, Verdict};
+use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;
 use orcheck_testing::{FaultPlan, Pinned, Scratch};
@@ -195,12 +195,12 @@ fn a_region_that_is_mostly_written_is_not_tracked_for_a_while() {
 fn without_tracking_regions_are_compared() {
     for (site, nth) in [("track.arm", 1), ("track.scan", 2)] {
         let scratch = Scratch::new("untracked");
-        let (_, steps) = FaultPlan::new()
+        let (_, failpoints) = FaultPlan::new()
             .at_site(site, nth, Verdict::Fail(1))
-            .steps();
+            .failpoints();
         let job = Job::new(scratch.path(), 1, 1, false)
             .with("incremental = 'auto'")
-            .steps(steps);
+            .failpoints(failpoints);
         let mut memory = vec![0u8; 2 << 20];
         fill(&mut memory, 3);
         let memory = Mutex::new(memory);
@@ -282,7 +282,7 @@ fn what_is_wrong_with_a_referred_container_is_named() {
             "n0",
             None,
             std::slice::from_ref(&dir),
-            &Steps::none(),
+            &Failpoints::none(),
             false,
         )
         .unwrap();
@@ -410,12 +410,12 @@ fn what_a_lost_step_stored_is_stored_again() {
     }
     for flags in [0, CPU_WRITES_ONLY] {
         let scratch = Scratch::new("lost");
-        let (plan, steps) = FaultPlan::new().steps();
+        let (plan, failpoints) = FaultPlan::new().failpoints();
         let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'");
         let mut expected = vec![0u8; 2 << 20];
         fill(&mut expected, 9);
         let memory = Mutex::new(expected.clone());
-        job.steps(steps).run(|session, _| {
+        job.failpoints(failpoints).run(|session, _| {
             let mut session = session.unwrap();
             let mut bytes = memory.lock().unwrap();
             session
@@ -475,7 +475,7 @@ fn what_a_pinned_checkpoint_refers_to_stays_too() {
     });
     let dir = scratch.path().join("ost0");
     let name = JobName::new("job").unwrap();
-    let places = Places::open(&name, "n0", None, &[dir], &Steps::none(), false).unwrap();
+    let places = Places::open(&name, "n0", None, &[dir], &Failpoints::none(), false).unwrap();
     let catalog = Catalog::scan(&name, &places.all()).unwrap();
     let all = catalog.commits().iter().map(|commit| &commit.record);
     let found: Vec<(u64, Vec<u64>)> = all.clone().map(|r| (r.step, r.refers_to())).collect();

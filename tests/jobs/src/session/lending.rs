@@ -8,7 +8,7 @@ use orcheck_client::{Codec, SAME, Session};
 use orcheck_engine::node::{Index, IndexShape};
 use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::Scratch;
@@ -71,53 +71,55 @@ fn private_memory_is_streamed_in_the_background_and_given_back_when_read() {
     let scratch = Scratch::new("private");
     let hold = Hold::at("stage.seal", "");
     let job = Job::new(scratch.path(), 1, 1, false);
-    job.clone().steps(hold.steps()).run(|session, rank| {
-        let mut session = session.unwrap();
-        let mut u = pattern(rank, 1, 200_000);
-        let span = Span::from_mut(&mut u);
-        protect(&mut session, "u", span);
-        session.lend("u").unwrap();
-        session.lent_done("u", POLL).unwrap();
-        session.checkpoint(1).unwrap();
-        // The staging thread has not come to its end: the memory is not the program's yet.
-        hold.wait_until_held();
-        says(
-            &refused(session.lent_done("u", POLL)),
-            ErrorKind::Unavailable,
-            &["region 'u' is still lent", "do not write"],
-        );
-        says(
-            &refused(session.lent_done("u", Duration::from_millis(30))),
-            ErrorKind::Unavailable,
-            &["after 0.030 s"],
-        );
-        says(
-            &refused(session.lend("u")),
-            ErrorKind::Unavailable,
-            &["still lent to the last checkpoint", "lent_done"],
-        );
-        says(
-            &refused(session.protect("u", span, Dtype::U8, 0)),
-            ErrorKind::Unavailable,
-            &["region 'u' is still lent", "before moving it"],
-        );
-        says(
-            &refused(session.unprotect("u")),
-            ErrorKind::Unavailable,
-            &["still lent", "before unprotecting"],
-        );
-        says(
-            &refused(session.lent_done("v", POLL)),
-            ErrorKind::NotFound,
-            &["no region 'v'"],
-        );
-        hold.release();
-        session.lent_done("u", LONG).unwrap();
-        fill_span(span, &vec![0xff; 200_000]);
-        session.lent_done("u", POLL).unwrap();
-        session.unprotect("u").unwrap();
-        session.close(LONG).unwrap();
-    });
+    job.clone()
+        .failpoints(hold.failpoints())
+        .run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut u = pattern(rank, 1, 200_000);
+            let span = Span::from_mut(&mut u);
+            protect(&mut session, "u", span);
+            session.lend("u").unwrap();
+            session.lent_done("u", POLL).unwrap();
+            session.checkpoint(1).unwrap();
+            // The staging thread has not come to its end: the memory is not the program's yet.
+            hold.wait_until_held();
+            says(
+                &refused(session.lent_done("u", POLL)),
+                ErrorKind::Unavailable,
+                &["region 'u' is still lent", "do not write"],
+            );
+            says(
+                &refused(session.lent_done("u", Duration::from_millis(30))),
+                ErrorKind::Unavailable,
+                &["after 0.030 s"],
+            );
+            says(
+                &refused(session.lend("u")),
+                ErrorKind::Unavailable,
+                &["still lent to the last checkpoint", "lent_done"],
+            );
+            says(
+                &refused(session.protect("u", span, Dtype::U8, 0)),
+                ErrorKind::Unavailable,
+                &["region 'u' is still lent", "before moving it"],
+            );
+            says(
+                &refused(session.unprotect("u")),
+                ErrorKind::Unavailable,
+                &["still lent", "before unprotecting"],
+            );
+            says(
+                &refused(session.lent_done("v", POLL)),
+                ErrorKind::NotFound,
+                &["no region 'v'"],
+            );
+            hold.release();
+            session.lent_done("u", LONG).unwrap();
+            fill_span(span, &vec![0xff; 200_000]);
+            session.lent_done("u", POLL).unwrap();
+            session.unprotect("u").unwrap();
+            session.close(LONG).unwrap();
+        });
     restores(&job, 1, |rank| vec![("u", pattern(rank, 1, 200_000))]);
 }
 
@@ -126,23 +128,25 @@ fn private_memory_comes_back_although_nothing_reached_the_disk() {
     let scratch = Scratch::new("notdisk");
     let hold = Hold::at("file.write", ".orc");
     let job = Job::new(scratch.path(), 1, 1, false);
-    job.clone().steps(hold.steps()).run(|session, rank| {
-        let mut session = session.unwrap();
-        let mut u = pattern(rank, 1, 300_000);
-        let span = Span::from_mut(&mut u);
-        protect(&mut session, "u", span);
-        session.lend("u").unwrap();
-        session.checkpoint(1).unwrap();
-        session.lent_done("u", LONG).unwrap();
-        fill_span(span, &vec![0xff; 300_000]);
-        says(
-            &refused(session.wait(1, Level::Global, POLL)),
-            ErrorKind::Unavailable,
-            &["not yet safe", "continues in the background"],
-        );
-        hold.release();
-        session.close(LONG).unwrap();
-    });
+    job.clone()
+        .failpoints(hold.failpoints())
+        .run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut u = pattern(rank, 1, 300_000);
+            let span = Span::from_mut(&mut u);
+            protect(&mut session, "u", span);
+            session.lend("u").unwrap();
+            session.checkpoint(1).unwrap();
+            session.lent_done("u", LONG).unwrap();
+            fill_span(span, &vec![0xff; 300_000]);
+            says(
+                &refused(session.wait(1, Level::Global, POLL)),
+                ErrorKind::Unavailable,
+                &["not yet safe", "continues in the background"],
+            );
+            hold.release();
+            session.close(LONG).unwrap();
+        });
     restores(&job, 1, |rank| vec![("u", pattern(rank, 1, 300_000))]);
 }
 
@@ -153,41 +157,43 @@ fn pool_memory_is_lent_without_a_copy_until_its_flush_is_over() {
     let job = Job::new(scratch.path(), 1, 1, true);
     // More than half of the pool: a copy of it would not fit.
     let len = 6 << 20;
-    job.clone().steps(hold.steps()).run(|session, rank| {
-        let mut session = session.unwrap();
-        let span = session.alloc(len as u64).unwrap();
-        assert!(span.address().is_multiple_of(4096));
-        fill_span(span, &pattern(rank, 2, len));
-        protect(&mut session, "p", span);
-        session.lend("p").unwrap();
-        session.checkpoint(1).unwrap();
-        let stats = session.stats();
-        assert_eq!(stats.staged_bytes, len as u64);
-        assert!(
-            stats.pool_used_bytes <= (len + (1 << 20)) as u64,
-            "no copy: {stats:?}"
-        );
-        hold.wait_until_held();
-        says(
-            &refused(session.lent_done("p", POLL)),
-            ErrorKind::Unavailable,
-            &["still lent"],
-        );
-        says(
-            &refused(session.free(span.address())),
-            ErrorKind::Unavailable,
-            &["region 'p' is still lent", "before freeing"],
-        );
-        says(
-            &refused(session.unprotect("p")),
-            ErrorKind::Unavailable,
-            &["still lent"],
-        );
-        hold.release();
-        session.lent_done("p", LONG).unwrap();
-        fill_span(span, &vec![0xff; len]);
-        session.close(LONG).unwrap();
-    });
+    job.clone()
+        .failpoints(hold.failpoints())
+        .run(|session, rank| {
+            let mut session = session.unwrap();
+            let span = session.alloc(len as u64).unwrap();
+            assert!(span.address().is_multiple_of(4096));
+            fill_span(span, &pattern(rank, 2, len));
+            protect(&mut session, "p", span);
+            session.lend("p").unwrap();
+            session.checkpoint(1).unwrap();
+            let stats = session.stats();
+            assert_eq!(stats.staged_bytes, len as u64);
+            assert!(
+                stats.pool_used_bytes <= (len + (1 << 20)) as u64,
+                "no copy: {stats:?}"
+            );
+            hold.wait_until_held();
+            says(
+                &refused(session.lent_done("p", POLL)),
+                ErrorKind::Unavailable,
+                &["still lent"],
+            );
+            says(
+                &refused(session.free(span.address())),
+                ErrorKind::Unavailable,
+                &["region 'p' is still lent", "before freeing"],
+            );
+            says(
+                &refused(session.unprotect("p")),
+                ErrorKind::Unavailable,
+                &["still lent"],
+            );
+            hold.release();
+            session.lent_done("p", LONG).unwrap();
+            fill_span(span, &vec![0xff; len]);
+            session.close(LONG).unwrap();
+        });
     restores(&job, 1, |rank| vec![("p", pattern(rank, 2, len))]);
 }
 
@@ -404,7 +410,7 @@ fn a_loan_is_for_one_checkpoint_and_same_regions_cannot_be_lent() {
     let scratch = Scratch::new("once");
     let hold = Hold::at("file.write", ".orc");
     let job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 2");
-    job.steps(hold.steps()).run(|session, rank| {
+    job.failpoints(hold.failpoints()).run(|session, rank| {
         let mut session = session.unwrap();
         let pool = session.alloc(100_000).unwrap();
         fill_span(pool, &pattern(rank, 1, 100_000));
@@ -480,7 +486,7 @@ fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
     let mut job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 3");
     job.options = job.options.replace("timeout_s = 20.0", "timeout_s = 1.0");
     let holds = Holds(vec![Arc::clone(&seal), Arc::clone(&fail)]);
-    let held = job.clone().steps(Steps::with(Arc::new(holds)));
+    let held = job.clone().failpoints(Failpoints::with(Arc::new(holds)));
     held.run(|session, rank| {
         let mut session = session.unwrap();
         let (mut u, mut v) = (pattern(rank, 1, 300_000), pattern(rank, 2, 200_000));

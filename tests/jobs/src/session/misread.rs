@@ -10,7 +10,7 @@ use crate::support::{Job, State, serve_with};
 use crate::{Deployment, Test, deployment, session_tests};
 use orcheck_format::disk::FileName;
 use orcheck_format::{ErrorKind, Level, Result};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::env_var;
 use orcheck_testing::Scratch;
 use orcheck_testing::misread::{Instead, Misreader};
@@ -105,17 +105,17 @@ fn step_of(name: &str) -> Option<(u64, bool)> {
 }
 
 #[allow(clippy::disallowed_methods)]
-fn job(root: &Path, sort: &Sort, steps: &Steps) -> Job {
+fn job(root: &Path, sort: &Sort, failpoints: &Failpoints) -> Job {
     let key = root.join("key");
     std::fs::write(&key, "5b".repeat(32)).unwrap();
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
-    serve_with(root, steps);
+    serve_with(root, failpoints);
     let encrypts = sort.options.contains("encrypt");
     let job = Job::new(root, 4, sort.dirs.0, sort.dirs.1)
         .nodes(2)
         .with("keep = 4")
         .with(sort.options)
-        .steps(steps.clone());
+        .failpoints(failpoints.clone());
     match encrypts {
         true => job.with(&format!("encrypt_key = 'file:{}'", key.display())),
         false => job,
@@ -123,7 +123,7 @@ fn job(root: &Path, sort: &Sort, steps: &Steps) -> Job {
 }
 
 fn take(root: &Path, sort: &Sort) {
-    job(root, sort, &Steps::none()).run(|session, rank| {
+    job(root, sort, &Failpoints::none()).run(|session, rank| {
         let mut session = session.unwrap();
         for step in 1..=NEWEST {
             let mut state = State::new(rank, step, SCALE);
@@ -147,20 +147,21 @@ fn take(root: &Path, sort: &Sort) {
 }
 
 /// What a restart gave: the step, whether its bytes are right on all ranks, and its warnings.
-fn restart(root: &Path, sort: &Sort, steps: &Steps) -> Result<(u64, bool, Vec<String>)> {
-    let ranks = job(root, sort, steps).run(|session, rank| -> Result<(u64, bool, Vec<String>)> {
-        let mut session = session?;
-        session.find()?;
-        let mut state = State::empty(rank, SCALE);
-        state.protect(&mut session)?;
-        let step = session.restart()?;
-        let told = crate::support::warnings(&mut session);
-        let mut right = State::new(rank, step, SCALE);
-        right.v = State::new(rank, 1, SCALE).v;
-        let right = (state.u, state.v, state.small) == (right.u, right.v, right.small);
-        session.close(LONG)?;
-        Ok((step, right, told))
-    });
+fn restart(root: &Path, sort: &Sort, failpoints: &Failpoints) -> Result<(u64, bool, Vec<String>)> {
+    let ranks =
+        job(root, sort, failpoints).run(|session, rank| -> Result<(u64, bool, Vec<String>)> {
+            let mut session = session?;
+            session.find()?;
+            let mut state = State::empty(rank, SCALE);
+            state.protect(&mut session)?;
+            let step = session.restart()?;
+            let told = crate::support::warnings(&mut session);
+            let mut right = State::new(rank, step, SCALE);
+            right.v = State::new(rank, 1, SCALE).v;
+            let right = (state.u, state.v, state.small) == (right.u, right.v, right.small);
+            session.close(LONG)?;
+            Ok((step, right, told))
+        });
     let mut all: Option<(u64, bool, Vec<String>)> = None;
     for rank in ranks {
         let (step, right, told) = rank?;
@@ -263,7 +264,7 @@ fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
         let count = |way: &fn() -> Instead| {
             let scratch = copied();
             let counts = Misreader::new(0, way());
-            let whole = restart(scratch.path(), &sort, &counts.steps()).unwrap();
+            let whole = restart(scratch.path(), &sort, &counts.failpoints()).unwrap();
             assert!(whole.1, "{}", sort.name);
             counts.reads()
         };
@@ -279,7 +280,7 @@ fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
             let strike = 1 + (dice >> 11) % there.max(1);
             let scratch = copied();
             let hook = Misreader::new(strike, ways[way]());
-            let outcome = restart(scratch.path(), &sort, &hook.steps());
+            let outcome = restart(scratch.path(), &sort, &hook.failpoints());
             let place = || format!("{}, seed {seed}, way {way}, read {strike}", sort.name);
             struck += u64::from(hook.has_struck());
             match outcome {
@@ -299,11 +300,11 @@ fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
                 }
             }
             // Nothing was believed that stays.
-            let again = restart(scratch.path(), &sort, &Steps::none()).unwrap();
+            let again = restart(scratch.path(), &sort, &Failpoints::none()).unwrap();
             assert!(again.1, "{}: wrong later", place());
         }
         println!(
-            "{}: {trials} misreads, {struck} of other bytes: {right} right, {older} older steps, {refused} refused",
+            "{}: {trials} misreads, {struck} of other bytes: {right} right, {older} older failpoints, {refused} refused",
             sort.name
         );
         assert!(struck > 0, "{}", sort.name);

@@ -709,8 +709,8 @@ fn fresh_begins_anew_and_fences_what_was_there() {
     let (_, broken) = FaultPlan::new()
         .always("file.write", Verdict::Fail(5))
         .only_where(".orc")
-        .steps();
-    let fresh = job.clone().with("fresh = true").steps(broken);
+        .failpoints();
+    let fresh = job.clone().with("fresh = true").failpoints(broken);
     fresh.run(|session, rank| {
         let mut session = session.unwrap();
         let mut state = State::new(rank, 1, 20);

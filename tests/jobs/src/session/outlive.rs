@@ -11,7 +11,7 @@ use orcheck_format::disk::Compression;
 use orcheck_format::wire::{Adoption, AgentMessage, Message, NodePart, RecipePart};
 use orcheck_format::{Epoch, ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{StepHook, Steps, Verdict};
+use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_net::Conn;
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::{FaultPlan, Scratch};
@@ -78,7 +78,7 @@ fn what_all_ranks_sealed_survives_them() {
         let hold = Hold::at("flush.taken", "");
         let job = Job::new(scratch.path(), 4, 1, node_level)
             .nodes(nodes)
-            .steps(hold.steps());
+            .failpoints(hold.failpoints());
         let agents = job.agents();
         job.run_ranks(|session, rank| {
             let session = save(session, rank, 1);
@@ -108,8 +108,8 @@ fn what_all_ranks_sealed_survives_them() {
 fn what_no_directory_takes_is_not_safe_at_level_process_either() {
     let scratch = Scratch::new("untaken");
     let plan = Arc::new(FaultPlan::new());
-    let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
-    let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+    let job = Job::new(scratch.path(), 2, 1, false).failpoints(failpoints);
     job.run(|session, rank| {
         let session = save(session, rank, 1);
         session.wait(1, Level::Global, LONG).unwrap();
@@ -156,8 +156,8 @@ fn nonsense_costs_only_who_says_it() {
     let name = JobName::new("job").unwrap();
     let at = address(&name, "n0", &scratch.path().join("ost0"));
     let agents = job.agents();
-    let steps = Steps::none();
-    let call = || Conn::connect(&at, &KEY, &steps, LONG).unwrap();
+    let failpoints = Failpoints::none();
+    let call = || Conn::connect(&at, &KEY, &failpoints, LONG).unwrap();
     let say = |message, fd: bool| {
         let file = std::io::stdin();
         let fd = fd.then(|| file.as_fd());
@@ -214,7 +214,7 @@ fn nonsense_costs_only_who_says_it() {
         "n0",
         &scratch.path().join("ost0"),
         clock,
-        steps.clone(),
+        failpoints.clone(),
     );
     assert!(again.is_ok(), "the agent ended with the job");
 }
@@ -229,7 +229,7 @@ fn callers_that_say_a_half_or_do_not_listen_keep_nobody_waiting() {
     let begun = SystemClock.now();
     let bad: Vec<Conn> = (0..16)
         .map(|number| {
-            let mut conn = Conn::connect(&at, &KEY, &Steps::none(), LONG).unwrap();
+            let mut conn = Conn::connect(&at, &KEY, &Failpoints::none(), LONG).unwrap();
             let mut say = |message| conn.send(&Message::Agent(message), Duration::from_millis(20));
             if number % 2 == 0 {
                 let job = adoption(&name).encode();
@@ -588,7 +588,7 @@ fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
 fn a_close_says_that_an_agent_ended_before_a_copy_was_made() {
     let scratch = Scratch::new("copies-cut");
     let hold = Hold::at("replicas.send", "");
-    let job = crate::session::peers::after_a_loss(scratch.path()).steps(hold.steps());
+    let job = crate::session::peers::after_a_loss(scratch.path()).failpoints(hold.failpoints());
     let agents = Mutex::new(job.agents());
     let met = Meeting::of(5);
     job.run_ranks(|session, rank| {
@@ -620,8 +620,8 @@ fn a_close_says_that_an_agent_ended_before_a_copy_was_made() {
 fn what_was_whole_is_flushed_again() {
     let scratch = Scratch::new("flushed-again");
     let plan = Arc::new(FaultPlan::new());
-    let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
-    let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+    let job = Job::new(scratch.path(), 2, 1, false).failpoints(failpoints);
     let agents = Mutex::new(job.agents());
     let met = Meeting::of(2);
     plan.fail_from_now("file.write", ".orc", Verdict::Fail(28));

@@ -44,7 +44,7 @@ fn held(scratch: &Scratch, more: &str) -> (Job, Arc<Hold>) {
     let hold = Hold::at("file.write", ".orc");
     let job = Job::new(scratch.path(), 2, 1, false)
         .with(more)
-        .steps(hold.steps());
+        .failpoints(hold.failpoints());
     (job, hold)
 }
 
@@ -283,7 +283,7 @@ fn a_rank_with_room_says_that_another_one_has_none() {
     let job = Job::new(scratch.path(), 2, 1, false)
         .nodes(2)
         .with("held_steps = 1\nuncommitted_steps = 2\noverrun = 'error'")
-        .steps(hold.steps());
+        .failpoints(hold.failpoints());
     let (both, said) = (Meeting::of(2), AtomicBool::new(false));
     job.run(|session, rank| {
         let mut session = flushing(session, rank, &hold);
@@ -315,7 +315,7 @@ fn unrecorded(scratch: &Scratch, levels: Levels, record: &str, more: &str) -> (J
     let job = Job::new(scratch.path(), 2, dirs, node)
         .nodes(2)
         .with(&format!("peers = {peers}\n{more}"))
-        .steps(hold.steps());
+        .failpoints(hold.failpoints());
     (job, hold)
 }
 
@@ -410,8 +410,8 @@ fn a_lost_checkpoint_holds_none_up() {
     let fails = FaultPlan::new()
         .at_site("file.sync", 1, Do::Fail(5))
         .only_where(".orc");
-    let (_, steps) = fails.steps();
-    job.steps(steps).run(|session, rank| {
+    let (_, failpoints) = fails.failpoints();
+    job.failpoints(failpoints).run(|session, rank| {
         let mut session = session.unwrap();
         for step in [1, 2, 3] {
             checkpoint(&mut session, rank, step).unwrap();
@@ -431,7 +431,7 @@ fn snapshots(options: &str, pool: &str, wanted: u32) -> u32 {
     let job = Job::new(scratch.path(), 4, 1, false)
         .with(options)
         .pool(pool)
-        .steps(count.steps());
+        .failpoints(count.failpoints());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();
@@ -466,7 +466,7 @@ fn streams(options: &str, dirs: u32, site: &'static str, wanted: u32) -> u32 {
     let crowd = Crowd::of(site, wanted);
     let job = Job::new(scratch.path(), 4, dirs, false)
         .with(options)
-        .steps(crowd.steps());
+        .failpoints(crowd.failpoints());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         checkpoint(&mut session, rank, 1).unwrap();

@@ -8,7 +8,7 @@ use crate::{Test, encrypted, session_tests};
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -300,8 +300,8 @@ fn copies_that_were_lost_are_made_anew() {
 /// A network on which each replica takes some time.
 struct Slow;
 
-impl StepHook for Slow {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Slow {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site == "replicas.send" {
             std::thread::park_timeout(Duration::from_millis(30));
         }
@@ -324,7 +324,7 @@ pub fn after_a_loss(root: &Path) -> Job {
 
 /// Resumes from step 1 on the nodes that are left and closes at once.
 fn closes_at_once(root: &Path, left: &[&'static str], limit: Duration) -> Vec<Result<()>> {
-    let job = on(root, left).steps(Steps::with(Arc::new(Slow)));
+    let job = on(root, left).failpoints(Failpoints::with(Arc::new(Slow)));
     job.run(|session, rank| {
         let mut session = session.unwrap();
         session.find().unwrap();

@@ -7,7 +7,7 @@ use crate::support::{Job, make_dir, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::{OPTIONAL, SAME, Session, Which};
 use orcheck_format::{ErrorKind, Level};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_io::machine::effective_uid;
 use orcheck_testing::Scratch;
 use std::path::{Path, PathBuf};
@@ -216,7 +216,7 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
     let scratch = Scratch::new("route-optional");
     let job = Job::new(scratch.path(), 2, 1, false).with("keep = 4");
     let route = |session: &mut Session| session.route_file("out/errors", OPTIONAL).unwrap();
-    // Steps 1 to 3: absent, written on rank 1 alone, empty.
+    // Failpoints 1 to 3: absent, written on rank 1 alone, empty.
     job.run(|session, rank| {
         let mut session = session.unwrap();
         says(
@@ -365,8 +365,8 @@ fn a_routed_file_with_holes_counts_at_a_checkpoint_as_at_a_restart() {
 #[derive(Default)]
 struct Looks(AtomicU64);
 
-impl StepHook for Looks {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Looks {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site == "dir.look" && step.target.contains("orcheck-route-") {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -384,7 +384,9 @@ fn a_rank_looks_at_its_own_files_and_seldom_at_those_of_all() {
     let job = Job::new(scratch.path(), RANKS, 1, false)
         .with(&option)
         .with("route_budget = '1 GiB'")
-        .steps(Steps::with(Arc::clone(&looks) as Arc<dyn StepHook>));
+        .failpoints(Failpoints::with(
+            Arc::clone(&looks) as Arc<dyn FailpointHook>
+        ));
     let barrier = Meeting::of(RANKS);
     // Each file and the lock of the directory.
     let own = u64::from(RANKS) * (FILES + 1);

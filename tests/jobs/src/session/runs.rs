@@ -74,7 +74,7 @@ fn a_run_that_claims_while_another_one_looks_is_seen() {
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             let environment = Environment {
-                steps: hold.steps(),
+                failpoints: hold.failpoints(),
                 ..Environment::default()
             };
             let options = Options::from_text(&job.options);
@@ -118,7 +118,7 @@ fn the_lead_claims_before_all_other_nodes() {
     let job = Job::new(scratch.path(), 2, 1, true).nodes(2);
     let hold = Hold::at("dir.create", "/ost0/job/epoch-000001");
     std::thread::scope(|scope| {
-        let held = job.clone().steps(hold.steps());
+        let held = job.clone().failpoints(hold.failpoints());
         let slow = scope.spawn(move || held.run(|session, _| refused(session)));
         hold.wait_until_held();
         // Nobody else puts a claim in place meanwhile, so the whole job is there for another run.
@@ -151,7 +151,7 @@ fn a_run_that_is_just_ending_is_waited_for() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let environment = Environment {
-                steps: hold.steps(),
+                failpoints: hold.failpoints(),
                 ..Environment::default()
             };
             Session::open_with(

@@ -159,7 +159,7 @@ fn neighbouring_chunks_are_written_by_one_call() {
                 .map(|i| (i as u64 / 8 * 31 + step) as u8)
                 .collect()
         };
-        job.clone().steps(hold.steps()).run(|session, _| {
+        job.clone().failpoints(hold.failpoints()).run(|session, _| {
             let mut session = session.unwrap();
             for step in 1..=3 {
                 let mut state = bytes(step);

@@ -7,7 +7,7 @@ use orcheck_client::Options;
 use orcheck_engine::host::agent::Agent;
 use orcheck_format::{JobName, Level};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_testing::Scratch;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ fn an_agent_flushes_to_servers() {
     let name = JobName::new("job").unwrap();
     for resumed in [0, 3] {
         let clock = Arc::new(SystemClock);
-        let agent = Agent::bind(&name, "n0", &options.global[0], clock, Steps::none()).unwrap();
+        let agent =
+            Agent::bind(&name, "n0", &options.global[0], clock, Failpoints::none()).unwrap();
         let agent = std::thread::spawn(move || agent.run(Duration::from_secs(60)));
         job.run_ranks_with(Some("join"), |session, rank| {
             let mut session = session.unwrap();

@@ -8,7 +8,7 @@ use crate::support::{Job, State, make_dir, served, tracks_pages};
 use crate::{Test, session_tests};
 use orcheck_client::{CPU_WRITES_ONLY, Session};
 use orcheck_format::{Dtype, ErrorKind, Level};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_testing::Scratch;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -70,8 +70,8 @@ struct Armed {
     unsealed: u32,
 }
 
-impl StepHook for Stray {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Stray {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let mut state = self.state.lock().unwrap();
         match step.site {
             "stage.seal" => {
@@ -114,7 +114,9 @@ fn take(session: &mut Session, state: &mut State, step: u64) {
 /// The flip in step `STRUCK` loses it at these levels, with the region's name; the others are safe.
 fn is_lost(job: Job, levels: &[Level], region: &str, at: u64) {
     let stray = Arc::new(Stray::default());
-    let job = job.steps(Steps::with(Arc::clone(&stray) as Arc<dyn StepHook>));
+    let job = job.failpoints(Failpoints::with(
+        Arc::clone(&stray) as Arc<dyn FailpointHook>
+    ));
     // No other test has these bytes.
     static STEPS: AtomicU64 = AtomicU64::new(770_000);
     let ranks = job.ranks;
@@ -150,7 +152,7 @@ fn is_lost(job: Job, levels: &[Level], region: &str, at: u64) {
         1,
         "no bit was flipped"
     );
-    let job = job.steps(Steps::none());
+    let job = job.failpoints(Failpoints::none());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), struck + 1);
@@ -230,7 +232,9 @@ fn a_stray_write_into_copied_pages_loses_the_step() {
     let job = Job::new(scratch.path(), 1, 1, false)
         .with(CHECKED)
         .with("incremental = 'auto'")
-        .steps(Steps::with(Arc::clone(&stray) as Arc<dyn StepHook>));
+        .failpoints(Failpoints::with(
+            Arc::clone(&stray) as Arc<dyn FailpointHook>
+        ));
     job.run(|session, _| {
         let mut session = session.unwrap();
         let mut field = vec![3u8; 2 << 20];

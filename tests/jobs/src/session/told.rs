@@ -8,7 +8,7 @@ use crate::{Test, session_tests};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
 use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::{FaultPlan, Scratch};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -127,11 +127,11 @@ fn a_close_on_a_full_disk_says_where_to_free_space() {
         return;
     }
     let scratch = Scratch::new("told-close-full");
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.write", Verdict::Fail(28))
         .only_where("s000000000001-")
-        .steps();
-    let job = Job::new(scratch.path(), 2, 1, false).steps(steps);
+        .failpoints();
+    let job = Job::new(scratch.path(), 2, 1, false).failpoints(failpoints);
     let directory = scratch.path().join("ost0").display().to_string();
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -187,13 +187,13 @@ fn a_loss_that_was_returned_is_no_warning_of_the_next_checkpoint() {
         return;
     }
     let scratch = Scratch::new("told-once");
-    let (_, steps) = FaultPlan::new()
+    let (_, failpoints) = FaultPlan::new()
         .always("file.write", Verdict::Fail(28))
         .only_where("s000000000001-")
-        .steps();
+        .failpoints();
     let job = Job::new(scratch.path(), 2, 1, false)
         .with("on_loss = 'error'")
-        .steps(steps);
+        .failpoints(failpoints);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         take(&mut session, rank, 1, SMALL).unwrap();
@@ -271,11 +271,11 @@ fn a_superseded_run_gets_fenced_from_every_later_checkpoint_and_stages_none() {
 }
 
 /// Fails one kind of step on one kind of target from some moment on.
-fn failing(site: &'static str, part: &'static str, errno: i32) -> (Arc<FaultPlan>, Steps) {
+fn failing(site: &'static str, part: &'static str, errno: i32) -> (Arc<FaultPlan>, Failpoints) {
     let plan = Arc::new(FaultPlan::new());
     plan.fail_from_now(site, part, Verdict::Fail(errno));
-    let steps = Steps::with(Arc::clone(&plan) as Arc<dyn StepHook>);
-    (plan, steps)
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+    (plan, failpoints)
 }
 
 /// Takes a checkpoint that is lost, and requires that the next `due` says so on this rank.
@@ -305,8 +305,10 @@ fn a_failed_fsync_is_told_by_the_next_due_on_every_rank() {
         return;
     }
     let scratch = Scratch::new("told-fsync");
-    let (plan, steps) = failing("file.sync", ".orc", 5);
-    let job = Job::new(scratch.path(), 2, 1, false).nodes(2).steps(steps);
+    let (plan, failpoints) = failing("file.sync", ".orc", 5);
+    let job = Job::new(scratch.path(), 2, 1, false)
+        .nodes(2)
+        .failpoints(failpoints);
     let all = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -348,11 +350,11 @@ fn a_lost_directory_is_told_by_the_next_due_on_every_rank() {
 fn a_lost_replica_is_told_by_the_next_due_on_every_rank() {
     let scratch = Scratch::new("told-replica");
     // Node 0 has no room for what node 1 sends it.
-    let (_, steps) = failing("file.write", "-n0001-w00.orc.", 28);
+    let (_, failpoints) = failing("file.write", "-n0001-w00.orc.", 28);
     let job = Job::new(scratch.path(), 2, 0, true)
         .nodes(2)
         .with("peers = 1")
-        .steps(steps);
+        .failpoints(failpoints);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         told_by_the_next_due(&mut session, rank, 1, Level::Peers(1), "No space left");
@@ -366,8 +368,8 @@ struct Late {
     changed: Condvar,
 }
 
-impl StepHook for Late {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Late {
+    fn at(&self, step: &Failpoint) -> Verdict {
         if step.site != "file.write" || !step.target.contains("ost0/job/s000000000001-") {
             return Verdict::Go;
         }
@@ -394,7 +396,7 @@ fn a_loss_that_is_first_seen_at_close_is_told_there() {
         });
         let job = Job::new(scratch.path(), 2, 1, false)
             .with(&format!("held_steps = 2\non_loss = '{on_loss}'"))
-            .steps(Steps::with(Arc::clone(&late) as Arc<dyn StepHook>));
+            .failpoints(Failpoints::with(Arc::clone(&late) as Arc<dyn FailpointHook>));
         let both = Meeting::of(2);
         job.run(|session, rank| {
             let mut session = session.unwrap();
@@ -422,8 +424,8 @@ fn a_loss_that_is_first_seen_at_close_is_told_there() {
 /// As [`Late`], and the first step has no file at level `node`.
 struct NodeFirst(Arc<Late>);
 
-impl StepHook for NodeFirst {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for NodeFirst {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let of_first =
             step.target.contains("/local/job/") && step.target.contains("s000000000001-");
         match step.site == "dir.create" && of_first {
@@ -446,7 +448,7 @@ fn a_step_that_is_lost_at_one_level_after_the_other_is_returned_for_each() {
     let hook = NodeFirst(Arc::clone(&late));
     let job = Job::new(scratch.path(), 2, 1, true)
         .with("held_steps = 2\non_loss = 'error'")
-        .steps(Steps::with(Arc::new(hook) as Arc<dyn StepHook>));
+        .failpoints(Failpoints::with(Arc::new(hook) as Arc<dyn FailpointHook>));
     let both = Meeting::of(2);
     job.run(|session, rank| {
         let mut session = session.unwrap();
@@ -487,8 +489,10 @@ fn a_loss_whose_record_is_in_a_directory_is_not_called_final() {
         return;
     }
     let scratch = Scratch::new("told-half");
-    let (_, steps) = failing("dir.rename", "ost1/job/s", 5);
-    let job = Job::new(scratch.path(), 2, 2, false).nodes(2).steps(steps);
+    let (_, failpoints) = failing("dir.rename", "ost1/job/s", 5);
+    let job = Job::new(scratch.path(), 2, 2, false)
+        .nodes(2)
+        .failpoints(failpoints);
     job.run(|session, rank| {
         let mut session = session.unwrap();
         take(&mut session, rank, 1, SMALL).unwrap();
@@ -515,8 +519,8 @@ struct NoticedLate {
     changed: Condvar,
 }
 
-impl StepHook for NoticedLate {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for NoticedLate {
+    fn at(&self, step: &Failpoint) -> Verdict {
         let mut noticed = self.noticed.lock().unwrap();
         match step.site {
             "control.gone" => {
@@ -549,7 +553,7 @@ fn a_close_without_a_fault_warns_of_nothing() {
     let scratch = Scratch::new("told-closed");
     let hook = Arc::new(NoticedLate::default());
     let environment = Environment {
-        steps: Steps::with(Arc::clone(&hook) as Arc<dyn StepHook>),
+        failpoints: Failpoints::with(Arc::clone(&hook) as Arc<dyn FailpointHook>),
         ..Environment::default()
     };
     let mut session = alone(&scratch, environment);
@@ -566,7 +570,7 @@ fn a_close_does_not_wait_for_a_thread_that_hangs_in_a_directory() {
     let scratch = Scratch::new("told-hangs");
     let hold = Hold::at("file.write", ".orc");
     let environment = Environment {
-        steps: hold.steps(),
+        failpoints: hold.failpoints(),
         ..Environment::default()
     };
     let mut session = alone(&scratch, environment);

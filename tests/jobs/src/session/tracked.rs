@@ -100,11 +100,11 @@ fn after_a_loss_everything_is_stored_again() {
         return;
     }
     let scratch = Scratch::in_memory("loss");
-    let (plan, steps) = FaultPlan::new().steps();
+    let (plan, failpoints) = FaultPlan::new().failpoints();
     let job = Job::new(scratch.path(), 1, 1, false).with("incremental = 'auto'");
     let mut bytes = vec![4u8; 1 << 20];
     let span = Span::from_mut(&mut bytes);
-    let full = job.steps(steps).run(|session, _| {
+    let full = job.failpoints(failpoints).run(|session, _| {
         let mut session = session.unwrap();
         session.protect("u", span, Dtype::U8, 0).unwrap();
         plan.fail_from_now("file.sync", "s000000000003-", Verdict::Fail(EIO));

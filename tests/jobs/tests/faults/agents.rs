@@ -6,7 +6,7 @@ use crate::signals::moment;
 use orcheck_engine::host::agent::Agent;
 use orcheck_format::JobName;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{Steps, Verdict as Do};
+use orcheck_io::failpoints::{Failpoints, Verdict as Do};
 use orcheck_jobs::ledger::{Story, published};
 use orcheck_jobs::life::{Life, Workload};
 use orcheck_jobs::trial::{
@@ -103,11 +103,11 @@ pub fn lingering(
     linger: Duration,
 ) -> Child {
     let place = if workload.dirs > 0 { "ost0" } else { "local" };
-    let steps = || match &hook {
+    let failpoints = || match &hook {
         None => published(root),
         Some((hook, _)) => {
             hook.arm();
-            hook.steps()
+            hook.failpoints()
         }
     };
     let ended = || {
@@ -115,7 +115,13 @@ pub fn lingering(
             hook.write(keys);
         }
     };
-    agent_at(&root.join(place), &format!("n{node}"), linger, steps, ended)
+    agent_at(
+        &root.join(place),
+        &format!("n{node}"),
+        linger,
+        failpoints,
+        ended,
+    )
 }
 
 /// An agent in a process of its own; what it does once it has ended in order.
@@ -123,14 +129,14 @@ pub fn agent_at(
     place: &Path,
     node: &str,
     linger: Duration,
-    steps: impl FnOnce() -> Steps,
+    failpoints: impl FnOnce() -> Failpoints,
     ended: impl FnOnce(),
 ) -> Child {
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let child = Child::run(|| {
         let job = JobName::new("job").unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let agent = Agent::bind(&job, node, place, clock, steps()).unwrap();
+        let agent = Agent::bind(&job, node, place, clock, failpoints()).unwrap();
         there.write_all(b"!").unwrap();
         agent.run(linger).unwrap();
         ended();
@@ -149,7 +155,7 @@ pub fn agents(
     hit: Option<(u32, &Arc<Named>, &Path)>,
 ) -> Vec<Child> {
     // It makes the directories.
-    let _ = workload.job(root, Steps::none());
+    let _ = workload.job(root, Failpoints::none());
     let hook = |node| {
         hit.filter(|(who, ..)| *who == node)
             .map(|(_, hook, keys)| (Arc::clone(hook), keys))
@@ -191,7 +197,11 @@ fn run(
             Victim::Rank(_) => life.sealed(),
             Victim::Agent(_) => life,
         };
-        let life = if hit { life.steps(hook.steps()) } else { life };
+        let life = if hit {
+            life.failpoints(hook.failpoints())
+        } else {
+            life
+        };
         let arm = |number| {
             if hit && number == 2 {
                 hook.arm();
@@ -484,7 +494,7 @@ fn stands_still(
     let story = Story::read(root);
     let run = story.run(1);
     if length >= LOST_AFTER && !run.errors.is_empty() {
-        // Steps may be lost, with a word; what was safe before is there, and the next run goes on from it.
+        // Failpoints may be lost, with a word; what was safe before is there, and the next run goes on from it.
         if run.closed {
             all_ended(agents)?;
         } else {

@@ -8,7 +8,7 @@ use orcheck_jobs::payload::{Origin, Payload};
 use orcheck_jobs::support::{Job, Threads};
 
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,7 +50,7 @@ pub fn the_program_never_calls_in_again() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 workload
-                    .job(scratch.path(), Steps::none())
+                    .job(scratch.path(), Failpoints::none())
                     .run(|session, rank| {
                         let mut session = session.unwrap();
                         let _ = session.find();
@@ -131,7 +131,7 @@ pub fn a_rank_that_fails_in_the_middle_of_staging() {
         };
         let scratch = Scratch::in_memory("panics");
         workload
-            .job(scratch.path(), Steps::none())
+            .job(scratch.path(), Failpoints::none())
             .run(|session, rank| {
                 let mut session = session.unwrap();
                 let _ = session.find();
@@ -232,7 +232,7 @@ enum End {
 }
 
 fn one_session(workload: &Workload, root: &Path, end: End, runs: &std::sync::Mutex<Vec<String>>) {
-    let job: Job = workload.job(root, Steps::none());
+    let job: Job = workload.job(root, Failpoints::none());
     if end == End::FailedOpen {
         // A file stands in place of the job in every root, so that no directory knows the job.
         for dir in workload.job_dirs(root) {
@@ -309,12 +309,12 @@ pub fn nothing_is_left_behind() {
 pub fn a_failed_start_leaves_no_claim() {
     let workload = PAIR;
     let scratch = Scratch::in_memory("start");
-    let job = workload.job(scratch.path(), Steps::none());
+    let job = workload.job(scratch.path(), Failpoints::none());
     let worlds = Threads::world(2);
     std::thread::scope(|scope| {
         for (rank, collective) in worlds.into_iter().enumerate() {
             let text = format!("{}node_name = 'n{rank}'\n", job.options);
-            let refuse = |found: &Key, _: &StepInfo| {
+            let refuse = |found: &Key, _: &Failpoint| {
                 let claim =
                     found.site == "dir.create" && found.target.starts_with("/local/job/n1/epoch-");
                 if claim {
@@ -326,7 +326,7 @@ pub fn a_failed_start_leaves_no_claim() {
             let hook = Named::new(scratch.path(), Box::new(refuse));
             hook.arm();
             let environment = Environment {
-                steps: hook.steps(),
+                failpoints: hook.failpoints(),
                 ..Environment::default()
             };
             scope.spawn(move || {

@@ -5,7 +5,7 @@
 //! must resume from no older step than that less `uncommitted_steps`.
 
 use crate::hooks::{Key, Named};
-use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_io::failpoints::{Failpoint, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, PEERS, Workload};
 use orcheck_jobs::trial::{
@@ -37,7 +37,8 @@ fn one(more: &str, most: u64, random: &mut Random) -> Outcome {
     let root = scratch.path();
     let (begin, step) = (2 + random.below(3), random.below(STEPS));
     let counted = AtomicU64::new(0);
-    let decide = move |_: &Key, _: &StepInfo| match counted.fetch_add(1, Ordering::SeqCst) == step {
+    let decide = move |_: &Key, _: &Failpoint| match counted.fetch_add(1, Ordering::SeqCst) == step
+    {
         true => Do::Kill,
         false => Do::Go,
     };
@@ -45,7 +46,7 @@ fn one(more: &str, most: u64, random: &mut Random) -> Outcome {
     let life = Life::new(HURRIED, root, 1, CHECKPOINTS)
         .hurried()
         .with(more);
-    let ended = apart_with(&life.steps(hook.steps()), &|number| {
+    let ended = apart_with(&life.failpoints(hook.failpoints()), &|number| {
         if number == begin {
             hook.arm();
         }

@@ -5,7 +5,7 @@ use orcheck_engine::directory::Catalog;
 use orcheck_engine::upkeep::verify_commit_with;
 use orcheck_format::JobName;
 use orcheck_format::disk::{BLOCK_BYTES, FileName};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::anatomy::anatomy;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{ENCODED, Life, PAIR, PEERS, SPREAD, STRIPED, Workload, copy_tree, names};
@@ -473,7 +473,7 @@ fn verified(workload: &Workload, root: &Path) -> String {
     let places: Vec<_> = workload
         .job_dirs(root)
         .iter()
-        .map(|dir| open_dir(dir, Steps::none()).unwrap())
+        .map(|dir| open_dir(dir, Failpoints::none()).unwrap())
         .collect();
     let trust = workload.trust();
     let job = JobName::new("job").unwrap();

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Steps 1 and 2 in peace; the directory goes in 3; the last must be safe without it.
+/// Failpoints 1 and 2 in peace; the directory goes in 3; the last must be safe without it.
 const CHECKPOINTS: u64 = 6;
 const FIRST: u64 = 3;
 /// The file that says that a directory died.
@@ -24,7 +24,7 @@ const STRUCK: &str = "struck";
 fn dead_from(root: &Path, key: Key, gone: &'static str, errno: i32) -> Arc<Named> {
     let dead = AtomicBool::new(false);
     let struck = root.join(STRUCK);
-    let decide = move |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
+    let decide = move |found: &Key, _: &orcheck_io::failpoints::Failpoint| {
         if *found == key {
             dead.store(true, Ordering::SeqCst);
             // In the process of the run.
@@ -94,7 +94,7 @@ fn dies(workload: &Workload, key: &Key, gone: &'static str, errno: i32) -> Outco
     let scratch = Scratch::in_memory("dead");
     let root = scratch.path();
     let hook = dead_from(root, key.clone(), gone, errno);
-    let life = Life::new(*workload, root, 1, CHECKPOINTS).steps(hook.steps());
+    let life = Life::new(*workload, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     let ended = apart_with(&life, &|number| {
         if number == FIRST {
             hook.arm();
@@ -157,7 +157,7 @@ pub fn gone_at_every_step() {
             .iter()
             .position(|key| key.target.contains(&first_half))
             .unwrap_or(keys.len());
-        // Steps 4 to 6 do the same as step 3 again.
+        // Failpoints 4 to 6 do the same as step 3 again.
         let keys: Vec<&Key> = keys[..later]
             .iter()
             .filter(|key| key.target.starts_with(gone))

@@ -14,7 +14,7 @@ use orcheck_jobs::trial::{
 use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 
-/// Steps 1 and 2 are taken in peace, the fault comes in 3 or 4.
+/// Failpoints 1 and 2 are taken in peace, the fault comes in 3 or 4.
 const CHECKPOINTS: u64 = 4;
 const FIRST: u64 = 3;
 
@@ -101,7 +101,7 @@ fn trial(workload: &Workload, key: &Key, fault: (Do, &str)) -> Outcome {
     let scratch = Scratch::in_memory("errors");
     let root = scratch.path();
     let hook = Named::at(root, key.clone(), fault.0);
-    let life = Life::new(*workload, root, 1, CHECKPOINTS).steps(hook.steps());
+    let life = Life::new(*workload, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     let ended = apart_with(&life, &|number| {
         if number == FIRST {
             hook.arm();

@@ -5,7 +5,7 @@
 //! bit; a step that is lost, or an engine that gives up with an error, is no failure.
 
 use crate::hooks::{Key, Named};
-use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_io::failpoints::{Failpoint, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, PAIR, Workload};
 use orcheck_jobs::trial::{
@@ -139,7 +139,7 @@ fn one(place: Place, number: u64) -> Outcome {
     let random = Mutex::new(random);
     let mark = struck.clone();
     let seals = Seals::default();
-    let decide = move |key: &Key, _: &StepInfo| {
+    let decide = move |key: &Key, _: &Failpoint| {
         let now = match place {
             Place::Words => counted.fetch_add(1, Ordering::SeqCst) == step,
             // Before one of the snapshots of the next checkpoints is flushed, when all of that checkpoint are staged.
@@ -152,7 +152,7 @@ fn one(place: Place, number: u64) -> Outcome {
         Do::Go
     };
     let hook = Named::new(root, Box::new(decide));
-    let life = Life::new(SHARED, root, 1, CHECKPOINTS).steps(hook.steps());
+    let life = Life::new(SHARED, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     // A ring that a flip stopped costs every wait its deadline.
     let ended = Child::run(|| {
         life.live(&|checkpoint| {

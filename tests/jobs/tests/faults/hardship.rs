@@ -6,7 +6,7 @@ use crate::reads::verified;
 use orcheck_client::Solo;
 use orcheck_format::Level;
 use orcheck_format::disk::FileName;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, NODES, PAIR, SOLO, STRIPED, Workload, copy_tree, names};
 use orcheck_jobs::trial::{
@@ -348,7 +348,7 @@ fn read_only() -> Result<Verdict, Failure> {
     let dir = root.join("ost0");
     let mounted = may_mount() && mount_over(&dir, Mount::ReadOnly).is_ok();
     let ended = orcheck_jobs::trial::apart(&Life::new(SOLO, root, 2, 1));
-    let readable = verified(root, &Steps::none());
+    let readable = verified(root, &Failpoints::none());
     if mounted {
         detach(&dir).unwrap();
     }

@@ -3,7 +3,7 @@
 //! Threads make the numbers of a run vary; "the second write of node 1's container of step 3" is the same step in
 //! every run. A [`Key`] is such a name: site, target without what is random in it, and the how-manieth of these.
 
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_jobs::ledger::Ledger;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn plain(root: &str, target: &str) -> String {
 }
 
 /// What to do at a step.
-pub type Decide = Box<dyn Fn(&Key, &StepInfo) -> Verdict + Send + Sync>;
+pub type Decide = Box<dyn Fn(&Key, &Failpoint) -> Verdict + Send + Sync>;
 
 /// Counts steps by name and asks `decide` about each, from [`Named::arm`] on.
 pub struct Named {
@@ -106,14 +106,14 @@ impl Named {
         )
     }
 
-    /// Steps are counted and decided from now on.
+    /// Failpoints are counted and decided from now on.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }
 
     /// The steps that follow this hook.
-    pub fn steps(self: &Arc<Self>) -> Steps {
-        Steps::with(Arc::clone(self) as Arc<dyn StepHook>)
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
     /// Writes the names of all steps since it was armed, a line each.
@@ -128,8 +128,8 @@ impl Named {
     }
 }
 
-impl StepHook for Named {
-    fn at(&self, step: &StepInfo) -> Verdict {
+impl FailpointHook for Named {
+    fn at(&self, step: &Failpoint) -> Verdict {
         Ledger::look(Path::new(&self.root), step);
         if !self.armed.load(Ordering::SeqCst) {
             return Verdict::Go;

@@ -250,7 +250,7 @@ fn kill_at(workload: &Workload, key: &Key) -> Outcome {
     let root = scratch.path();
     let hook = Named::at(root, key.clone(), Do::Kill);
     hook.arm();
-    let life = Life::new(*workload, root, 1, 3).steps(hook.steps());
+    let life = Life::new(*workload, root, 1, 3).failpoints(hook.failpoints());
     let ended = live_on(&Kernel::linux_4_18(), &life);
     let story = Story::read(root);
     let result = match ended {

@@ -33,7 +33,8 @@ pub fn record(
         if arm_at.is_none() {
             hook.arm();
         }
-        let life = Life::new(workload, scratch.path(), run, checkpoints).steps(hook.steps());
+        let life =
+            Life::new(workload, scratch.path(), run, checkpoints).failpoints(hook.failpoints());
         let list = scratch.path().join("keys");
         let ended = Child::run(|| {
             life.live(&|number| {
@@ -70,7 +71,7 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
     let hook = Named::at(root, key.clone(), Do::Kill);
     hook.arm();
     let checkpoints = if run == 1 { CHECKPOINTS } else { 2 };
-    let life = Life::new(*workload, root, run, checkpoints).steps(hook.steps());
+    let life = Life::new(*workload, root, run, checkpoints).failpoints(hook.failpoints());
     let ended = apart_with(&life, &|_| {});
     let story = Story::read(root);
     let result = match ended {

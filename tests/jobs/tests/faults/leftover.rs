@@ -10,7 +10,7 @@ use crate::signals::moment;
 use orcheck_engine::host::agent::address;
 use orcheck_format::JobName;
 use orcheck_format::disk::FileName;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, Workload, names};
 use orcheck_jobs::records::sockets_of;
@@ -61,7 +61,7 @@ fn one(workload: Workload, end: End, random: &mut Random) -> Result<Verdict, Fai
     let scratch = Scratch::in_memory("leftover");
     let root = scratch.path();
     // It makes the directories.
-    let _ = workload.job(root, Steps::none());
+    let _ = workload.job(root, Failpoints::none());
     let agents: Vec<Child> = (0..workload.nodes)
         .map(|node| lingering(workload, root, node, None, LINGER))
         .collect();

@@ -89,7 +89,7 @@ fn one(home: Home, random: &mut Random) -> Outcome {
     let children = each_rank(workload.ranks, |rank, mine| {
         let life = Life::new(workload, root, 1, CHECKPOINTS).with(&format!("fan_out = {fan_out}"));
         let life = if rank == victim {
-            life.steps(hook.steps())
+            life.failpoints(hook.failpoints())
         } else {
             life
         };

@@ -7,7 +7,7 @@
 
 use crate::hooks::{Key, Named};
 use orcheck_format::Level;
-use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_io::failpoints::{Failpoint, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, PAIR, SPREAD, View, Workload, copy_tree};
 use orcheck_jobs::trial::{
@@ -109,7 +109,7 @@ fn lives(
     let (counted, now) = (AtomicU64::new(0), std::sync::Arc::new(AtomicU64::new(0)));
     let (target, away, mark) = (dir.to_owned(), root.join("away"), root.join(STRUCK));
     let during = std::sync::Arc::clone(&now);
-    let decide = move |_: &Key, _: &StepInfo| {
+    let decide = move |_: &Key, _: &Failpoint| {
         if counted.fetch_add(1, Ordering::SeqCst) == step && change.happens(&target, &away) {
             let during = during.load(Ordering::SeqCst).to_string();
             std::fs::write(&mark, during).unwrap();
@@ -117,7 +117,7 @@ fn lives(
         Do::Go
     };
     let hook = Named::new(root, Box::new(decide));
-    let life = Life::new(*workload, root, 1, CHECKPOINTS).steps(hook.steps());
+    let life = Life::new(*workload, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     let ended = apart_with(&life, &|checkpoint| {
         now.store(checkpoint, Ordering::SeqCst);
         if checkpoint == begin {

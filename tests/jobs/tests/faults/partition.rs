@@ -105,7 +105,7 @@ fn comes(limit: Duration, so: impl Fn() -> bool) -> bool {
 fn cut_off(again: bool) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("partition");
     let root = scratch.path();
-    let _ = HOSTS.job(root, orcheck_io::failpoints::Steps::none());
+    let _ = HOSTS.job(root, orcheck_io::failpoints::Failpoints::none());
     own_network().unwrap();
     ip("link set lo up");
     ip("link add br0 type bridge");
@@ -114,7 +114,7 @@ fn cut_off(again: bool) -> Result<Verdict, Failure> {
     cut.set_read_timeout(Some(PATIENCE)).unwrap();
     let hook = {
         let (there, root, count) = (there, root.to_owned(), AtomicU32::new(0));
-        let decide = move |key: &crate::hooks::Key, _: &orcheck_io::failpoints::StepInfo| {
+        let decide = move |key: &crate::hooks::Key, _: &orcheck_io::failpoints::Failpoint| {
             let wanted = key.site == "replicas.send" && root.join(WANTED).exists();
             // The first one asks for room.
             if wanted && count.fetch_add(1, Ordering::SeqCst) == 1 {

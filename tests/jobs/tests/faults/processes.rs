@@ -216,7 +216,7 @@ fn run(
     let children = each_rank(workload.ranks, |rank, mine| {
         let life = Life::new(workload, root, 1, CHECKPOINTS);
         let life = if rank == victim {
-            life.steps(hook.steps())
+            life.failpoints(hook.failpoints())
         } else {
             life
         };

@@ -7,7 +7,7 @@ use crate::kill_steps::{after_a_good_run, record};
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::{Error, JobName, Result};
-use orcheck_io::failpoints::{Steps, Verdict as Do};
+use orcheck_io::failpoints::{Failpoints, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, PAIR, SOLO, STRIPED, Workload, copy_tree};
 use orcheck_jobs::trial::{
@@ -68,7 +68,7 @@ fn trial(workload: &Workload, base: &Path, key: &Key, fault: Fault) -> Outcome {
     copy_tree(base, root);
     let hook = Named::at(root, key.clone(), fault.0);
     hook.arm();
-    let life = Life::new(*workload, root, 2, 1).steps(hook.steps());
+    let life = Life::new(*workload, root, 2, 1).failpoints(hook.failpoints());
     let ended = apart_with(&life, &|_| {});
     let story = Story::read(root);
     let struck = ended != Ended::Exited(0) || hook_was_passed(&story);
@@ -183,8 +183,8 @@ pub fn one_error_at_every_call_of_a_restart() {
 }
 
 /// Verifies all checkpoints in the directory of [`SOLO`]; their number, or an error that says all that is wrong.
-pub fn verified(root: &Path, steps: &Steps) -> Result<usize> {
-    let dirs = [open_dir(&root.join("ost0/job"), steps.clone())?];
+pub fn verified(root: &Path, failpoints: &Failpoints) -> Result<usize> {
+    let dirs = [open_dir(&root.join("ost0/job"), failpoints.clone())?];
     let catalog = Catalog::scan(&JobName::new("job")?, &dirs)?;
     let mut wrong = catalog.notes().to_vec();
     for commit in catalog.commits() {
@@ -206,7 +206,7 @@ pub fn one_error_at_every_call_of_verify() {
     after_a_good_run(SOLO, base.path());
     let recorder = Named::recorder(base.path());
     recorder.arm();
-    let whole = verified(base.path(), &recorder.steps()).unwrap();
+    let whole = verified(base.path(), &recorder.failpoints()).unwrap();
     assert_eq!(whole, SOLO.keep);
     let keys = recorder.seen();
     let list = all_faults(&keys);
@@ -214,7 +214,7 @@ pub fn one_error_at_every_call_of_verify() {
         let (key, (what, name)) = &list[n];
         let hook = Named::at(base.path(), (*key).clone(), *what);
         hook.arm();
-        let found = verified(base.path(), &hook.steps());
+        let found = verified(base.path(), &hook.failpoints());
         let struck = hook.seen().contains(key);
         let verdict = match found {
             Ok(count) if name.is_empty() && count == whole => Ok(Verdict::Pass),

@@ -10,7 +10,7 @@ use crate::namespace::Change;
 use crate::processes::{self, CORES, HOSTS};
 use crate::servers::{self, SERVED_PAIR, SERVED_STRIPED};
 use crate::zombie::{RELEASES, stopped_at};
-use orcheck_io::failpoints::{StepInfo, Verdict as Do};
+use orcheck_io::failpoints::{Failpoint, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{
     ENCODED, INCREMENTAL, Life, NODES, PAIR, PEERS, SOLO, SPREAD, STRIPED, Workload,
@@ -159,7 +159,7 @@ fn hook(root: &Path, fault: Fault, random: &mut Random) -> Arc<Named> {
         _ => "",
     };
     let (count, mark) = (AtomicU64::new(0), root.join(STRUCK));
-    let decide = move |key: &Key, _: &StepInfo| {
+    let decide = move |key: &Key, _: &Failpoint| {
         let what = fault
             .hits(key, errno)
             .filter(|_| key.target.starts_with(beneath));
@@ -188,7 +188,7 @@ fn lives(fault: Fault, workload: &Workload, root: &Path, random: &mut Random) ->
         _ => hook(root, fault, random),
     };
     let begin = 1 + random.below(3);
-    let life = Life::new(*workload, root, 1, CHECKPOINTS).steps(hook.steps());
+    let life = Life::new(*workload, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     let life = match random.below(4) {
         0 => life,
         1 => life.hurried(),
@@ -239,7 +239,7 @@ fn moves(workload: &Workload, root: &Path, random: &mut Random) -> Arc<Named> {
     std::fs::create_dir(root.join("away")).unwrap();
     let (count, mark) = (AtomicU64::new(0), root.join(STRUCK));
     let at = random.below(Fault::Moved.steps());
-    let decide = move |_: &Key, _: &StepInfo| {
+    let decide = move |_: &Key, _: &Failpoint| {
         if count.fetch_add(1, Ordering::SeqCst) == at && Change::Moved.happens(&dir, &away) {
             let _ = std::fs::write(&mark, "");
         }

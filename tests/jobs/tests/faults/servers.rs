@@ -6,7 +6,7 @@
 use crate::hooks::{Key, Named};
 use orcheck_format::Level;
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::{StepHook, StepInfo, Steps, Verdict as Do};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict as Do};
 use orcheck_jobs::ledger::{Ledger, Story};
 use orcheck_jobs::life::{Life, PAIR, STRIPED, Workload};
 use orcheck_jobs::trial::{
@@ -59,18 +59,18 @@ impl Serving {
         at: Option<&Address>,
         hook: Option<&Arc<Named>>,
     ) -> Self {
-        Self::with(workload, root, at, hook.map(|hook| hook.steps()), hook)
+        Self::with(workload, root, at, hook.map(|hook| hook.failpoints()), hook)
     }
 
     pub fn with(
         workload: Workload,
         root: &Path,
         at: Option<&Address>,
-        steps: Option<Steps>,
+        failpoints: Option<Failpoints>,
         hook: Option<&Arc<Named>>,
     ) -> Self {
         // It makes the directories.
-        let _ = workload.job(root, Steps::none());
+        let _ = workload.job(root, Failpoints::none());
         let tenant = |number: u32| {
             let key = root.join(format!("server-key{number}"));
             std::fs::write(&key, [number as u8; 32]).unwrap();
@@ -97,8 +97,8 @@ impl Serving {
             if let Some(hook) = hook {
                 hook.arm();
             }
-            let steps = steps.unwrap_or_else(Steps::none);
-            let bind = || Server::bind(&config, Arc::new(SystemClock), steps.clone());
+            let failpoints = failpoints.unwrap_or_else(Failpoints::none);
+            let bind = || Server::bind(&config, Arc::new(SystemClock), failpoints.clone());
             let server = bound(bind);
             let stopper = server.stopper();
             writeln!(there, "{}", server.address()).unwrap();
@@ -414,8 +414,8 @@ pub fn a_server_comes_back_with_an_empty_disk() {
 /// A disk on which everything takes long.
 struct Slow(Duration);
 
-impl StepHook for Slow {
-    fn at(&self, step: &StepInfo) -> Do {
+impl FailpointHook for Slow {
+    fn at(&self, step: &Failpoint) -> Do {
         if step.site == "file.write" || step.site == "file.sync" || step.site == "dir.sync" {
             std::thread::park_timeout(self.0);
         }
@@ -428,8 +428,8 @@ pub fn a_server_with_a_slow_disk_loses_nothing() {
     let scratch = Scratch::in_memory("server");
     let root = scratch.path();
     // A checkpoint here takes a few ms elsewhere; each call to this disk takes a hundred times as long.
-    let steps = Steps::with(Arc::new(Slow(Duration::from_millis(100))));
-    let serving = Serving::with(SERVED_PAIR, root, None, Some(steps), None);
+    let failpoints = Failpoints::with(Arc::new(Slow(Duration::from_millis(100))));
+    let serving = Serving::with(SERVED_PAIR, root, None, Some(failpoints), None);
     let life = Life::new(serving.places(SERVED_PAIR, root), root, 1, CHECKPOINTS);
     let ended = apart_with(&life, &|_| {});
     assert_eq!(ended, Ended::Exited(0));

@@ -2,7 +2,7 @@
 
 use crate::processes::{CORES, HOSTS, each_rank, ends};
 use orcheck_format::ErrorKind;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, PAIR, SOLO, Workload};
 use orcheck_jobs::payload::{Origin, Payload};
@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Steps after which a run ends although nobody asked it to.
+/// Failpoints after which a run ends although nobody asked it to.
 const STEPS: u64 = 100_000;
 
 /// A moment that nobody chose: it is the fault, and nothing is waited for by it.
@@ -29,7 +29,9 @@ pub fn moment(length: Duration) {
 /// A solver's loop: computes, asks whether a checkpoint is due, and ends after the one that the signal asked for.
 fn solve(workload: &Workload, root: &Path, run: u64, started: &UnixStream) {
     let ledger = Life::new(*workload, root, run, 0).ledger();
-    let job = workload.job(root, Steps::none()).with("signal = 'TERM'");
+    let job = workload
+        .job(root, Failpoints::none())
+        .with("signal = 'TERM'");
     job.run(|session, rank| {
         let lead = rank == 0;
         let complain = |call: &str, error: &orcheck_format::Error| {

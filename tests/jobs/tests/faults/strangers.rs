@@ -16,7 +16,7 @@ use crate::tap::Wire;
 use orcheck_engine::host::agent::{KEY, address};
 use orcheck_format::JobName;
 use orcheck_format::wire::{AgentMessage, FrameHeader, Message};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::effective_uid;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, RESTARTED, Workload};
@@ -167,7 +167,7 @@ impl Door {
         if !self.is_agent() {
             return None;
         }
-        let conn = Conn::connect(&self.address(), &KEY, &Steps::none(), SOON).ok()?;
+        let conn = Conn::connect(&self.address(), &KEY, &Failpoints::none(), SOON).ok()?;
         let stream = UnixStream::from(conn.detach().0);
         stream.set_nonblocking(false).ok()?;
         stream.set_read_timeout(Some(SOON)).ok()?;
@@ -218,7 +218,7 @@ impl Stranger<'_> {
                     bytes: [9; 32],
                     encrypt: self.random.below(2) == 0,
                 };
-                let came = Conn::connect(&door.address(), &key, &Steps::none(), SOON);
+                let came = Conn::connect(&door.address(), &key, &Failpoints::none(), SOON);
                 if came.is_ok() {
                     return Err(format!(
                         "{door:?} let somebody in who does not know the key"
@@ -333,7 +333,7 @@ impl Stranger<'_> {
 
     /// Asks an agent until it takes no more, and takes no answer.
     fn ask_on(&mut self, door: &Door) {
-        let conn = Conn::connect(&door.address(), &KEY, &Steps::none(), SOON);
+        let conn = Conn::connect(&door.address(), &KEY, &Failpoints::none(), SOON);
         let Ok(mut conn) = conn else { return };
         let ask = Message::Agent(AgentMessage::Status);
         while conn.send(&ask, Duration::from_millis(20)).is_ok() {}
@@ -352,7 +352,7 @@ fn other_user(door: &Door) -> i32 {
     } else {
         Key::new([9; 32])
     };
-    if Conn::connect(&door.address(), &key, &Steps::none(), SOON).is_ok() {
+    if Conn::connect(&door.address(), &key, &Failpoints::none(), SOON).is_ok() {
         return 1;
     }
     // Without the library's politeness: on a Unix socket not even the challenge is answered.

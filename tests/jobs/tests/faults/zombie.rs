@@ -90,16 +90,16 @@ pub type At = Box<dyn Fn(&Key) -> bool + Send + Sync>;
 fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     let door = std::sync::Arc::new(Door::default());
     let at_door = std::sync::Arc::clone(&door);
-    let decide = move |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
+    let decide = move |found: &Key, _: &orcheck_io::failpoints::Failpoint| {
         if at(found) {
             at_door.stop();
         }
         Do::Go
     };
     let hook = Named::new(root, Box::new(decide));
-    let old = Life::new(workload, root, 1, CHECKPOINTS).steps(hook.steps());
+    let old = Life::new(workload, root, 1, CHECKPOINTS).failpoints(hook.failpoints());
     let own = u64::from(release != Release::Restarted);
-    let no_container = |found: &Key, _: &orcheck_io::failpoints::StepInfo| {
+    let no_container = |found: &Key, _: &orcheck_io::failpoints::Failpoint| {
         let container = found.site == "dir.create" && found.target.ends_with(".orc");
         if container { Do::Fail(EIO) } else { Do::Go }
     };
@@ -109,7 +109,7 @@ fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     }
     let new = Life::new(workload, root, 2, own)
         .with("take_over = true")
-        .steps(lost.steps());
+        .failpoints(lost.failpoints());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             old.live(&|number| {

@@ -10,7 +10,7 @@
 use crate::look::{Found, restart};
 use orcheck_format::Level;
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{Effect, StepHook, StepInfo, Steps, Verdict as Do};
+use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, NODES, PAIR, SEALED, SOLO, SPREAD, STRIPED, View, Workload};
 use orcheck_jobs::payload::{Origin, RARELY};
@@ -58,8 +58,8 @@ enum Past {
 /// Notes what is done, and lets the steps fail that a plan names.
 struct Both(Arc<Journal>, FaultPlan);
 
-impl StepHook for Both {
-    fn at(&self, step: &StepInfo) -> Do {
+impl FailpointHook for Both {
+    fn at(&self, step: &Failpoint) -> Do {
         self.0.at(step);
         self.1.at(step)
     }
@@ -150,7 +150,7 @@ fn record(workload: &Workload, past: Past, seed: u64) -> Recorded {
     let scratch = Scratch::in_memory("recorded");
     let root = scratch.path();
     // The configured directories are the user's, and were there before.
-    drop(workload.job(root, Steps::none()));
+    drop(workload.job(root, Failpoints::none()));
     let run = match past {
         Past::Empty | Past::Failing(..) => 1,
         Past::Cut(thousandths) => {
@@ -174,8 +174,8 @@ fn record(workload: &Workload, past: Past, seed: u64) -> Recorded {
         }
         Past::Killed(site, nth) => {
             let plan = FaultPlan::new().at_site(site, nth, Do::Kill);
-            let steps = Steps::with(Arc::new(plan));
-            apart(&Life::new(*workload, root, 1, 4).steps(steps));
+            let failpoints = Failpoints::with(Arc::new(plan));
+            apart(&Life::new(*workload, root, 1, 4).failpoints(failpoints));
             assert!(!Story::read(root).run(1).closed, "{site} {nth} never came");
             2
         }
@@ -192,7 +192,7 @@ fn record(workload: &Workload, past: Past, seed: u64) -> Recorded {
     };
     let checkpoints = checkpoints(workload, past);
     Life::new(*workload, root, run, checkpoints)
-        .steps(Steps::with(Arc::new(Both(Arc::clone(&journal), plan))))
+        .failpoints(Failpoints::with(Arc::new(Both(Arc::clone(&journal), plan))))
         .live(&|_| {});
     let log = journal.end().unwrap();
     let ledger = std::fs::read_to_string(ledger).unwrap();

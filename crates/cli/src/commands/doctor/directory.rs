@@ -8,7 +8,7 @@ use orcheck_format::{ErrorKind, Result, hex};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::errno::is_denied;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Buffer;
 use orcheck_io::rng::random_bytes;
 use orcheck_staging::client::is_served;
@@ -27,7 +27,7 @@ const LITTLE_SPACE_BYTES: u64 = 1 << 30;
 /// Adds the items of one directory.
 pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let mut group = path.display().to_string();
-    let dir = match open_dir(path, Steps::none()) {
+    let dir = match open_dir(path, Failpoints::none()) {
         Ok(dir) => dir,
         Err(error) => {
             // Breaks if: it is passed over; who gave a wrong key would look for a server that is down.

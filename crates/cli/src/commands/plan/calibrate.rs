@@ -18,7 +18,7 @@ use orcheck_client::{Environment, Options, Session, Solo};
 use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::machine::{cpuset, memory};
 use orcheck_io::memory::Span;
@@ -164,7 +164,7 @@ fn of_place(
     dir: &Path,
     beside: bool,
 ) -> Result<Vec<Measured>> {
-    let above = open_dir(dir, Steps::none())?;
+    let above = open_dir(dir, Failpoints::none())?;
     let own = format!("orcheck-calibrate-{}", std::process::id());
     let scratch = above.child(&own, true)?;
     let measured = measure(args, name, scratch.as_ref(), beside);

@@ -14,7 +14,7 @@ use orcheck_engine::upkeep::scrub::{Counts, Progress, Scrub};
 use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 use orcheck_staging::server::Stopper;
 
@@ -53,7 +53,7 @@ pub fn start(
     server: &Stopper,
     clock: &Arc<dyn Clock>,
 ) -> Result<Scrubbed> {
-    let root = open_dir(dir, Steps::none())?;
+    let root = open_dir(dir, Failpoints::none())?;
     let mut watched = server.names();
     let open = |name: &String| Ok((name.clone(), root.child(name, false)?));
     let dirs = watched.iter().map(open).collect::<Result<Vec<_>>>()?;

@@ -4,7 +4,7 @@
 
 use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
 use orcheck_format::Result;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct StageContext {
     /// How it waits.
     pub patience: Patience,
     /// Numbered steps, for tests.
-    pub steps: Steps,
+    pub failpoints: Failpoints,
     /// Told of the step when the snapshot is whole in the pool, where the engine outlives this rank.
     pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     /// Where the snapshot stays until it is decided, should it be needed again.

@@ -17,7 +17,7 @@
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::effective_uid;
 use orcheck_io::rng::random_bytes;
 use orcheck_net::{Address, Holder, Listener, holder, taken_names};
@@ -76,14 +76,18 @@ fn names(first: &Address) -> (Vec<Address>, Option<Error>) {
 }
 
 /// Who holds these names. Where none of this user answers, those with a full queue are asked for up to `busy`.
-fn ask(names: Vec<Address>, (steps, clock): (&Steps, &dyn Clock), busy: Duration) -> Result<Seen> {
+fn ask(
+    names: Vec<Address>,
+    (failpoints, clock): (&Failpoints, &dyn Clock),
+    busy: Duration,
+) -> Result<Seen> {
     let mut seen = Seen::default();
     let until = clock.now() + busy;
     let mut open = names;
     loop {
         let mut full = Vec::new();
         for at in open {
-            match holder(&at, steps)? {
+            match holder(&at, failpoints)? {
                 Holder::Nobody => {}
                 Holder::Own(_) => seen.own.push(at),
                 Holder::Stranger(peer) => seen.add_stranger(&at, &peer.to_string()),
@@ -105,9 +109,9 @@ fn ask(names: Vec<Address>, (steps, clock): (&Steps, &dyn Clock), busy: Duration
 ///
 /// # Errors
 /// When the kernel does not say which names are taken; lack of descriptors.
-pub fn look(first: &Address, steps: &Steps, clock: &dyn Clock) -> Result<Seen> {
+pub fn look(first: &Address, failpoints: &Failpoints, clock: &dyn Clock) -> Result<Seen> {
     let (names, unlisted) = names(first);
-    let seen = ask(names, (steps, clock), BUSY_LIMIT)?;
+    let seen = ask(names, (failpoints, clock), BUSY_LIMIT)?;
     match unlisted {
         // Its agent has a name that is in the list alone.
         Some(error) if seen.own.is_empty() && seen.strange > 0 => Err(error),
@@ -121,7 +125,7 @@ pub fn look(first: &Address, steps: &Steps, clock: &dyn Clock) -> Result<Seen> {
 /// As [`look`].
 pub fn list(clock: &dyn Clock) -> Result<Seen> {
     let names = taken_names(&format!("{PREFIX}{}-", effective_uid()))?;
-    ask(names, (&Steps::none(), clock), BUSY_LIMIT)
+    ask(names, (&Failpoints::none(), clock), BUSY_LIMIT)
 }
 
 /// The first name of an agent of this user.
@@ -142,7 +146,7 @@ pub fn is_of(at: &Address, first: &Address) -> bool {
 /// Listens under the first of the agent's names that no other user holds. Also: who holds the names before it.
 pub(super) fn bind(
     first: &Address,
-    steps: &Steps,
+    failpoints: &Failpoints,
     clock: &dyn Clock,
 ) -> Result<(Listener, Option<String>)> {
     let there = |at: &Address| {
@@ -150,7 +154,7 @@ pub(super) fn bind(
             "an agent of this user is there already, at {at}"
         )))
     };
-    let look = || ask(names(first).0, (steps, clock), Duration::ZERO);
+    let look = || ask(names(first).0, (failpoints, clock), Duration::ZERO);
     for _ in 0..ATTEMPTS {
         if let Some(at) = look()?.own.first() {
             return there(at);
@@ -216,7 +220,7 @@ mod tests {
             let first = first(7);
             let name = first.to_string().as_bytes()["unix:@".len()..].to_vec();
             let _squatter = Squatter::hold(65534, &[(name, Squat::Listens)]);
-            let begin = |_| bind(&first, &Steps::none(), &SystemClock).ok();
+            let begin = |_| bind(&first, &Failpoints::none(), &SystemClock).ok();
             for _ in 0..10 {
                 let stay: Vec<_> = std::thread::scope(|scope| {
                     let all: Vec<_> = (0..6).map(|n| scope.spawn(move || begin(n))).collect();
@@ -225,7 +229,7 @@ mod tests {
                         .collect()
                 });
                 assert!(stay.len() <= 1, "{}", stay.len());
-                let alone = bind(&first, &Steps::none(), &SystemClock);
+                let alone = bind(&first, &Failpoints::none(), &SystemClock);
                 assert_eq!(alone.is_ok(), stay.is_empty());
             }
         };

@@ -18,7 +18,7 @@ use orcheck_format::wire::{Adoption, AgentMessage, Link, Message};
 use orcheck_format::{Error, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Lock, Ram};
-use orcheck_io::failpoints::Steps;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Conn, Listener};
@@ -74,14 +74,19 @@ impl Adopting {
         })
     }
 
-    pub(super) fn take(&mut self, what: AgentMessage, fd: OwnedFd, steps: &Steps) -> Result<()> {
+    pub(super) fn take(
+        &mut self,
+        what: AgentMessage,
+        fd: OwnedFd,
+        failpoints: &Failpoints,
+    ) -> Result<()> {
         match what {
             AgentMessage::Lock => self.locks.push(Lock::attach(fd)),
             AgentMessage::Door { address } => {
                 self.doors.push(Listener::attach(fd, address.parse()?)?);
             }
             AgentMessage::Link { to, state } => {
-                let conn = Conn::attach(fd, state, steps)?;
+                let conn = Conn::attach(fd, state, failpoints)?;
                 match to {
                     Link::Rank(rank) => self.links.ranks.push((rank, conn)),
                     Link::Node(node) => self.links.nodes.push((node, conn)),
@@ -126,7 +131,7 @@ impl Session {
     pub(super) fn start(
         adopting: Adopting,
         conn: Conn,
-        (clock, steps): (Arc<dyn Clock>, Steps),
+        (clock, failpoints): (Arc<dyn Clock>, Failpoints),
         ram: Arc<Ram>,
         agent: Waker,
     ) -> Result<Self> {
@@ -134,7 +139,7 @@ impl Session {
         let shared = Arc::clone(&state);
         let thread = spawn("orcheck-session", move || {
             let _over = Over(Arc::clone(&shared), agent);
-            serve(adopting, conn, (&clock, &steps), ram, &shared);
+            serve(adopting, conn, (&clock, &failpoints), ram, &shared);
         })?;
         Ok(Self {
             state,
@@ -246,7 +251,7 @@ impl Drop for Reporter {
 fn serve(
     adopting: Adopting,
     mut conn: Conn,
-    (clock, steps): (&Arc<dyn Clock>, &Steps),
+    (clock, failpoints): (&Arc<dyn Clock>, &Failpoints),
     ram: Arc<Ram>,
     state: &Arc<State>,
 ) {
@@ -258,7 +263,7 @@ fn serve(
         links,
     } = adopting;
     let placement = what.placement.take();
-    let host = make_host(what, pool, ram, (clock, steps));
+    let host = make_host(what, pool, ram, (clock, failpoints));
     let started = host.and_then(|host| {
         let poller = Poller::new()?;
         let in_use = host.gates.lock(POOL_IN_USE, IN_USE_TIMEOUT)?;
@@ -313,7 +318,7 @@ fn make_host(
     what: Unpacked,
     pool: Pool,
     ram: Arc<Ram>,
-    (clock, steps): (&Arc<dyn Clock>, &Steps),
+    (clock, failpoints): (&Arc<dyn Clock>, &Failpoints),
 ) -> Result<Host> {
     let plan = what.plan;
     let node = &plan.layout.nodes[plan.node as usize];
@@ -325,7 +330,14 @@ fn make_host(
             false => what.working_dir.join(server),
         })
         .collect();
-    let mut places = Places::open(&plan.job, &node.name, root.as_ref(), &servers, steps, false)?;
+    let mut places = Places::open(
+        &plan.job,
+        &node.name,
+        root.as_ref(),
+        &servers,
+        failpoints,
+        false,
+    )?;
     places.losses = what.losses;
     places.trust = plan.recipe.trust()?;
     let room = match (&plan.replication, &places.node) {
@@ -349,7 +361,7 @@ fn make_host(
         room,
         shared: Arc::default(),
         clock: Arc::clone(clock),
-        steps: steps.clone(),
+        failpoints: failpoints.clone(),
         outlives: true,
     })
 }

@@ -134,7 +134,7 @@ pub(super) fn apply(change: &Change, bytes: &mut Vec<u8>, full_len: usize, seed:
     }
 }
 
-pub(super) fn job_of(scenario: &Scenario, root: &Path, steps: Steps) -> Job {
+pub(super) fn job_of(scenario: &Scenario, root: &Path, failpoints: Failpoints) -> Job {
     Job::new(root, scenario.ranks, 1, scenario.node_level)
         .pool(scenario.pool)
         .with("incremental = 'auto'")
@@ -142,7 +142,7 @@ pub(super) fn job_of(scenario: &Scenario, root: &Path, steps: Steps) -> Job {
         .with(&format!("keep = {}", scenario.keep))
         .with(&format!("copy_threads = {}", scenario.threads))
         .with("held_steps = 2")
-        .steps(steps)
+        .failpoints(failpoints)
 }
 
 pub(super) fn live(
@@ -218,7 +218,7 @@ pub(super) fn places(scenario: &Scenario, root: &Path, level: Level) -> Places {
         "n0",
         node.as_ref(),
         &servers,
-        &Steps::none(),
+        &Failpoints::none(),
         false,
     )
     .unwrap()
@@ -270,7 +270,7 @@ pub(super) fn check(scenario: &Scenario, root: &Path, level: Level, states: &Sta
 
 pub(super) fn try_scenario(scenario: &Scenario) {
     let scratch = Scratch::in_memory("incremental");
-    let (plan, steps) = FaultPlan::new().steps();
+    let (plan, steps) = FaultPlan::new().failpoints();
     let states = States::default();
     job_of(scenario, scratch.path(), steps).run(|session, rank| {
         let mut session = session.unwrap();
@@ -296,7 +296,7 @@ pub(super) fn try_scenario(scenario: &Scenario) {
     }
     // A later run resumes from the newest, takes its own, and prunes: what stays is whole again.
     let last = scenario.steps.len() as u64;
-    job_of(scenario, scratch.path(), Steps::none()).run(|session, rank| {
+    job_of(scenario, scratch.path(), Failpoints::none()).run(|session, rank| {
         let mut session = session.unwrap();
         let found = session.find().unwrap();
         let expected = states.lock().unwrap()[&(rank, found)].clone();

@@ -5,7 +5,7 @@ use crate::agents::agent_at;
 use crate::servers::Serving;
 use orcheck_client::Session;
 use orcheck_format::{ErrorKind, Level, Result};
-use orcheck_io::failpoints::{Steps, Verdict as Do};
+use orcheck_io::failpoints::{Failpoints, Verdict as Do};
 use orcheck_jobs::life::{PAIR, Workload};
 use orcheck_jobs::support::{Job, State, make_dir};
 use orcheck_jobs::trial::PATIENCE;
@@ -195,8 +195,8 @@ impl Scene<'_> {
         let plan = FaultPlan::new()
             .at_site(site, nth, Do::Kill)
             .only_where(target);
-        let (_, steps) = plan.steps();
-        let job = self.job().steps(steps);
+        let (_, failpoints) = plan.failpoints();
+        let job = self.job().failpoints(failpoints);
         let ended = Child::run(|| {
             job.run(|session, rank| {
                 takes(resumes(session, rank), rank, &[3]);
@@ -216,9 +216,11 @@ impl Scene<'_> {
             "local"
         };
         let place = self.root.join(place);
-        let agent = |node: &str, steps| agent_at(&place, node, PATIENCE, || steps, || {});
+        let agent = |node: &str, failpoints| agent_at(&place, node, PATIENCE, || failpoints, || {});
         let others = NODES.iter().filter(|other| **other != node);
-        let mut others: Vec<Child> = others.map(|other| agent(other, Steps::none())).collect();
+        let mut others: Vec<Child> = others
+            .map(|other| agent(other, Failpoints::none()))
+            .collect();
         let hit = agent(node, killed_in_the_flush());
         let ranks = self.lives(&job, Some("join"), |mut session, rank, heard| {
             stages(&mut session, rank, 3);
@@ -232,7 +234,7 @@ impl Scene<'_> {
         });
         assert_eq!(hit.wait(PATIENCE), Ended::Signaled(9), "agent {node}");
         if then == Then::Continues {
-            others.push(agent(node, Steps::none()));
+            others.push(agent(node, Failpoints::none()));
         }
         assert_eq!(ranks.wait(PATIENCE), Ended::Exited(0), "the ranks");
         for agent in others {
@@ -250,7 +252,8 @@ impl Scene<'_> {
             node_level: node,
             ..PAIR
         };
-        let serving = |at, steps| Serving::with(workload, self.root, at, Some(steps), None);
+        let serving =
+            |at, failpoints| Serving::with(workload, self.root, at, Some(failpoints), None);
         let hit = serving(None, killed_in_the_flush());
         let job = Job::new(self.root, 4, 0, node)
             .placed(&NODES)
@@ -279,7 +282,7 @@ impl Scene<'_> {
         });
         let at = hit.at.clone();
         assert_eq!(hit.child.wait(PATIENCE), Ended::Signaled(9), "the server");
-        let hit = serving(at.as_ref(), Steps::none());
+        let hit = serving(at.as_ref(), Failpoints::none());
         started.write_all(&[0; NODES.len()]).unwrap();
         assert_eq!(ranks.wait(PATIENCE), Ended::Exited(0), "the ranks");
         assert_eq!(hit.end(), Ended::Exited(0), "the server");
@@ -310,9 +313,9 @@ impl Scene<'_> {
 }
 
 /// The process dies before it writes the first bytes of step 3.
-fn killed_in_the_flush() -> Steps {
+fn killed_in_the_flush() -> Failpoints {
     let plan = FaultPlan::new().at_site("file.write", 1, Do::Kill);
-    plan.only_where("s000000000003-").steps().1
+    plan.only_where("s000000000003-").failpoints().1
 }
 
 /// Resumes from the newest.
