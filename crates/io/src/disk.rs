@@ -20,7 +20,7 @@ mod ram;
 
 pub use device::Device;
 pub use dir::{
-    Create, Dir, Entry, Taken, check_name, kind_name, linked, open_local, open_local_shared,
+    Create, Dir, DiskUsage, Entry, check_name, kind_name, linked, open_local, open_local_shared,
     open_local_unlinked,
 };
 pub use file::{

@@ -642,7 +642,7 @@ fn what_is_taken_of_a_disk_is_looked_at() {
         dir.remove("link").unwrap();
         assert_eq!(
             file.taken().unwrap(),
-            orcheck_io::disk::Taken { names: 0, ..taken }
+            orcheck_io::disk::DiskUsage { names: 0, ..taken }
         );
         let child = dir.child("child", true).unwrap();
         let taken = child.taken_itself().unwrap();

@@ -33,7 +33,7 @@ pub const LANES_MAX: u32 = 64;
 
 /// One I/O server: a directory on a disk of its own, an object storage target, a staging server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
+pub struct Target {
     /// What the user configured, such as a path; unique in a placement.
     pub name: String,
     /// False once the server was lost, full or taken out; it then has no lanes.
@@ -46,7 +46,7 @@ pub struct Placement {
     /// Counts the placements of one run of a job from 0; recorded in every commit record.
     pub generation: u64,
     /// All servers as configured, inactive ones included, so that an index keeps its meaning.
-    pub servers: Vec<Server>,
+    pub servers: Vec<Target>,
     /// For each node, in the caller's order, the indices of its servers.
     pub lanes: Vec<Vec<u32>>,
 }
@@ -318,10 +318,10 @@ impl Placement {
     }
 }
 
-fn all_active(servers: &[String]) -> Vec<Server> {
+fn all_active(servers: &[String]) -> Vec<Target> {
     servers
         .iter()
-        .map(|name| Server {
+        .map(|name| Target {
             name: name.clone(),
             active: true,
         })

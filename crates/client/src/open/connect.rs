@@ -14,7 +14,7 @@ use crate::open::environment::Environment;
 use crate::open::start::Start;
 use crate::options::Options;
 use orcheck_engine::commit::{Links, Tree};
-use orcheck_engine::directory::epoch::Held;
+use orcheck_engine::directory::epoch::ClaimLock;
 use orcheck_engine::node::Layout;
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, Result, RunId};
@@ -85,7 +85,7 @@ impl Way {
 
 /// What a node's lowest rank holds while the others connect.
 pub(crate) struct NodeSide {
-    pub(crate) held: Held,
+    pub(crate) held: ClaimLock,
     pub(crate) pool: Arc<Pool>,
     /// Taken by [`connect`], which closes it.
     pub(crate) listener: Option<Listener>,

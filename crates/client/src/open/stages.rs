@@ -30,7 +30,9 @@ use crate::options::{AgentKind, Numa, Options};
 use crate::trigger::Trigger;
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::directory::Places;
-use orcheck_engine::directory::epoch::{Claimant, Held, claim, highest_counter, wait_for_holder};
+use orcheck_engine::directory::epoch::{
+    ClaimLock, Claimant, claim, highest_counter, wait_for_holder,
+};
 use orcheck_engine::encoding::{Recipe, Trust, fingerprint};
 use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::node::{Index, IndexShape, Layout, pool_chunks};
@@ -56,7 +58,7 @@ pub(crate) struct Opened {
     pub shape: IndexShape,
     pub shared: Arc<ControlShared>,
     pub threads: Threads,
-    pub held: Option<Held>,
+    pub held: Option<ClaimLock>,
     pub notes: Vec<String>,
     pub gates: Arc<Gates>,
     pub trigger: Trigger,

@@ -25,7 +25,7 @@ use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::directory::Places;
-use orcheck_engine::directory::epoch::Held;
+use orcheck_engine::directory::epoch::ClaimLock;
 use orcheck_engine::host::Host;
 use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, Patience};
 use orcheck_format::sabotage::{Switch, off};
@@ -53,7 +53,7 @@ pub struct Session {
     pub(crate) shape: IndexShape,
     pub(crate) shared: Arc<ControlShared>,
     pub(crate) threads: Option<Threads>,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<ClaimLock>,
     pub(crate) gates: Arc<Gates>,
     pub(crate) patience: Patience,
     pub(crate) regions: Regions,

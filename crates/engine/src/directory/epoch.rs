@@ -50,9 +50,9 @@ pub struct Claimant {
     pub trust: Arc<Trust>,
 }
 
-/// A held epoch. Dropping it lets the next run in at once; a claim that was not [`Held::confirm`]ed
+/// A held epoch. Dropping it lets the next run in at once; a claim that was not [`ClaimLock::confirm`]ed
 /// is withdrawn.
-pub struct Held {
+pub struct ClaimLock {
     /// The epoch.
     pub epoch: Epoch,
     /// What the user should know.
@@ -62,7 +62,7 @@ pub struct Held {
     confirmed: bool,
 }
 
-impl Held {
+impl ClaimLock {
     /// The session is open: the claim stays when it ends.
     pub fn confirm(&mut self) {
         self.confirmed = true;
@@ -80,7 +80,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ClaimLock {
     fn drop(&mut self) {
         if !self.confirmed && !off(Switch::Withdrawn) {
             let name = FileName::Claim {
@@ -147,7 +147,7 @@ pub fn claim(
     claimant: &Claimant,
     counter: u64,
     clock: &dyn Clock,
-) -> Result<Held> {
+) -> Result<ClaimLock> {
     let epoch = Epoch {
         counter,
         run: claimant.run,
@@ -163,7 +163,7 @@ pub fn claim(
         nodes: claimant.nodes.clone(),
     };
     // What was claimed before an error is withdrawn when this is dropped.
-    let mut held = Held {
+    let mut held = ClaimLock {
         epoch,
         notes: Vec::new(),
         locks: Vec::new(),
@@ -178,7 +178,7 @@ pub fn claim(
 }
 
 /// A claim appears under its name locked and whole, or not at all, and never over another one.
-fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut Held, trust: &Trust) -> Result<()> {
+fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut ClaimLock, trust: &Trust) -> Result<()> {
     let name = FileName::Claim {
         epoch: claim.epoch.counter,
     }
@@ -251,7 +251,7 @@ pub(crate) fn claim_of_temporary(target: &str) -> Option<u64> {
     }
 }
 
-fn lock(file: &dyn File, dir: &dyn Dir, held: &mut Held) -> Result<()> {
+fn lock(file: &dyn File, dir: &dyn Dir, held: &mut ClaimLock) -> Result<()> {
     match file.try_lock() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::internal(format!(

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_engine::directory::epoch::{Claimant, Held, claim as take_claim};
+use orcheck_engine::directory::epoch::{ClaimLock, Claimant, claim as take_claim};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::Destination;
 use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::disk::{Create, Dir, Entry, File, Taken};
+use orcheck_io::disk::{Create, Dir, DiskUsage, Entry, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
 
@@ -244,7 +244,7 @@ impl Dir for Full {
     fn read_only(&self) -> Result<bool> {
         self.0.read_only()
     }
-    fn taken_itself(&self) -> Result<Taken> {
+    fn taken_itself(&self) -> Result<DiskUsage> {
         self.0.taken_itself()
     }
 }
@@ -338,7 +338,7 @@ fn a_copy_that_would_supersede_what_is_there_is_refused() {
 /// A clock on which a run lets go of its directories while somebody sleeps.
 struct Letting {
     clock: SystemClock,
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<ClaimLock>>,
     slept: AtomicU64,
 }
 

@@ -61,7 +61,7 @@ pub struct Entry {
 
 /// What a file or directory takes of its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct DiskUsage {
     /// Which one it is: device and inode.
     pub id: (u64, u64),
     /// Whether it is a directory.
@@ -74,14 +74,14 @@ pub struct Taken {
     pub disk_bytes: u64,
 }
 
-impl Taken {
+impl DiskUsage {
     /// What `stat` says.
     pub fn of(stat: &fs::Stat) -> Self {
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         #[allow(clippy::useless_conversion)] // 32 bits on Arm
         let links = u64::from(stat.st_nlink);
-        Taken {
+        DiskUsage {
             id: (stat.st_dev, stat.st_ino),
             is_dir,
             // Breaks if: a removed directory that somebody has open counts as one that has a name.
@@ -144,14 +144,14 @@ pub trait Dir: Send + Sync {
     ///
     /// # Errors
     /// Unsupported where the disk is not one of this machine.
-    fn taken(&self, name: &str) -> Result<Option<Taken>> {
+    fn taken(&self, name: &str) -> Result<Option<DiskUsage>> {
         Err(no_account(&self.path().join(name)))
     }
     /// The same of the directory itself.
     ///
     /// # Errors
     /// As [`Dir::taken`].
-    fn taken_itself(&self) -> Result<Taken> {
+    fn taken_itself(&self) -> Result<DiskUsage> {
         Err(no_account(self.path()))
     }
     /// Since when the disk behind it has been in use, in seconds since 1970, where it says so: a server's does.
@@ -392,19 +392,19 @@ impl Dir for OsDir {
         }
     }
 
-    fn taken(&self, name: &str) -> Result<Option<Taken>> {
+    fn taken(&self, name: &str) -> Result<Option<DiskUsage>> {
         let full = self.begin("dir.look", "look at", name)?;
         match retry(|| fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)) {
-            Ok(stat) => Ok(Some(Taken::of(&stat))),
+            Ok(stat) => Ok(Some(DiskUsage::of(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(rustix_error(errno, format_args!("look at {full}"))),
         }
     }
 
-    fn taken_itself(&self) -> Result<Taken> {
+    fn taken_itself(&self) -> Result<DiskUsage> {
         let full = self.begin_here("dir.look", "look at")?;
         let stat = fs::fstat(&self.handle);
-        stat.map(|stat| Taken::of(&stat))
+        stat.map(|stat| DiskUsage::of(&stat))
             .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))
     }
 

@@ -18,7 +18,7 @@
 //!
 //! Not here: names and directories (see [`crate::disk::dir`]), checksums (the callers' business).
 
-use crate::disk::dir::{Create, Dir, Taken};
+use crate::disk::dir::{Create, Dir, DiskUsage};
 use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use crate::failpoints::{Effect, Failpoints, Outcome};
@@ -80,7 +80,7 @@ pub trait File: Send + Sync {
     ///
     /// # Errors
     /// Unsupported where the disk is not one of this machine.
-    fn taken(&self) -> Result<Taken> {
+    fn taken(&self) -> Result<DiskUsage> {
         let name = self.name();
         Err(Error::unsupported(format!(
             "{name}: what it takes of its disk is not known here"
@@ -548,12 +548,12 @@ impl File for OsFile {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    fn taken(&self) -> Result<Taken> {
+    fn taken(&self) -> Result<DiskUsage> {
         // Also of a file whose sync failed: its space is taken all the same.
         let failed = match self.failpoints.refuse("file.look", &self.path) {
             Some(errno) => Errno::from_raw_os_error(errno),
             None => match fs::fstat(&self.handle) {
-                Ok(stat) => return Ok(Taken::of(&stat)),
+                Ok(stat) => return Ok(DiskUsage::of(&stat)),
                 Err(errno) => errno,
             },
         };

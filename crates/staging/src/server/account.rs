@@ -27,7 +27,7 @@ use crate::server::intake::guard;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DEPTH, StoreDir};
 use orcheck_format::{Error, ErrorKind, Result};
-use orcheck_io::disk::{Create, Dir, File, Taken};
+use orcheck_io::disk::{Create, Dir, DiskUsage, File};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl Known {
         content.saturating_add(entries)
     }
 
-    fn stores(&mut self, taken: &Taken, began: u64) {
+    fn stores(&mut self, taken: &DiskUsage, began: u64) {
         self.stored = taken.len_bytes.max(taken.disk_bytes);
         self.looked = began;
     }
@@ -107,7 +107,7 @@ impl State {
 
     /// Notes what something stores, by a look that began then. That is looked at while others may change its names: of these it
     /// says nothing.
-    fn stores(&mut self, taken: &Taken, began: u64) {
+    fn stores(&mut self, taken: &DiskUsage, began: u64) {
         // Breaks if: an older look replaces a newer one; what was written between them is free until the next look.
         let is_older = |known: &Known| known.looked > began && !off(Switch::QuotaOrder);
         if self.known.get(&taken.id).is_some_and(is_older) {
@@ -258,7 +258,7 @@ impl Account {
         }
         // Breaks if: others change names meanwhile; what a name meant before is not what is then removed or replaced.
         let turn = Some(turn).filter(|_| !off(Switch::QuotaTurn));
-        let before: Vec<Option<Taken>> = names
+        let before: Vec<Option<DiskUsage>> = names
             .iter()
             .map(|name| dir.taken(name))
             .collect::<Result<_>>()?;
@@ -275,9 +275,9 @@ impl Account {
             false => dir.taken(name),
         };
         let began = self.look_begins();
-        let after: Vec<Result<Option<Taken>>> = names.iter().map(look).collect();
+        let after: Vec<Result<Option<DiskUsage>>> = names.iter().map(look).collect();
         for was in before.iter().flatten() {
-            let known = |now: &Result<Option<Taken>>| match now {
+            let known = |now: &Result<Option<DiskUsage>>| match now {
                 Ok(now) => now.is_some_and(|now| now.id == was.id),
                 // It stays charged until all is counted again.
                 Err(_) => true,
@@ -467,7 +467,7 @@ impl Account {
 }
 
 /// All that lies in a directory, however deep, by what it is.
-fn walk(root: &Arc<dyn Dir>, rest: &mut dyn FnMut() -> bool) -> Result<BTreeMap<Id, Taken>> {
+fn walk(root: &Arc<dyn Dir>, rest: &mut dyn FnMut() -> bool) -> Result<BTreeMap<Id, DiskUsage>> {
     let itself = root.taken_itself()?;
     let mut found = BTreeMap::from([(itself.id, itself)]);
     let mut next = vec![(Arc::clone(root), None::<String>, 0)];
@@ -590,7 +590,7 @@ mod tests {
     #[test]
     fn of_two_looks_at_a_file_the_one_that_began_later_counts() {
         let account = Account::unlimited();
-        let look = |bytes: u64| Taken {
+        let look = |bytes: u64| DiskUsage {
             id: (1, 2),
             len_bytes: bytes,
             disk_bytes: bytes,
