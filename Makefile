@@ -14,7 +14,7 @@ export PREFIX CARGO
 
 BENCHES := $(sort $(notdir $(shell find bench -maxdepth 1 -type f -perm -u+x 2>/dev/null)))
 
-.PHONY: help build install-deps demo check check-arm sabotage bench torture soak fmt clean
+.PHONY: help build install-deps demo check check-fast check-arm sabotage bench torture soak fmt clean
 
 help: ## show this list
 	@echo 'Orcheck: orchestrated checkpoints for parallel programs'
@@ -38,6 +38,10 @@ demo: build ## kill a solver in the middle of a flush, resume it, compare the st
 check: ## every check there is; ends with 'N passed, 0 failed'
 	@tools/install-deps.sh check
 	@tools/check.sh
+
+check-fast: ## formatting, lints, unit tests and the rules of the tree; minutes, not a coffee
+	@tools/install-deps.sh check
+	@tools/check.sh fast
 
 check-arm: ## the tests of the copy kernels for Arm, in an emulator where needed
 	@tools/check-arm.sh

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs every check and ends with one line: 'N passed, 0 failed'.
 #
+# usage: tools/check.sh [fast]
+#   fast: formatting, lints, unit tests and the rules of the tree; nothing that runs whole jobs
+#
 # A step counts as the number of tests it reports ('test result: ok. N passed; M failed' or a
 # last line 'N passed, M failed'), or as one. All steps run even if one fails; the logs stay in
 # build/check/.
@@ -69,7 +72,20 @@ step() { # name, command...
     end "$1"
 }
 
+verdict() { # the last lines, and the exit status
+    ((failed)) && printf '%s\n\nfailed: %s\n' "$reasons" "${broken[*]}"
+    printf '%d passed, %d failed\n' "$passed" "$failed"
+    ((failed == 0 && ${#broken[@]} == 0))
+}
+
 step format "$cargo" fmt --all --check
+if [[ ${1:-} == fast ]]; then
+    step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
+    step units "$cargo" test --workspace --locked --no-fail-fast --lib --bins
+    step tidy "$cargo" test --locked --no-fail-fast -p orcheck-tidy
+    verdict
+    exit
+fi
 # Whether the fuzzers could be built: their own list of dependencies follows the one of the workspace.
 step fuzzers "$cargo" metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 --quiet
 step build-tests "$cargo" test --workspace --locked --no-run
@@ -83,6 +99,7 @@ begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
 # Compilers would push these tests past their deadlines, so they start afterwards, when a CPU is free.
 after=faults begin build tools/install-prefix.sh "$prefix"
 after=build begin lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
+after=lint begin doc env RUSTDOCFLAGS='-D warnings' "$cargo" doc --workspace --no-deps --document-private-items --locked
 step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
 step old-kernel tools/old-kernel.sh orcheck-pool/pool orcheck-io/disk orcheck-pool/uring orcheck-jobs/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
@@ -98,10 +115,9 @@ step disks python3 bench/cluster/disktest.py
 step torture env PREFIX="$prefix" python3 bench/torture/selftest.py
 end faults
 end lint
+end doc
 if command -v cargo-deny >/dev/null; then
     step licences "$cargo" deny --offline check licenses bans sources
 fi
 
-((failed)) && printf '%s\n\nfailed: %s\n' "$reasons" "${broken[*]}"
-printf '%d passed, %d failed\n' "$passed" "$failed"
-((failed == 0 && ${#broken[@]} == 0))
+verdict
