@@ -297,7 +297,7 @@ pub struct orc_stats {
     pub file_bytes: u64,
     /// Time of computing between two checkpoints under interval = "auto", seconds; 0: off, or not known yet.
     pub interval_s: f64,
-    /// Failpoints of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
+    /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
     /// of every cause. Those of level process are 0: see orc_watch().
     pub lost_steps: [[u64; 9]; 5],
     /// 1: this session has no checkpoints (option `enabled`), and the other figures are 0.

@@ -169,7 +169,7 @@ impl Which {
         match self.steps().find(|&step| Some(step) != first) {
             None => Ok(()),
             Some(other) => Err(Error::invalid(format!(
-                "failpoints {} and {other} are given, expected one",
+                "steps {} and {other} are given, expected one",
                 first.unwrap_or(other)
             ))
             .next("give one step; a directory whose name is a number is written with a slash")),
@@ -333,7 +333,7 @@ A step goes at all its levels and in all directories given; give all that the jo
 refers to, one that is marked to be kept, one of a run that is alive, and any step while a directory cannot be read. Nothing \
 brings a removed step back.")]
 pub struct RmArgs {
-    /// Failpoints to remove, and directories: that of a job, of a node, or one above them
+    /// Steps to remove, and directories: that of a job, of a node, or one above them
     #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
     pub targets: Vec<Target>,
     #[command(flatten)]
@@ -350,7 +350,7 @@ pub struct RmArgs {
 A marked step is not pruned, neither by the program nor by `orcheck prune`, and `orcheck rm` refuses it. It does not count for \
 the program's option keep.")]
 pub struct KeepArgs {
-    /// Failpoints to keep, and directories: that of a job, of a node, or one above them
+    /// Steps to keep, and directories: that of a job, of a node, or one above them
     #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
     pub targets: Vec<Target>,
     #[command(flatten)]
@@ -436,7 +436,7 @@ takes the second one again; both second ones are compared. All checkpoints are i
 What the command says goes to standard error. Ends with 0 when all regions are the same, and with 14 when some differ.")]
 pub struct ProveArgs {
     // 11 is prime: two or three buffers in rotation are not back where they were, so a pointer that was protected once is found.
-    /// Failpoints between the checkpoints of a program that asks orc_due. Choose no multiple of the number of buffers that it swaps: they
+    /// Steps between the checkpoints of a program that asks orc_due. Choose no multiple of the number of buffers that it swaps: they
     /// would be back in place
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,

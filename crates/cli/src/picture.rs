@@ -37,7 +37,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(42, 154, 160),
 ];
 
-/// Failpoints of shares.
+/// Steps of shares.
 const SHARES: [f64; 10] = [1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2];
 
 /// What an axis counts.

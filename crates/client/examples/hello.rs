@@ -10,8 +10,7 @@ use std::time::Duration;
 fn main() -> Result<()> {
     let mut sum = vec![0; 8];
     let options = Options::load(Some("every_steps = 1000"));
-    let mut session =
-        Session::open_with("hello", Box::new(Solo), options, Environment::default())?;
+    let mut session = Session::open_with("hello", Box::new(Solo), options, Environment::default())?;
     // The memory stays where it is until the session is closed.
     session.protect("sum", Span::from_mut(&mut sum), Dtype::F64, 0)?;
     let mut step = match session.find() {

@@ -44,10 +44,10 @@ pub enum Verdict {
     /// The step does not happen; its caller sees this error number.
     Fail(i32),
     /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
-    /// 0 is the transfer that returns nothing. Failpoints that move no bytes happen as usual.
+    /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
     Short(usize),
     /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
-    /// Failpoints that sync nothing happen as usual.
+    /// Steps that sync nothing happen as usual.
     Pretend,
     /// The process is killed by SIGKILL before the step happens.
     Kill,
@@ -174,7 +174,7 @@ impl Failpoints {
         Failpoints(None)
     }
 
-    /// Failpoints that ask `hook`.
+    /// Steps that ask `hook`.
     #[must_use]
     pub fn with(hook: Arc<dyn FailpointHook>) -> Self {
         Failpoints(Some(Arc::new(Hooked {
@@ -193,7 +193,7 @@ impl Failpoints {
         }
     }
 
-    /// Failpoints announced so far; 0 without a hook.
+    /// Steps announced so far; 0 without a hook.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0

@@ -525,7 +525,7 @@ fn a_lock_excludes_and_ends_with_its_holder() {
 
 #[test]
 fn steps_are_numbered_recorded_and_selected() {
-    let scratch = Scratch::in_memory("failpoints");
+    let scratch = Scratch::in_memory("steps");
     let (plan, failpoints) = FaultPlan::new()
         .at_site("dir.create", 2, Verdict::Fail(libc::EIO))
         .only_where("chosen")

@@ -237,7 +237,7 @@ fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
 // Breaks if: pool memory takes a way to the disk on which no step is counted; no test could let it fail.
 #[test]
 fn its_writes_are_steps_as_any_other() {
-    let scratch = Scratch::new("failpoints");
+    let scratch = Scratch::new("steps");
     in_child(|| {
         let (plan, failpoints) = FaultPlan::new()
             .at_site(

@@ -89,7 +89,7 @@ struct State {
 }
 
 /// Records steps and makes chosen ones fail. Built by chaining:
-/// `FaultPlan::new().at_site("file.sync", 2, Verdict::Fail(5)).only_where("job").failpoints()`.
+/// `FaultPlan::new().at_site("file.sync", 2, Verdict::Fail(5)).only_where("job").steps()`.
 #[derive(Debug, Default)]
 pub struct FaultPlan {
     state: Mutex<State>,

@@ -35,7 +35,7 @@ pub struct Counts {
     pub open: u64,
     /// Calls that began when a loss was published that the rank had not been told of.
     pub in_time: u64,
-    /// Failpoints that became safe at a level, as ranks were told.
+    /// Steps that became safe at a level, as ranks were told.
     pub safe: u64,
 }
 
@@ -83,7 +83,7 @@ struct Rank {
     told: BTreeMap<Key, Option<String>>,
     /// What the call that it is in has to tell.
     due: BTreeSet<Key>,
-    /// Failpoints that an error refused to this rank.
+    /// Steps that an error refused to this rank.
     refused: BTreeSet<u64>,
 }
 

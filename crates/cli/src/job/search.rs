@@ -234,7 +234,7 @@ impl Search {
                     "'{}' is neither a step nor a directory that is here",
                     path.display()
                 ))
-                .next("correct it; `orcheck ls` lists the failpoints")
+                .next("correct it; `orcheck ls` lists the steps")
                 .into());
             }
         }

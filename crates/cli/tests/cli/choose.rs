@@ -124,7 +124,7 @@ fn a_step_that_is_kept_outlives_rm_and_prune() {
     );
     let listed = job.ask(&["ls"]).stdout;
     assert!(
-        listed.contains("failpoints 40, 10: kept, as `orcheck keep` asked: for the paper"),
+        listed.contains("steps 40, 10: kept, as `orcheck keep` asked: for the paper"),
         "{listed}"
     );
     let dry = job
@@ -178,7 +178,7 @@ fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
     assert!(job.steps().is_empty());
 }
 
-/// Failpoints 5 and 10, and step 20 whose commit record is damaged.
+/// Steps 5 and 10, and step 20 whose commit record is damaged.
 fn with_a_damaged_record() -> Job {
     let job = Job::new(&[5, 10, 20]);
     let record = Spec::new(20, 1).commit_name();

@@ -138,7 +138,7 @@ impl Session {
     /// those are no more than a rank keeps open.
     fn agree_on_losses(&mut self) -> Result<Vec<Loss>> {
         let mut losses = Vec::new();
-        // By level: the newest step that was listed, plus one. Failpoints fit 63 bits: `prepare` refuses others.
+        // By level: the newest step that was listed, plus one. Steps fit 63 bits: `prepare` refuses others.
         let mut listed = [0u64; 5];
         loop {
             let mut oldest = [i64::MAX; 5];

@@ -25,7 +25,7 @@ pub(crate) struct Reopen {
     pub(crate) own: Vec<(u32, u32)>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) levels: Vec<Level>,
-    /// Failpoints whose outcome can be asked for.
+    /// Steps whose outcome can be asked for.
     pub(crate) history: Vec<u64>,
     /// Of these: what is told to the successor.
     pub(crate) told_again: Vec<u64>,

@@ -240,7 +240,7 @@ impl Session {
     /// Whether some node holds a checkpoint newer than `listed` because another node, which took
     /// part in that run, was replaced. One that was merely not committed everywhere is none.
     fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
-        // Failpoints and epochs begin at 0: one more, so that nothing is 0.
+        // Steps and epochs begin at 0: one more, so that nothing is 0.
         let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
         let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
         agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;

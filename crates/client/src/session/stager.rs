@@ -51,7 +51,7 @@ enum What {
 
 #[derive(Default)]
 struct State {
-    /// Failpoints that finished, with their error if any; the last few.
+    /// Steps that finished, with their error if any; the last few.
     finished: Mutex<BTreeMap<u64, Option<Error>>>,
     changed: Condvar,
 }

@@ -37,7 +37,7 @@ pub struct Stats {
     pub file_bytes: u64,
     /// Computing between two checkpoints that `interval = auto` keeps, seconds; 0: none is kept yet.
     pub interval_s: f64,
-    /// Failpoints of this session that are lost, as far as it was seen.
+    /// Steps of this session that are lost, as far as it was seen.
     pub lost: LostSteps,
     /// What routed files of this job take of the place they lie in on this host, where they have a budget there: in memory.
     pub routed_bytes: u64,

@@ -54,14 +54,14 @@ pub struct Event {
 /// Called for each event, on the thread that called the session.
 pub type Watcher = Box<dyn FnMut(&Event) + Send>;
 
-/// Failpoints that are lost, by level and cause.
+/// Steps that are lost, by level and cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostSteps {
     pub(crate) counts: [[u64; 9]; 5],
 }
 
 impl LostSteps {
-    /// Failpoints lost at a level, for one cause or for any.
+    /// Steps lost at a level, for one cause or for any.
     #[must_use]
     pub fn at(&self, level: Level, cause: Option<ErrorKind>) -> u64 {
         self.counts[level_number(level)][cause.map_or(0, |kind| kind.code() as usize)]
@@ -124,7 +124,7 @@ impl Told {
         self.seen = None;
     }
 
-    /// Failpoints whose outcome at this level was not seen yet, oldest first.
+    /// Steps whose outcome at this level was not seen yet, oldest first.
     pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = u64> + Clone {
         let open = self.open.iter().filter(move |(_, at)| *at == level);
         open.map(|&(step, _)| step)

@@ -127,7 +127,7 @@ struct State {
     known: bool,
     /// The step whose snapshot has the baseline now.
     out: Option<u64>,
-    /// Failpoints since the last full capture whose fate is not known.
+    /// Steps since the last full capture whose fate is not known.
     undecided: BTreeSet<u64>,
     generation: Option<u64>,
     mostly_changed: bool,
@@ -312,7 +312,7 @@ pub struct Capture {
     baseline: Arc<Baseline>,
     step: u64,
     full: Option<Full>,
-    /// Failpoints that stored some of it before: what became of them, and this writer's container.
+    /// Steps that stored some of it before: what became of them, and this writer's container.
     homes: BTreeMap<u64, (Fate, String)>,
     names: Vec<String>,
     held: Vec<Option<Held>>,

@@ -58,7 +58,7 @@ pub struct Pages {
     /// that nobody wrote is looked at.
     groups: Vec<Option<u64>>,
     count: usize,
-    /// Failpoints that stored some of it.
+    /// Steps that stored some of it.
     homes: BTreeSet<u64>,
     /// Extents of the last capture.
     extents: usize,
@@ -154,7 +154,7 @@ impl Pages {
         (len_bytes / page_bytes() / RUNS_PER_PAGES).max(1024)
     }
 
-    /// Failpoints that stored some of it.
+    /// Steps that stored some of it.
     #[must_use]
     pub fn homes(&self) -> &BTreeSet<u64> {
         &self.homes

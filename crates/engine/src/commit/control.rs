@@ -155,7 +155,7 @@ pub struct Control {
     /// On a node between others and the lead.
     relay: Option<Relay>,
     work: VecDeque<Work>,
-    /// Failpoints of this run committed at each level, the newest few.
+    /// Steps of this run committed at each level, the newest few.
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<u32>,

@@ -49,7 +49,7 @@ pub fn undecided(error: Error) -> Error {
 /// Decisions that are remembered, to recognise late messages.
 const REMEMBERED: usize = 4096;
 
-/// Failpoints of which it is remembered who sealed them.
+/// Steps of which it is remembered who sealed them.
 const SEALED: usize = 64;
 
 /// Committed steps of level `global` of which it is known in which directories they lie.
@@ -227,7 +227,7 @@ impl NodeState {
                     .into_iter()
                     .map(|(step, level)| self.refuse(step, level, &error))
                     .collect();
-                // Failpoints that no writer reported yet would be waited for until the deadline: the lead
+                // Steps that no writer reported yet would be waited for until the deadline: the lead
                 // must know that no vote of this node will come, its ranks that nothing will.
                 actions.push(NodeAction::ToLead(Message::NotDurable {
                     step: 0,

@@ -121,7 +121,7 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     )))
 }
 
-/// Failpoints as a message lists them, the newest first and each once.
+/// Steps as a message lists them, the newest first and each once.
 #[must_use]
 pub fn listed(steps: impl Iterator<Item = u64>) -> String {
     let steps: BTreeSet<u64> = steps.collect();
@@ -332,7 +332,7 @@ pub(crate) fn check_unreferred(
     }
 }
 
-/// Failpoints as a sentence has them: `step 3`, `steps 3, 4 and 5`.
+/// Steps as a sentence has them: `step 3`, `steps 3, 4 and 5`.
 fn named(steps: &BTreeSet<u64>) -> String {
     let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let last = steps.pop().unwrap_or_default();

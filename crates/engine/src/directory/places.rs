@@ -149,7 +149,7 @@ impl Places {
                 }
             }
         }
-        // Breaks if: each is a note of its own; of several next failpoints a program reads only the last.
+        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
         if let Some(error) = all_of(&skipped) {
             let note = error.next(how_to_bring_back(&skipped));
             notes.push(format!("skipped: {}", note.message()));

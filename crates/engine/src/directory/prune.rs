@@ -40,7 +40,7 @@ pub struct KeepRule {
     pub epoch: Epoch,
     /// The checkpoint this run resumed from (step, epoch counter).
     pub resumed: Option<(u64, u64)>,
-    /// Failpoints committed by this run at the level in question.
+    /// Steps committed by this run at the level in question.
     pub committed: BTreeSet<u64>,
 }
 
@@ -91,7 +91,7 @@ impl KeepRule {
 /// What the checkpoints of one level refer to, as far as their records were read: they never change.
 #[derive(Debug, Default)]
 pub struct Referred {
-    /// Failpoints of the same epoch, by (step, epoch counter).
+    /// Steps of the same epoch, by (step, epoch counter).
     known: BTreeMap<(u64, u64), Vec<u64>>,
 }
 

@@ -118,7 +118,7 @@ fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
         assert!(number < 1000);
     }
     println!(
-        "killed before each of {} failpoints: {none} left nothing, {whole} the whole copy",
+        "killed before each of {} steps: {none} left nothing, {whole} the whole copy",
         number - 3
     );
     assert!(none > 30 && whole > 2, "{none} {whole}");
@@ -180,7 +180,7 @@ fn an_error_at_any_step_is_reported_or_does_no_harm() {
             .unwrap_or_else(|error| panic!("{step:?}: {error}"));
         assert!(whole_or_none(&site), "{step:?}");
     }
-    println!("{failed} failpoints failed, {reported} were reported");
+    println!("{failed} steps failed, {reported} were reported");
     assert!(reported > 40, "{reported} of {failed}");
 }
 

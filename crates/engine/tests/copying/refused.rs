@@ -317,7 +317,7 @@ fn a_copy_that_would_supersede_what_is_there_is_refused() {
         let catalog = Catalog::scan(&job(), &places).unwrap();
         assert_eq!(catalog.commits().len(), 1, "{number}");
     }
-    // Earlier failpoints of earlier runs stay beside it, and so does what is superseded there already.
+    // Earlier steps of earlier runs stay beside it, and so does what is superseded there already.
     let site = Site::new();
     let mut earlier = other(0, 9);
     earlier.step = STEP - 1;

@@ -313,7 +313,7 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
             assert!(!has(""), "step {nth}");
         }
     }
-    assert!(failed >= 4, "{failed} failpoints failed");
+    assert!(failed >= 4, "{failed} steps failed");
 }
 
 /// A checkpoint of one rank as prune sees it: a record, and a container of no bytes.

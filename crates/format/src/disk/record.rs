@@ -277,7 +277,7 @@ impl CommitRecord {
         )
     }
 
-    /// Failpoints of the older checkpoints of the same epoch whose containers must stay as long as this
+    /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
     /// checkpoint does; ascending.
     pub fn refers_to(&self) -> Vec<u64> {
         let all: BTreeSet<u64> = self

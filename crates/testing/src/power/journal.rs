@@ -177,7 +177,7 @@ impl Journal {
         }))
     }
 
-    /// Failpoints that are noted here.
+    /// Steps that are noted here.
     #[must_use]
     pub fn failpoints(self: &Arc<Self>) -> Failpoints {
         Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)

@@ -78,7 +78,7 @@ pub struct World<'a> {
     tree: Tree,
     lead: LeadState,
     clock_unix_ms: u64,
-    /// Failpoints that the lead said to be committed.
+    /// Steps that the lead said to be committed.
     committed: BTreeSet<u64>,
     /// To a keeper: owner, holder. To an owner: holder, owner.
     to_keeper: BTreeMap<(u32, u32), VecDeque<Peer>>,
@@ -218,7 +218,7 @@ impl<'a> World<'a> {
         gone.filter(|node| !self.kept.contains_key(node)).collect()
     }
 
-    /// Failpoints that some node was told to be committed.
+    /// Steps that some node was told to be committed.
     pub fn acknowledged(&self) -> BTreeSet<u64> {
         let told = self.nodes.iter().flatten().flat_map(|node| &node.told);
         told.filter(|(_, outcome)| **outcome == Outcome::Committed)

@@ -303,5 +303,5 @@ fn a_rejection_that_could_not_be_written_is_an_error_and_can_be_repeated() {
             .then(|| failed += 1);
         job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 1));
     }
-    assert!(failed >= 4, "{failed} failpoints failed");
+    assert!(failed >= 4, "{failed} steps failed");
 }

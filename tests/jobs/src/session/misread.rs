@@ -304,7 +304,7 @@ fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
             assert!(again.1, "{}: wrong later", place());
         }
         println!(
-            "{}: {trials} misreads, {struck} of other bytes: {right} right, {older} older failpoints, {refused} refused",
+            "{}: {trials} misreads, {struck} of other bytes: {right} right, {older} older steps, {refused} refused",
             sort.name
         );
         assert!(struck > 0, "{}", sort.name);

@@ -216,7 +216,7 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
     let scratch = Scratch::new("route-optional");
     let job = Job::new(scratch.path(), 2, 1, false).with("keep = 4");
     let route = |session: &mut Session| session.route_file("out/errors", OPTIONAL).unwrap();
-    // Failpoints 1 to 3: absent, written on rank 1 alone, empty.
+    // Steps 1 to 3: absent, written on rank 1 alone, empty.
     job.run(|session, rank| {
         let mut session = session.unwrap();
         says(

@@ -228,7 +228,7 @@ fn a_time_trigger_fires_at_the_same_steps_on_all_ranks_and_on_time() {
         let mut trigger = trigger("every_s = 10.0", &clock);
         let mut due = Vec::new();
         for step in 1..=3000 {
-            // Failpoints of about 20 ms, of another length on each rank.
+            // Steps of about 20 ms, of another length on each rank.
             clock.forward(0.02 + 0.001 * f64::from(rank));
             if trigger.due(&mut collective, step).unwrap() {
                 due.push(step);

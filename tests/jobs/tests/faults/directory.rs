@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Failpoints 1 and 2 in peace; the directory goes in 3; the last must be safe without it.
+/// Steps 1 and 2 in peace; the directory goes in 3; the last must be safe without it.
 const CHECKPOINTS: u64 = 6;
 const FIRST: u64 = 3;
 /// The file that says that a directory died.
@@ -157,7 +157,7 @@ pub fn gone_at_every_step() {
             .iter()
             .position(|key| key.target.contains(&first_half))
             .unwrap_or(keys.len());
-        // Failpoints 4 to 6 do the same as step 3 again.
+        // Steps 4 to 6 do the same as step 3 again.
         let keys: Vec<&Key> = keys[..later]
             .iter()
             .filter(|key| key.target.starts_with(gone))

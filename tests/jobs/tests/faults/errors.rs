@@ -14,7 +14,7 @@ use orcheck_jobs::trial::{
 use orcheck_testing::{Ended, Scratch};
 use std::path::Path;
 
-/// Failpoints 1 and 2 are taken in peace, the fault comes in 3 or 4.
+/// Steps 1 and 2 are taken in peace, the fault comes in 3 or 4.
 const CHECKPOINTS: u64 = 4;
 const FIRST: u64 = 3;
 

@@ -106,7 +106,7 @@ impl Named {
         )
     }
 
-    /// Failpoints are counted and decided from now on.
+    /// Steps are counted and decided from now on.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }

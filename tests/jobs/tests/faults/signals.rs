@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Failpoints after which a run ends although nobody asked it to.
+/// Steps after which a run ends although nobody asked it to.
 const STEPS: u64 = 100_000;
 
 /// A moment that nobody chose: it is the fault, and nothing is waited for by it.
