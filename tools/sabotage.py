@@ -2,7 +2,7 @@
 """Takes every protection away, one at a time, and requires that a test notices.
 
 The switches and the tests that are expected to notice each are in crates/format/src/sabotage.rs; what
-they protect is in docs/semantics.md. For each switch those tests run first, then, if all of them pass,
+they protect is in docs/protections.md. For each switch those tests run first, then, if all of them pass,
 everything else that is quick. A test that hangs has not noticed anything: its own deadline must.
 
     tools/sabotage.py [SWITCH...]     all of them without arguments
@@ -31,7 +31,7 @@ OWN_HARNESS = {"faults", "power", "blocks", "callers"}
 
 def switches():
     text = (ROOT / "crates/format/src/sabotage.rs").read_text()
-    found = re.findall(r'^    (\w+) = "([a-z-]+)", "([^"]+)", "([^"]+)";', text, re.M)
+    found = re.findall(r'^    (\w+) = "([a-z0-9-]+)", "([^"]+)", "([^"]+)";', text, re.M)
     if len(found) < 30:
         sys.exit("sabotage: the list of switches in crates/format/src/sabotage.rs was not understood")
     return [(name, gone, [part.split() for part in tests.split(";")]) for _, name, gone, tests in found]

@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! 1. A switch is asked for at the place of its protection and nowhere else; a test of the tree looks for it.
-//! 2. Every switch is named in `docs/semantics.md`, beside the promise that it serves.
+//! 2. Every switch serves one promise of `docs/semantics.md`; `docs/protections.md`, which is generated, lists the
+//!    switches of each promise with their tests.
 //!
 //! Not here: which faults a protection is against (the modules that ask).
 
@@ -353,6 +354,80 @@ switches! {
     OtherCopy = "other-copy", "that another level's copy is read when one is damaged", "orcheck-jobs session another_level";
     OtherPlace = "other-place", "that another place's copy of a container is read when one is damaged", "orcheck-engine reading a_good_copy";
     Rebuild = "rebuild", "that a damaged manifest is rebuilt", "orcheck-engine reading are_rebuilt";
+}
+
+/// Which promise of `docs/semantics.md` each switch serves. One that is missing does not compile.
+macro_rules! promises {
+    ($($promise:literal: $($switch:ident)+;)*) => {
+        impl Switch {
+            /// The promise that the protection serves: its number in `docs/semantics.md`, or `Epochs`.
+            #[must_use]
+            pub const fn promise(self) -> &'static str {
+                match self {
+                    $($(Self::$switch)|+ => $promise,)*
+                }
+            }
+        }
+    };
+}
+
+promises! {
+    "R1":
+        CrcBlock CrcRankRecord CrcEnvelope CrcExtent Digest DigestRebuilt HeaderFields
+        HeaderInTrailer NameInRecord RunOfRecord CrcStored CrcDecoded Mark RecordKind RecordVersion
+        FrameVersion PoolVersion UnknownFeature FieldOnce OneSpelling EveryRankOnce LevelInHeader
+        JobInRecord TargetLength ProvenTwice RegionFits RankCount RecordOfStream DescriptorCrc
+        PoolChecked RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance
+        ShortRead ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
+        TrackedMemory LateBaseline FailedScan PageEnds PrivatePages ScanArmed Agreement SameRegions;
+    "R2":
+        FsyncContainer FsyncContainerDirectory FsyncSmall FsyncSmallDirectory FsyncClaim
+        FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose
+        EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
+        RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
+        LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
+        AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
+        PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
+        AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled
+        UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
+        ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
+        UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
+    "R3":
+        TemporaryName ShortWrite EmptyWrite RingRefusal TruncateSurplus AllVotes AllWriters
+        RelayWaits LossIsFinal DecidedOnce CopyTemporary NobodyBetween BeginThenFail ToldWhole
+        SameStep StepGrows;
+    "Epochs":
+        Exclusive ClaimOnce ClaimLock LockExcludes OneRunAClaim EpochBefore EpochAfter Superseded
+        Resumed HaltOfEpoch HaltedStays ToldToRun NoProgress CounterFirst CounterOfNames LeadFirst
+        SupersededByLater FencesMore CopySuperseded CopySupersedes ClaimsStay;
+    "R4":
+        Rejected AskAgain RejectedStands FallBack OtherCopy OtherPlace Rebuild;
+    "R5":
+        NewDisk;
+    "R6":
+        UringDeadline ChunkDeadline GateDeadline EngineAlive RankGone Succession UndecidedSaid
+        ToldAgain UnfinishedDropped SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
+        ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
+        RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
+        EndBound;
+    "R7":
+        LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
+    "R8":
+        PlainName NoLink RegularFile ReplicaOwner FetchedName GroupShared Owner Mac NetCipher
+        NetHeader NetNonce NetDowngrade FrameOrder CallerProof ListenerProof SpokenFor ForeignFiles
+        SilentFirst PeerUser NoFork FileLimit Tag BoundExtent BoundContainer Nonce Salt KeyCheck
+        ClaimSeal LinkedJob JobProven RecordMac RecordOfJob MembersOwn HeaderMac UnsealedRefused
+        PlainRefused V1Refused PlainExtent SealedTogether OtherKeyNewer SameKey KeyOwner KeyHidden
+        KeyUnsaid KeyWiped HiddenCrc StoreTenant MungeFresh MungeSealed MungeUser SmallStack
+        RouteBudget StandardStreams ForkedChild Uncancelled;
+    "R9":
+        CountBound NothingFollows EnvelopeLength ManifestBounds NameExact EncodedLength StoredLength
+        CborDepth ItemsBound TextBound NotesBound RecordBound TrailerBounds SmallBound RegionSum
+        Announced ReferredBound PieceInSegment AdoptionRanks AdoptionVersion HalfOpen Descriptors
+        PoolSeals PinBudget PinThere PoolSize PoolBudget GroupLimits LedgerForgets ReplicaMemory
+        ReplicaBudget ReplicaRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
+        QuotaTurn QuotaOrder QuotaLength QuotaOpen QuotaEntries QuotaDeep QuotaRecount PullStalled
+        PullBound OrdinaryShare ScrubRate;
 }
 
 /// Whether this protection is taken away: never, in this build.
