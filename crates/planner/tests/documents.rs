@@ -156,7 +156,7 @@ fn tables(times: &Times) -> String {
             "servers with a page cache of 128 MB dirty memory (fitted to LU.D)",
         ),
     ] {
-        writeln!(out, "**Figure 1**, 16 GB in all, {told}: MB/s\n").unwrap();
+        writeln!(out, "**Figure 1**, 16 GB in all, {told}:\nMB/s\n").unwrap();
         writeln!(
             out,
             "| ranks | 16 | 32 | 64 | 128 | 256 | lost from 16 to 256 |\n| --- | --: | --: | --: | --: | --: | --: |"
@@ -170,7 +170,7 @@ fn tables(times: &Times) -> String {
         }
         writeln!(
             out,
-            "\n**Figures 5 and 8**, 256 ranks, {told}: seconds, and what orchestrated saves of traditional\n"
+            "\n**Figures 5 and 8**, 256 ranks, {told}:\nseconds, and what orchestrated saves of traditional\n"
         )
         .unwrap();
         writeln!(
@@ -193,7 +193,7 @@ fn tables(times: &Times) -> String {
         }
         writeln!(
             out,
-            "\n**Figures 6 and 7**, class D, {told}: MB/s with 32 (BT, SP: 36; FT: 64) and with 256 ranks\n"
+            "\n**Figures 6 and 7**, class D, {told}:\nMB/s with 32 (BT, SP: 36; FT: 64) and with 256 ranks\n"
         )
         .unwrap();
         writeln!(out, "| | traditional | vertical | orchestrated | orchestrated, time with 256 over that with half |\n| --- | --: | --: | --: | --: |").unwrap();
@@ -275,6 +275,6 @@ fn the_tables_of_the_documentation_are_what_the_model_computes() {
     assert!(
         committed == computed,
         "the tables of docs/contention.md are not what the model computes; run ORCHECK_WRITE_TABLES=1 cargo test -p \
-         orcheck-plan --test documents, and look at the text around them:\n{computed}"
+         orcheck-planner --test documents, and look at the text around them:\n{computed}"
     );
 }
