@@ -289,7 +289,7 @@ switches! {
     LossTold = "loss-told", "that the next call tells of a lost checkpoint", "orcheck-jobs session every_loss_on_a_full; orcheck-jobs faults every_loss_is_told";
     FencedTold = "fenced-told", "that a superseded run gets an error from its next checkpoint", "orcheck-jobs session superseded_run_gets";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-jobs session what_never_comes";
-    // Staging I/O servers.
+    // Staging servers.
     StoreSettled = "store-settled", "that what a server has in memory is written before it is told to be durable", "orcheck-staging served before_it_is_written";
     ServerIdentity = "server-identity", "that a server with another disk is noticed", "orcheck-staging identity another_disk";
     StoreRest = "store-rest", "that what waits for the next write to a server is sent before a sync", "orcheck-staging served small_writes";
@@ -334,7 +334,7 @@ switches! {
     // All ranks alike.
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-jobs session after_damage; orcheck-jobs faults damaged_structures";
     AskAgain = "ask-again", "that a program whose size changed is asked again when an older checkpoint is used", "orcheck-jobs session of_another_size";
-    RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin afresh", "orcheck-jobs session rejected";
+    RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin from nothing", "orcheck-jobs session rejected";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-jobs session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-jobs session not_the_same_everywhere";
     UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";
@@ -346,7 +346,7 @@ switches! {
     UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-jobs session record_was_removed";
     AwayNamed = "away-named", "that a restart without a directory that cannot be read names it and offers no start from nothing", "orcheck-jobs session without_a_missing_directory";
     NodeRemembers = "node-remembers", "that a job whose node level is whole does not count as new", "orcheck-jobs session only_global_is_missing";
-    PastKnown = "past-known", "that a job which has checkpoints is not begun afresh by accident", "orcheck-jobs session afresh_by_accident";
+    PastKnown = "past-known", "that a job which has checkpoints does not begin from nothing by accident", "orcheck-jobs session afresh_by_accident";
     NeverAfresh = "never-afresh", "that records which cannot be read are not taken for none", "orcheck-jobs session never_taken_for";
     KnownElsewhere = "known-elsewhere", "that a node which lost its directory does not hide what others have", "orcheck-jobs session a_new_first_node";
     SameStep = "same-step", "that all ranks checkpoint the same step", "orcheck-jobs session steps_grow";
