@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! 1. A switch is asked for at the place of its protection and nowhere else; a test of the tree looks for it.
-//! 2. Every switch serves one promise of `docs/semantics.md`; `docs/protections.md`, which is generated, lists the
-//!    switches of each promise with their tests.
+//! 2. Every switch serves one promise of `docs/semantics.md`; `docs/protections.md`, which is
+//!    generated, lists the switches of each promise with their tests.
 //!
 //! Not here: which faults a protection is against (the modules that ask).
 
@@ -360,7 +360,8 @@ switches! {
 macro_rules! promises {
     ($($promise:literal: $($switch:ident)+;)*) => {
         impl Switch {
-            /// The promise that the protection serves: its number in `docs/semantics.md`, or `Epochs`.
+            /// The promise that the protection serves: its name in `docs/semantics.md`, or
+            /// `Epochs`.
             #[must_use]
             pub const fn promise(self) -> &'static str {
                 match self {

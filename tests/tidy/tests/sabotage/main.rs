@@ -1,7 +1,10 @@
-//! Every switch of `crates/format/src/sabotage.rs` takes a protection away somewhere, and `docs/protections.md` lists
-//! the switches and the tests of every promise of `docs/semantics.md`.
+//! Every switch of `crates/format/src/sabotage.rs` takes a protection away somewhere, and
+//! `docs/protections.md` lists the switches and the tests of every promise of `docs/semantics.md`.
 //!
-//! With `ORCHECK_WRITE_TABLES=1` in the environment `docs/protections.md` is rewritten instead of compared.
+//! How: the page is computed from the promises of the document, the switches, and `proofs.rs`. With
+//! `ORCHECK_WRITE_TABLES=1` in the environment it is rewritten instead of compared.
+//!
+//! Not here: whether a test notices that a protection is missing (`tools/sabotage.py`).
 // It reads the tree and writes a file of the documentation.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
@@ -16,7 +19,8 @@ use std::path::{Path, PathBuf};
 const HEAD: &str = "\
 # Protections
 
-Which tests check each [promise](semantics.md), and which test fails when a protection is taken away.
+Which tests check each [promise](semantics.md), and which test fails when a protection is taken
+away.
 
 This page is generated from [sabotage.rs](../crates/format/src/sabotage.rs) and
 [proofs.rs](../tests/tidy/tests/sabotage/proofs.rs). To write it again:
@@ -25,15 +29,16 @@ This page is generated from [sabotage.rs](../crates/format/src/sabotage.rs) and
 ORCHECK_WRITE_TABLES=1 cargo test -p orcheck-tidy --test sabotage
 ```
 
-A test is named by its package (without `orcheck-`), its target, and a filter: `jobs faults: errors` is
-`cargo test -p orcheck-jobs --test faults errors`. The target `lib` or `bin` means the unit tests.
+A test is named by its package (without `orcheck-`), its target, and a filter:
+`jobs faults: errors` is `cargo test -p orcheck-jobs --test faults errors`. The target `lib` or
+`bin` means the unit tests.
 ";
 
 const SWITCHES: &str = "
 ## What each promise stands on
 
-`make sabotage` takes every one of these protections away, one at a time, in a build made for that, and requires that a
-test fails. To try one: `tools/sabotage.py crc-block`.
+`make sabotage` takes every one of these protections away, one at a time, in a build made for that,
+and requires that a test fails. To try one: `tools/sabotage.py crc-block`.
 ";
 
 fn root() -> PathBuf {
@@ -183,7 +188,8 @@ fn switches_of(promise: &str, title: &str, out: &mut String) {
     }
 }
 
-// Breaks if: a protection is rewritten and its question gets lost, or a switch is added that nobody asks for.
+// Breaks if: a protection is rewritten and its question gets lost, or a switch is added that
+// nobody asks for.
 #[test]
 fn every_switch_is_asked_for() {
     let mut code = Vec::new();
@@ -209,7 +215,8 @@ fn every_switch_is_asked_for() {
     }
 }
 
-// Breaks if: tools/sabotage.py skips a switch, because its name has a character that is not looked for there.
+// Breaks if: tools/sabotage.py skips a switch, because its name has a character that its pattern
+// does not have.
 #[test]
 fn every_switch_has_a_name_that_the_tool_reads() {
     for (_, name, ..) in Switch::ALL {
@@ -218,8 +225,8 @@ fn every_switch_has_a_name_that_the_tool_reads() {
     }
 }
 
-// Breaks if: a promise is added without its tests, a switch serves no promise of the document, or a test is renamed
-// and the page still names the old one.
+// Breaks if: a promise is added without its tests, a switch serves no promise of the document, or a
+// test is renamed and the page still names the old one.
 #[test]
 fn the_page_of_protections_names_every_promise_switch_and_test() {
     let promises = promises(&std::fs::read_to_string(root().join("docs/semantics.md")).unwrap());
@@ -227,7 +234,7 @@ fn the_page_of_protections_names_every_promise_switch_and_test() {
     let proven: Vec<&str> = PROOFS.iter().map(|(name, _)| *name).collect();
     assert_eq!(
         named, proven,
-        "docs/semantics.md and tests/tidy/tests/sabotage/proofs.rs have other promises, or another order"
+        "docs/semantics.md and proofs.rs have different promises, or another order"
     );
     let packages = packages();
     let wrong: Vec<String> = PROOFS
@@ -257,6 +264,7 @@ fn the_page_of_protections_names_every_promise_switch_and_test() {
     }
     assert!(
         std::fs::read_to_string(&path).is_ok_and(|committed| committed == computed),
-        "docs/protections.md is out of date: run ORCHECK_WRITE_TABLES=1 cargo test -p orcheck-tidy --test sabotage"
+        "docs/protections.md is out of date: run ORCHECK_WRITE_TABLES=1 cargo test -p orcheck-tidy \
+         --test sabotage"
     );
 }

@@ -1,8 +1,8 @@
 //! Which tests check each promise of `docs/semantics.md`.
 //!
-//! How: a row is a promise's short name and its tests, separated by semicolons: `package target`, then after a colon
-//! modules or tests of that target. A file of the tree or a `make` target may stand in a row too. What stands in
-//! parentheses is a remark.
+//! How: a row is a promise's short name and its tests, separated by semicolons: `package target`,
+//! then after a colon modules or tests of that target. A row may also name a file of the tree or a
+//! `make` target. Text in parentheses is a remark.
 //!
 //! Invariants
 //! 1. Every promise has exactly one row, and the rows are in the order of the document.
