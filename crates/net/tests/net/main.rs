@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod bulk;
+mod unix;
 
 use orcheck_format::wire::Message;
 use orcheck_format::{ErrorKind, Level};
@@ -641,86 +642,6 @@ fn messages_beyond_the_limit_are_refused_without_harm() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     one.send(&hello(5), LIMIT).unwrap();
     assert_eq!(two.receive(LIMIT).unwrap(), hello(5));
-}
-
-#[test]
-fn descriptors_travel_in_their_place() {
-    let (mut one, mut two) = pair(&unix());
-    let shape = PoolShape {
-        chunk_bytes: 4096,
-        chunk_count: 2,
-        words: 1,
-        rings: 0,
-        ring_entries: 0,
-    };
-    let pool = Pool::create(shape).unwrap();
-    one.send(&hello(1), LIMIT).unwrap();
-    one.send_fd(pool.fd(), LIMIT).unwrap();
-    one.send(&hello(2), LIMIT).unwrap();
-    assert_eq!(
-        two.receive_fd(LIMIT).unwrap_err().kind(),
-        ErrorKind::Invalid
-    );
-    assert_eq!(two.receive(LIMIT).unwrap(), hello(1));
-    assert_eq!(two.receive(LIMIT).unwrap_err().kind(), ErrorKind::Invalid);
-    let other = Pool::attach(two.receive_fd(LIMIT).unwrap()).unwrap();
-    assert_eq!(two.receive(LIMIT).unwrap(), hello(2));
-    let chunk = pool.take(0, LIMIT).unwrap();
-    pool.put(&chunk, 0, b"shared");
-    assert_eq!(other.read_bytes(0, 6).unwrap(), b"shared");
-    pool.give(chunk);
-    assert_eq!(
-        two.receive_fd(SOON).unwrap_err().kind(),
-        ErrorKind::Unavailable
-    );
-    let (mut over_tcp, _other) = pair(&tcp());
-    assert_eq!(
-        over_tcp.send_fd(pool.fd(), LIMIT).unwrap_err().kind(),
-        ErrorKind::Unsupported
-    );
-}
-
-#[test]
-fn another_user_is_a_stranger_on_a_unix_socket() {
-    if orcheck_io::machine::effective_uid() != 0 {
-        println!(
-            "SKIPPED another_user_is_a_stranger_on_a_unix_socket: needs root to become another user"
-        );
-        return;
-    }
-    let listener = Listener::bind(&unix()).unwrap();
-    let at = listener.address();
-    let Address::Abstract(name) = &at else {
-        unreachable!()
-    };
-    let child = Child::run(|| {
-        // SAFETY: changes this child's user only.
-        #[allow(unsafe_code)]
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        if changed != 0 {
-            return 2;
-        }
-        // Right key, wrong user, and it sees that the other end is not its own user either.
-        let refused = Conn::connect(&at, &key(), &Failpoints::none(), LIMIT)
-            .is_err_and(|error| error.message().contains("user"));
-        // The same without our library's politeness.
-        let raw = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
-        let mut stream = UnixStream::connect_addr(&raw).unwrap();
-        let _ = stream.write_all(b"ORCnet1\n0123456789abcdef0123456789abcdef");
-        // Breaks if: the listener does not compare the user.
-        let dropped = stream.read_exact(&mut [0; 64]).is_err();
-        i32::from(!refused) + 10 * i32::from(!dropped)
-    });
-    let until = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < until {
-        assert!(
-            listener
-                .accept(&key(), &Failpoints::none(), SOON)
-                .unwrap()
-                .is_none()
-        );
-    }
-    assert_eq!(child.wait(LIMIT), Ended::Exited(0));
 }
 
 #[test]
