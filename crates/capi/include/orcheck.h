@@ -495,7 +495,7 @@ typedef struct {
    */
   double interval_s;
   /**
-   * Failpoints of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
+   * Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
    * of every cause. Those of level process are 0: see orc_watch().
    */
   uint64_t lost_steps[5][9];

@@ -6,7 +6,7 @@
 //! as if the kernel had said so, cut a transfer short, or kill the process right there.
 //!
 //! Invariants
-//! 1. The number of a step is counted per `Steps` value (clones share it), starts at 1 and has no gaps.
+//! 1. The number of a step is counted per `Failpoints` value (clones share it), starts at 1 and has no gaps.
 //! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
 //! 3. A retry of an interrupted or short transfer is a new step.
 //! 4. `done` is called after an effect on a disk took place, before its caller goes on, so that whatever follows
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// One step that is about to happen.
 #[derive(Debug, Clone, Copy)]
 pub struct Failpoint<'a> {
-    /// Number of the step, from 1, counted per [`Steps`].
+    /// Number of the step, from 1, counted per [`Failpoints`].
     pub number: u64,
     /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
     /// `dir.sync`, `dir.look` and `file.look` (what is asked for an account of the disk), `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,

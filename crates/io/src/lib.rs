@@ -1,12 +1,12 @@
 //! The only door of Orcheck to disks, sockets, memory that is shared between processes, the clock and randomness.
 //!
 //! Everything above this crate computes; everything that reaches the outside world is here, behind small
-//! traits ([`disk::Dir`], [`disk::File`], [`clock::Clock`]) or plain functions, and announces itself to [`failpoints::Steps`] first, so that a
+//! traits ([`disk::Dir`], [`disk::File`], [`clock::Clock`]) or plain functions, and announces itself to [`failpoints::Failpoints`] first, so that a
 //! test can stop, fail, cut short or kill at each single effect.
 //!
 //! Invariants
 //! 1. No other crate of the project opens a file or a socket, reads the clock, the environment or randomness.
-//! 2. Every effect on a disk or a socket asks [`failpoints::Steps`] before it happens.
+//! 2. Every effect on a disk or a socket asks [`failpoints::Failpoints`] before it happens.
 //! 3. Every wait has a deadline given by the caller.
 //! 4. A path is opened beneath a directory handle by one component, and no symbolic link is followed there.
 //! 5. `unsafe` stays in the modules that say so in their first lines, each block with its reason.

@@ -1,6 +1,6 @@
 //! For the tests of all crates: faults at chosen steps, scratch directories, forked children, real mounts.
 //!
-//! How: a [`FaultPlan`] is a hook for [`Steps`] that records every step and applies its rules. A test first runs
+//! How: a [`FaultPlan`] is a hook for [`Failpoints`] that records every step and applies its rules. A test first runs
 //! its workload with an empty plan to learn the steps, then once per step with a fault there.
 //!
 //! Invariants

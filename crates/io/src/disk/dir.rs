@@ -11,7 +11,7 @@
 //! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
 //!    synced before `child` returns it. Beneath a directory that a group shares the modes are 0660 and 2770, whatever the
 //!    umask is (`dir/shared.rs`).
-//! 4. Every effect asks [`Steps`] first.
+//! 4. Every effect asks [`Failpoints`] first.
 //! 5. A handle outlives its path: [`Dir::check_path`] says whether the path that was configured still leads to what the
 //!    handle writes to. It is asked before anything is called durable.
 //!

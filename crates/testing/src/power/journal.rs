@@ -1,6 +1,6 @@
 //! A journal of everything that a program did to its disk, in order.
 //!
-//! How: a [`Journal`] is a hook for [`Steps`] that notes every effect on the directories beneath one root while the
+//! How: a [`Journal`] is a hook for [`Failpoints`] that notes every effect on the directories beneath one root while the
 //! program works on a real file system. [`Journal::end`] gives the [`Log`], from which [`super::outage`] makes the
 //! images that a power cut may leave.
 //!
