@@ -20,7 +20,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(1, os.path.join(ROOT, "bench", "cluster"))
+sys.path.insert(1, os.path.join(ROOT, "testbed", "cluster"))
 import disks
 
 MIB = 1 << 20
@@ -59,7 +59,6 @@ def environment():
     return found
 
 
-DISK = "disk"  # no MPI program: disks.py knows how it is built
 # What a program is made of besides its own source.
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"], "waste": ["examples/lbm/figures.c"]}
 
@@ -398,17 +397,16 @@ def finish(args, name, machine, figures, goals, more):
 
 
 def main():
-    """Compiles every program of bench/src/."""
+    """Compiles every program of bench/src/, and the model disk of the testbed."""
     prefix = os.path.abspath(os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix")))
     names = sorted(file[:-2] for file in os.listdir(os.path.join(ROOT, "bench", "src")) if file.endswith(".c"))
     for name in names:
-        if name != DISK:
-            build(prefix, name)
+        build(prefix, name)
     if subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
-        print(f"SKIPPED: bench/src/{DISK}.c: libfuse3-dev is missing")
-        names.remove(DISK)
+        print("SKIPPED: testbed/cluster/disk.c: libfuse3-dev is missing")
     else:
         disks.build()
+        names.append("disk")
     print(f"{len(names)} passed, 0 failed")
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Tortures Orcheck and whatever other formats can be had here: table, bench/results/torture.json.
 #
-# usage: tools/torture.sh [option of bench/torture/torture.py ...]
+# usage: tools/torture.sh [option of testbed/torture/torture.py ...]
 #   TORTURE_INSTALL=1   install torch too (gigabytes) for torch.save and DCP
 #   TORTURE_PYTHON=...  use this interpreter and its modules, install nothing
-#   ORCHECK_TRIALS, ORCHECK_SEED: see bench/torture/README.md
+#   ORCHECK_TRIALS, ORCHECK_SEED: see testbed/torture/README.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=${PREFIX:-$PWD/build/prefix}
@@ -17,10 +17,10 @@ if [[ -z $python ]]; then
         python3 -m venv "$here"
     fi
     # What cannot be installed is left out and named in the table; the others are tested all the same.
-    wanted=(-r bench/torture/requirements.txt)
+    wanted=(-r testbed/torture/requirements.txt)
     [[ -z ${TORTURE_INSTALL:-} ]] || wanted+=(torch)
     if ! "$python" -m pip install --quiet "${wanted[@]}"; then
         echo "WARNING: not all formats could be installed. Next: see what pip said above, or set TORTURE_PYTHON" >&2
     fi
 fi
-exec python3 bench/torture/torture.py --python "$python" --prefix "$prefix" --must-hold orcheck "$@"
+exec python3 testbed/torture/torture.py --python "$python" --prefix "$prefix" --must-hold orcheck "$@"

@@ -1,4 +1,4 @@
-/* Bursts of checkpoints by some or all ranks of a cluster on one machine (bench/cluster), one for each line that comes in.
+/* Bursts of checkpoints by some or all ranks of a cluster on one machine (testbed/cluster), one for each line that comes in.
  *
  *   burst BOARD NODE NODES PER_NODE       once on each node, NODE from 0
  *

@@ -1,4 +1,4 @@
-/* The write profile of a process checkpointer, replayed by many ranks on several nodes (bench/cluster), four ways.
+/* The write profile of a process checkpointer, replayed by many ranks on several nodes (testbed/cluster), four ways.
  *
  *   mpirun ... replay --job NAME --writes N --size BYTES --rounds N --local DIR --shared A1,A2,... --disks DIR
  *                     --options TOML --report FILE
@@ -21,7 +21,7 @@
  *
  * Each round has every way once, in rotating order; the first is not reported, and in it what was written is read
  * back and compared. Before each, nothing is dirty and no disk is busy. busy: the share of this machine's processors
- * that was taken from begin to safe. disks: the `stats` files below --disks (../src/disk.c), reset at the begin. At
+ * that was taken from begin to safe. disks: the `stats` files below --disks (testbed/cluster/disk.c), reset at the begin. At
  * the end the image is wiped and restored by orc_restart. Ranks that have nothing to do sleep: they share processors
  * with those that have.
  *

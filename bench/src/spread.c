@@ -1,4 +1,4 @@
-/* Checkpoints and restarts of ranks on several nodes (bench/cluster): how long until they are safe, and until they are back.
+/* Checkpoints and restarts of ranks on several nodes (testbed/cluster): how long until they are safe, and until they are back.
  *
  *   mpirun ... spread --job NAME --do write|restart --size BYTES [--only RANK] --level node|peers|global --rounds N
  *                     [--beside A1,A2,...] [--leave 0|1] --options TOML --report FILE

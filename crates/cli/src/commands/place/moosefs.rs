@@ -1,4 +1,4 @@
-//! MooseFS: storage classes. Tested against a real one (bench/cluster/moosetest.py).
+//! MooseFS: storage classes. Tested against a real one (testbed/cluster/moosetest.py).
 //!
 //! How: `mfscli -SCS` lists the chunkservers with their labels (LABELS in mfschunkserver.cfg, letters from A to Z). A server
 //! is named by labels that no other server has all of: one letter, or several joined. A storage class `orcheck-LABELS`

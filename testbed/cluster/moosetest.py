@@ -7,7 +7,7 @@ says which directory failed, nothing hangs, and with the chunkserver back the ne
 bit for bit; while it is away `orcheck place` leaves it out.
 
 Needs root, MooseFS and Open MPI; without them the test says so and counts nothing.
-usage: PREFIX=build/prefix LBM=build/examples/lbm bench/cluster/moosetest.py
+usage: PREFIX=build/prefix LBM=build/examples/lbm testbed/cluster/moosetest.py
 """
 import filecmp
 import json

@@ -23,7 +23,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "bench")]
 import orcbench as ob
 from adapter import Missing, adapters
 from faults import KINDS
@@ -33,7 +33,7 @@ WORST = VERDICTS[4:]
 
 
 def arguments(argv=None):
-    parser = argparse.ArgumentParser(prog="bench/torture/torture.py", description=__doc__,
+    parser = argparse.ArgumentParser(prog="testbed/torture/torture.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("formats", nargs="*", help="adapters to run (default: all)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of faults: " + "; ".join(
@@ -111,7 +111,7 @@ class Cell:
         more = [f"--adapters {args.adapters}"] if args.adapters != os.path.join(HERE, "adapters") else []
         more += [f"--state-kib {args.state_kib}"] if args.state_kib != 320 else []
         more += [f"--python {args.python}"] if args.python != sys.executable else []
-        return " ".join([f"bench/torture/torture.py {self.subject.adapter.name} --kinds {self.kind} --seed {args.seed} "
+        return " ".join([f"testbed/torture/torture.py {self.subject.adapter.name} --kinds {self.kind} --seed {args.seed} "
                          f"--trials {args.trials} --trial {outcome.index} --keep", *more])
 
 

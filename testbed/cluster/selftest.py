@@ -7,7 +7,7 @@ one replica. Both jobs resume and must end bit for bit like an undisturbed one. 
 program that holds a cluster, nothing of it may be left.
 
 Needs root (namespaces); without it the test says so and counts nothing.
-usage: PREFIX=build/prefix LBM=build/examples/lbm bench/cluster/selftest.py
+usage: PREFIX=build/prefix LBM=build/examples/lbm testbed/cluster/selftest.py
 """
 import filecmp
 import os

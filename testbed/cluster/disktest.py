@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """The model disk against its own arithmetic: what streams and random requests cost, the dirty limit, the bytes.
 
-What a request takes is in ../src/disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek,
+What a request takes is in disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek,
 half a revolution and its bytes; streams in places that are equally far apart, and the nearest of 32, are worked out
 where they are checked. Most is measured by the disk's own clock (busy_s), in which nothing of the host is; the wall's
 clock is beside it.
 
 Needs root; without it, or without FUSE, the test says so and counts nothing. Takes about 25 s.
-usage: bench/cluster/disktest.py
+usage: testbed/cluster/disktest.py
 """
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Model disks: block devices with one head, each with an ext4 of its own (the model: ../src/disk.c).
+"""Model disks: block devices with one head, each with an ext4 of its own (the model: disk.c).
 
     with Disks(parent, ["s1", "s2"], size_bytes=4 << 30) as disks, Cluster(...) as cluster:
         write below disks.path("s1"); disks.stats("s1")["repositionings"]
@@ -78,7 +78,7 @@ def build():
     os.makedirs(os.path.dirname(out), exist_ok=True)
     flags = checked(["pkg-config", "--cflags", "--libs", "fuse3"]).split()
     new = f"{out}.{os.getpid()}"  # renamed: another benchmark may be running the old one
-    source = os.path.join(ROOT, "bench", "src", "disk.c")
+    source = os.path.join(HERE, "disk.c")
     checked(["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", source, "-o", new, *flags, "-lm", "-lpthread"])
     os.replace(new, out)
     return out
@@ -177,7 +177,7 @@ class Disks(Held):
         return f"/dev/{self.loops[name]}"
 
     def stats(self, name):
-        """Counters since reset(), and the parameters of the model: see ../src/disk.c."""
+        """Counters since reset(), and the parameters of the model: see disk.c."""
         return json.loads(read(os.path.join(self.work, "raw", name, "stats")))
 
     def all_stats(self):
