@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `protocol.rs` | votes of nodes, decisions of the lead; pure |
+//! | `protocol.rs` | what a node votes (`node.rs`), what the lead decides (`lead.rs`); pure |
 //! | `relay.rs` | the tree between the nodes and the lead; pure |
 //! | `control.rs` | the thread that drives both |
 //! | `record.rs` | the one place that writes a commit record |

@@ -4,6 +4,7 @@
 use orcheck_engine::commit::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, UNDECIDED,
 };
+use orcheck_engine::directory::TargetFailure;
 use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::{AgentMessage, Message};
@@ -516,9 +517,10 @@ fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {
 fn what_lies_in_a_failed_directory_is_not_committed() {
     let mut world = World::new(1, 1);
     let failed = Error::unavailable("gone");
-    world
-        .lead
-        .step(LeadEvent::RecordWritten(1, Err((Some(0), failed))), 1);
+    world.lead.step(
+        LeadEvent::RecordWritten(1, Err(TargetFailure::of(0, failed))),
+        1,
+    );
     let vote = |step| Message::Vote {
         step,
         level: Level::Global,
@@ -555,7 +557,7 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
         let end = if written {
             Ok(())
         } else {
-            Err((Some(0), Error::unavailable("gone")))
+            Err(TargetFailure::of(0, Error::unavailable("gone")))
         };
         world.lead.step(LeadEvent::RecordWritten(step, end), 1);
         written

@@ -93,7 +93,8 @@ impl Placement {
             generation: 0,
             servers: all_active(servers),
             lanes,
-        })
+        }
+        .checked())
     }
 
     /// Gives the largest node the least loaded servers, then the next largest.
@@ -137,7 +138,8 @@ impl Placement {
             generation: 0,
             servers: all_active(servers),
             lanes,
-        })
+        }
+        .checked())
     }
 
     /// Reads a mapping file.
@@ -222,7 +224,8 @@ impl Placement {
             generation: file.generation,
             servers: all,
             lanes,
-        })
+        }
+        .checked())
     }
 
     /// Writes a mapping file that [`Placement::from_toml`] reads back to an equal placement.
@@ -314,7 +317,35 @@ impl Placement {
                 }
             }
         }
-        Ok(next)
+        Ok(next.checked())
+    }
+
+    /// Panics where the placement contradicts the invariants above: a defect, whatever the input.
+    pub fn check_invariants(&self) {
+        let names: BTreeSet<&str> = self.servers.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names.len(), self.servers.len(), "a target is named twice");
+        for (node, lanes) in self.lanes.iter().enumerate() {
+            // 1.
+            assert!(!lanes.is_empty(), "node {node} has no lane");
+            let active = |&lane: &u32| {
+                let target = self.servers.get(lane as usize);
+                target.is_some_and(|target| target.active)
+            };
+            assert!(
+                lanes.iter().all(active),
+                "node {node}: {lanes:?} are not all in use"
+            );
+            // 2.
+            let different: BTreeSet<u32> = lanes.iter().copied().collect();
+            assert_eq!(different.len(), lanes.len(), "node {node}: {lanes:?}");
+        }
+    }
+
+    fn checked(self) -> Self {
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        self
     }
 }
 

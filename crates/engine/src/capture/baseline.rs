@@ -108,7 +108,7 @@ struct Unit {
 }
 
 /// The baseline of one region.
-enum Held {
+enum RegionBaseline {
     Compared(Vec<Unit>),
     Paged(Box<Pages>),
 }
@@ -122,7 +122,7 @@ pub struct Baseline {
 #[derive(Default)]
 struct State {
     /// Regions by name; trackers may be armed in it although nothing is known yet.
-    regions: BTreeMap<String, Held>,
+    regions: BTreeMap<String, RegionBaseline>,
     /// Whether `regions` are what the last snapshot found.
     known: bool,
     /// The step whose snapshot has the baseline now.
@@ -180,22 +180,24 @@ impl Baseline {
         }
         let regions = &mut state.regions;
         match regions.get(name) {
-            Some(Held::Paged(pages)) if pages.span() == span || off(Switch::TrackedMemory) => {
+            Some(RegionBaseline::Paged(pages))
+                if pages.span() == span || off(Switch::TrackedMemory) =>
+            {
                 return true;
             }
             // The old tracker must go first: the kernel allows one.
-            Some(Held::Paged(_)) => drop(regions.remove(name)),
+            Some(RegionBaseline::Paged(_)) => drop(regions.remove(name)),
             _ => {}
         }
         let tracked = regions
             .values()
-            .filter(|held| matches!(held, Held::Paged(_)));
+            .filter(|held| matches!(held, RegionBaseline::Paged(_)));
         if tracked.count() >= MAX_TRACKED {
             return false;
         }
         match Pages::arm(span, failpoints) {
             Ok(pages) => {
-                regions.insert(name.to_owned(), Held::Paged(Box::new(pages)));
+                regions.insert(name.to_owned(), RegionBaseline::Paged(Box::new(pages)));
                 true
             }
             Err(error) => {
@@ -221,24 +223,7 @@ impl Baseline {
         beginning: &Beginning<'_>,
     ) -> Capture {
         let mut state = self.lock();
-        let lost = state.undecided.iter().any(|&step| (beginning.fate)(step).1);
-        let generation = state.generation.replace(beginning.generation);
-        let moved = generation.is_some_and(|before| before != beginning.generation);
-        let full = if !state.known {
-            Some(Full::First)
-        } else if beginning
-            .turn
-            .is_multiple_of(u64::from(beginning.chain) + 1)
-            && !off(Switch::Chain)
-        {
-            Some(Full::Chain)
-        } else if (lost || moved) && !off(Switch::FullAfterLoss) {
-            Some(Full::Loss)
-        } else if state.mostly_changed {
-            Some(Full::Share)
-        } else {
-            None
-        };
+        let full = state.why_full(beginning);
         // Breaks if: only steps of a full capture are forgotten here; a lost one would then end every chain.
         if full.is_some() {
             state.undecided.clear();
@@ -256,16 +241,22 @@ impl Baseline {
         // Breaks if: regions that are not in this snapshot stay; a later one would refer to homes that no
         // committed checkpoint pins.
         let mut regions = std::mem::take(&mut state.regions);
+        if cfg!(debug_assertions) {
+            state.check_invariants();
+        }
         drop(state);
-        let held: Vec<Option<Held>> = names
+        let held: Vec<Option<RegionBaseline>> = names
             .iter()
             .map(|(name, paged)| {
                 let held = regions.remove(name)?;
                 // Pages of a region that is copied this time would keep homes beyond a full capture.
-                (*paged == matches!(held, Held::Paged(_))).then_some(held)
+                (*paged == matches!(held, RegionBaseline::Paged(_))).then_some(held)
             })
             .collect();
-        let homes: BTreeSet<u64> = held.iter().flatten().flat_map(Held::homes).collect();
+        let homes = held.iter().flatten().flat_map(RegionBaseline::homes);
+        let homes: BTreeSet<u64> = homes.collect();
+        // 2. Homes only move forward.
+        debug_assert!(homes.range(beginning.step..).next().is_none());
         let home = |&step: &u64| {
             let container = beginning.container.at_step(step).to_string();
             (step, ((beginning.fate)(step).0, container))
@@ -292,17 +283,57 @@ impl Baseline {
     }
 }
 
+impl State {
+    /// Why the snapshot that begins may refer to nothing, if it may not.
+    fn why_full(&mut self, beginning: &Beginning<'_>) -> Option<Full> {
+        let lost = self.undecided.iter().any(|&step| (beginning.fate)(step).1);
+        let generation = self.generation.replace(beginning.generation);
+        let moved = generation.is_some_and(|before| before != beginning.generation);
+        let chain = u64::from(beginning.chain) + 1;
+        if !self.known {
+            Some(Full::First)
+        } else if beginning.turn.is_multiple_of(chain) && !off(Switch::Chain) {
+            Some(Full::Chain)
+        } else if (lost || moved) && !off(Switch::FullAfterLoss) {
+            Some(Full::Loss)
+        } else if self.mostly_changed {
+            Some(Full::Share)
+        } else {
+            None
+        }
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever the program does.
+    fn check_invariants(&self) {
+        // 4. While a snapshot has the baseline, nothing is known here.
+        assert!(!(self.known && self.out.is_some()));
+        assert!(self.resting.values().all(|&left| left > 0));
+        assert!(self.notes.len() <= MAX_NOTES);
+        for (name, region) in &self.regions {
+            let RegionBaseline::Compared(units) = region else {
+                continue;
+            };
+            let next = units.iter().skip(1);
+            let mut pairs = units.iter().zip(next);
+            assert!(
+                pairs.all(|(one, next)| one.at_bytes + one.len_bytes <= next.at_bytes),
+                "region '{name}': its pieces overlap"
+            );
+        }
+    }
+}
+
 fn note(notes: &mut Vec<String>, text: String) {
     if notes.len() < MAX_NOTES {
         notes.push(text);
     }
 }
 
-impl Held {
+impl RegionBaseline {
     fn homes(&self) -> BTreeSet<u64> {
         match self {
-            Held::Compared(units) => units.iter().map(|unit| unit.home.step).collect(),
-            Held::Paged(pages) => pages.homes().clone(),
+            RegionBaseline::Compared(units) => units.iter().map(|unit| unit.home.step).collect(),
+            RegionBaseline::Paged(pages) => pages.homes().clone(),
         }
     }
 }
@@ -315,7 +346,7 @@ pub struct Capture {
     /// Steps that stored some of it before: what became of them, and this writer's container.
     homes: BTreeMap<u64, (Fate, String)>,
     names: Vec<String>,
-    held: Vec<Option<Held>>,
+    held: Vec<Option<RegionBaseline>>,
     next: Vec<Vec<Unit>>,
     changed_bytes: u64,
     captured: Captured,
@@ -333,7 +364,7 @@ impl Capture {
     #[must_use]
     pub fn pages(&self, region: usize) -> Option<&Pages> {
         match self.held.get(region) {
-            Some(Some(Held::Paged(pages))) => Some(pages),
+            Some(Some(RegionBaseline::Paged(pages))) => Some(pages),
             _ => None,
         }
     }
@@ -341,7 +372,7 @@ impl Capture {
     /// What must be copied of a tracked region.
     pub fn want(&mut self, region: usize, most_extents: usize) -> Option<Wanted> {
         let mut held = self.held.get_mut(region)?.take();
-        let Some(Held::Paged(pages)) = &mut held else {
+        let Some(RegionBaseline::Paged(pages)) = &mut held else {
             return None;
         };
         let most_extents = most_extents.min(Pages::most_extents(pages.span().len_bytes()));
@@ -371,7 +402,7 @@ impl Capture {
         copied: &[Copied],
         cut_bytes: u64,
     ) -> Vec<Extent> {
-        let Some(Held::Paged(mut pages)) = self.held[region].take() else {
+        let Some(RegionBaseline::Paged(mut pages)) = self.held[region].take() else {
             return Vec::new();
         };
         let entered = pages.enter(self.step, copied, cut_bytes, &|step| self.fate(step));
@@ -389,13 +420,13 @@ impl Capture {
             note(&mut state.notes, text);
             state.resting.insert(name, REST);
         } else {
-            self.held[region] = Some(Held::Paged(pages));
+            self.held[region] = Some(RegionBaseline::Paged(pages));
         }
         extents
     }
 
     fn unit(&self, piece: &Piece) -> Option<&Unit> {
-        let Some(Some(Held::Compared(units))) = self.held.get(piece.region) else {
+        let Some(Some(RegionBaseline::Compared(units))) = self.held.get(piece.region) else {
             return None;
         };
         let at = units
@@ -484,7 +515,7 @@ impl Capture {
             .map(|unit| unit.home.step)
             .collect();
         for held in self.held.iter().flatten() {
-            if let Held::Paged(pages) = held {
+            if let RegionBaseline::Paged(pages) = held {
                 homes.extend(pages.homes());
             }
         }
@@ -511,10 +542,13 @@ impl Capture {
         let regions = names.into_iter().zip(found);
         state.regions = regions
             .map(|(name, (held, units))| match held {
-                Some(paged @ Held::Paged(_)) => (name, paged),
-                _ => (name, Held::Compared(units)),
+                Some(paged @ RegionBaseline::Paged(_)) => (name, paged),
+                _ => (name, RegionBaseline::Compared(units)),
             })
             .collect();
+        if cfg!(debug_assertions) {
+            state.check_invariants();
+        }
     }
 }
 

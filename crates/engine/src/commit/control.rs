@@ -20,6 +20,7 @@ use crate::commit::protocol::{
 use crate::commit::record as commit;
 use crate::commit::relay::{Relay, RelayAction, RelayEvent, Tree};
 use crate::directory::Places;
+use crate::directory::TargetFailure;
 use crate::directory::halt::Watch;
 use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::node::{HaltRequest, Index, IndexShape, Outcome};
@@ -515,10 +516,14 @@ impl Control {
     }
 
     /// The record goes into every placed directory that still takes part.
-    fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), (Option<u32>, Error)> {
+    fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), TargetFailure> {
         let (numbers, dirs) = self.active_servers();
-        commit::make_visible(&dirs, record, &self.context.places.trust)
-            .map_err(|(at, error)| (at.map(|at| numbers[at]), error))
+        commit::make_visible(&dirs, record, &self.context.places.trust).map_err(|failure| {
+            TargetFailure {
+                target: failure.target.map(|at| numbers[at as usize]),
+                ..failure
+            }
+        })
     }
 
     /// Follows a placement; with `tell` the user learns which directories are out of use.

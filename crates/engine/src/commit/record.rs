@@ -17,6 +17,7 @@
 //! removed: a newer run may have found it, and all of the checkpoint is there). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::commit::protocol::undecided;
+use crate::directory::TargetFailure;
 use crate::directory::epoch::check_not_fenced;
 use crate::encoding::Trust;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
@@ -34,7 +35,7 @@ pub fn make_visible(
     dirs: &[Arc<dyn Dir>],
     record: &CommitRecord,
     trust: &Trust,
-) -> std::result::Result<(), (Option<usize>, Error)> {
+) -> std::result::Result<(), TargetFailure> {
     make_visible_under(dirs, record, record.epoch, trust)
 }
 
@@ -49,7 +50,7 @@ pub fn make_copy_visible(
     held: Epoch,
     trust: &Trust,
 ) -> Result<()> {
-    make_visible_under(dirs, record, held, trust).map_err(|(_, error)| error)
+    make_visible_under(dirs, record, held, trust).map_err(Error::from)
 }
 
 /// The record of a copy at another level, or in other directories, of a checkpoint whose containers were written again.
@@ -74,22 +75,23 @@ fn make_visible_under(
     record: &CommitRecord,
     held: Epoch,
     trust: &Trust,
-) -> std::result::Result<(), (Option<usize>, Error)> {
+) -> std::result::Result<(), TargetFailure> {
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
     // A superseded run stops here in the common case, before it leaves a record behind.
     if !off(Switch::EpochBefore) {
         look_for_newer_runs(dirs, held, trust)?;
     }
-    let in_place = |(number, dir): (usize, &Arc<dyn Dir>)| {
-        dir.check_path().map_err(|error| (Some(number), error))
-    };
-    dirs.iter().enumerate().try_for_each(in_place)?;
+    let mut numbered = (0u32..).zip(dirs);
+    numbered.try_for_each(|(number, dir)| {
+        dir.check_path()
+            .map_err(|error| TargetFailure::of(number, error))
+    })?;
     let bytes = record.encode();
     // What readers would refuse must not be acknowledged.
     if !off(Switch::RecordReadable) {
-        CommitRecord::decode(&bytes).map_err(|error| (None, error))?;
+        CommitRecord::decode(&bytes)?;
     }
-    let bytes = trust.seal(bytes).map_err(|error| (None, error))?;
+    let bytes = trust.seal(bytes)?;
     let most = if off(Switch::EveryDirectory) {
         1
     } else {
@@ -97,21 +99,21 @@ fn make_visible_under(
     };
     let what = format!("commit of step {} at level {}", record.step, record.level);
     let mut begun = 0;
-    let written = dirs[..most]
-        .iter()
-        .enumerate()
-        .try_for_each(|(number, dir)| {
-            begun = number + 1;
-            write_small(dir.as_ref(), &name, &bytes)
-                .map_err(|error| (Some(number), error.at(&what)))
-        });
+    let written = (0u32..).zip(&dirs[..most]).try_for_each(|(number, dir)| {
+        begun = number as usize + 1;
+        write_small(dir.as_ref(), &name, &bytes)
+            .map_err(|error| TargetFailure::of(number, error.at(&what)))
+    });
     let written = match written {
         Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held, trust),
         written => written,
     };
-    written.map_err(|(number, error)| match is_nowhere(&dirs[..begun], &name) {
-        true => (number, error),
-        false => (number, undecided(error)),
+    written.map_err(|failure| match is_nowhere(&dirs[..begun], &name) {
+        true => failure,
+        false => TargetFailure {
+            error: undecided(failure.error),
+            ..failure
+        },
     })
 }
 
@@ -130,10 +132,10 @@ fn look_for_newer_runs(
     dirs: &[Arc<dyn Dir>],
     epoch: Epoch,
     trust: &Trust,
-) -> std::result::Result<(), (Option<usize>, Error)> {
-    dirs.iter().enumerate().try_for_each(|(number, dir)| {
+) -> std::result::Result<(), TargetFailure> {
+    (0u32..).zip(dirs).try_for_each(|(number, dir)| {
         check_not_fenced(std::slice::from_ref(dir), epoch, trust)
-            .map_err(|error| (Some(number), error))
+            .map_err(|error| TargetFailure::of(number, error))
     })
 }
 
@@ -143,7 +145,7 @@ fn look_for_newer_runs(
 /// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
 pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8], trust: &Trust) -> Result<CommitRecord> {
     let record = CommitRecord::decode(bytes)?;
-    make_visible(std::slice::from_ref(dir), &record, trust).map_err(|(_, error)| error)?;
+    make_visible(std::slice::from_ref(dir), &record, trust).map_err(Error::from)?;
     Ok(record)
 }
 

@@ -178,7 +178,7 @@ enum Phase {
 
 /// What was said of one checkpoint.
 #[derive(Debug, Default)]
-struct Held {
+struct Collected {
     /// By whom.
     said: BTreeSet<u32>,
     /// Of these, whose is not passed on yet, with their containers.
@@ -194,7 +194,7 @@ type Loss = (Option<u32>, i32);
 pub struct Relay {
     tree: Tree,
     node: u32,
-    held: BTreeMap<(u64, Level, Phase), Held>,
+    collected: BTreeMap<(u64, Level, Phase), Collected>,
     /// Losses of a checkpoint that were passed on.
     lost: BTreeMap<(u64, Level), BTreeSet<Loss>>,
     decided: BTreeSet<(u64, Level)>,
@@ -209,7 +209,7 @@ impl Relay {
         Self {
             tree,
             node,
-            held: BTreeMap::new(),
+            collected: BTreeMap::new(),
             lost: BTreeMap::new(),
             decided: BTreeSet::new(),
             at_once: false,
@@ -218,6 +218,36 @@ impl Relay {
 
     /// Takes one event in.
     pub fn step(&mut self, event: RelayEvent) -> Vec<RelayAction> {
+        let actions = self.take(event);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        actions
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    pub fn check_invariants(&self) {
+        for (key, collected) in &self.collected {
+            let (waiting, said) = (&collected.waiting, &collected.said);
+            // 2. Nothing is passed on that nobody said.
+            assert!(
+                waiting.is_subset(said),
+                "{key:?}: {waiting:?} wait of {said:?}"
+            );
+            let of_waiting = |container: &ContainerRef| waiting.contains(&container.node);
+            assert!(collected.containers.iter().all(of_waiting), "{key:?}");
+            // 3.
+            assert!(!self.at_once || waiting.is_empty(), "{key:?} is held back");
+            // 5.
+            assert!(
+                !self.decided.contains(&(key.0, key.1)),
+                "{key:?} is decided, and kept"
+            );
+        }
+        assert!(self.decided.len() <= REMEMBERED && self.lost.len() <= REMEMBERED);
+    }
+
+    fn take(&mut self, event: RelayEvent) -> Vec<RelayAction> {
         match event {
             RelayEvent::FromBelow(_, Message::Said { by, message }) => self.said(by, *message),
             RelayEvent::FromBelow(node, message) => self.said(vec![(node, 1)], message),
@@ -253,7 +283,7 @@ impl Relay {
 
     fn forget(&mut self, step: u64, level: Level) {
         for phase in [Phase::Vote, Phase::Recorded] {
-            self.held.remove(&(step, level, phase));
+            self.collected.remove(&(step, level, phase));
         }
     }
 
@@ -295,7 +325,7 @@ impl Relay {
             Message::NotDurable { level: None, .. } | Message::Goodbye { .. } => {
                 // What they said before counts. Breaks if: it is held back; the lead hears of the leave first, and
                 // takes what they voted for as lost.
-                let keys: Vec<_> = self.held.keys().copied().collect();
+                let keys: Vec<_> = self.collected.keys().copied().collect();
                 let mut actions: Vec<RelayAction> = keys
                     .into_iter()
                     .filter_map(|key| self.release(key))
@@ -320,14 +350,18 @@ impl Relay {
         if self.is_over(key.0, key.1) {
             return Vec::new();
         }
-        let held = self.held.entry(key).or_default();
-        let new: BTreeSet<u32> = each(by).filter(|node| !held.said.contains(node)).collect();
+        let collected = self.collected.entry(key).or_default();
+        let new: BTreeSet<u32> = each(by)
+            .filter(|node| !collected.said.contains(node))
+            .collect();
         let of_new = |container: &ContainerRef| new.contains(&container.node);
-        held.containers
+        collected
+            .containers
             .extend(containers.into_iter().filter(of_new));
-        held.said.extend(&new);
-        held.waiting.extend(&new);
-        let whole = held.said.len() as u32 >= self.tree.size(self.node) || off(Switch::RelayWaits);
+        collected.said.extend(&new);
+        collected.waiting.extend(&new);
+        let whole =
+            collected.said.len() as u32 >= self.tree.size(self.node) || off(Switch::RelayWaits);
         if !whole && !self.at_once {
             return Vec::new();
         }
@@ -337,18 +371,18 @@ impl Relay {
     /// Passes on what is held.
     fn release(&mut self, key: (u64, Level, Phase)) -> Option<RelayAction> {
         let (step, level, phase) = key;
-        let held = self.held.get_mut(&key)?;
-        if held.waiting.is_empty() {
+        let collected = self.collected.get_mut(&key)?;
+        if collected.waiting.is_empty() {
             return None;
         }
-        let by = ranges(&std::mem::take(&mut held.waiting));
+        let by = ranges(&std::mem::take(&mut collected.waiting));
         let node = self.node;
         let message = Box::new(match phase {
             Phase::Vote => Message::Vote {
                 step,
                 level,
                 node,
-                containers: std::mem::take(&mut held.containers),
+                containers: std::mem::take(&mut collected.containers),
             },
             Phase::Recorded => Message::Recorded {
                 step,

@@ -62,6 +62,24 @@ impl Ledger {
         let steps = self.ranks.entry((level, rank)).or_default();
         steps.retain(|older, _| refers_to.contains(older) || off(Switch::LedgerForgets));
         steps.insert(step, stored);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever was stored.
+    pub fn check_invariants(&self) {
+        for ((level, rank), steps) in &self.ranks {
+            for (step, stored) in steps {
+                let next = stored.iter().skip(1);
+                for ((at, extent), (next_at, _)) in stored.iter().zip(next) {
+                    assert!(
+                        at + extent.len_bytes <= *next_at,
+                        "rank {rank}, step {step}, level {level}: the bytes at {at} and {next_at} overlap"
+                    );
+                }
+            }
+        }
     }
 
     /// Turns the references of a rank record (step's container by name, offset in that rank's stream)

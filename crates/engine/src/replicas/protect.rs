@@ -147,6 +147,30 @@ impl Owner {
 
     /// Takes one event in. After `Done` or `Lost` nothing more comes out.
     pub fn step(&mut self, event: OwnerEvent) -> Vec<OwnerAction> {
+        let actions = self.take(event);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        actions
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    pub fn check_invariants(&self) {
+        for (node, holder) in &self.holders {
+            let (sent, ready) = (holder.sent_bytes, self.ready_bytes);
+            assert!(
+                self.let_go_bytes <= sent,
+                "node {node}: bytes are let go before they are sent"
+            );
+            assert!(sent <= ready, "node {node}: {sent} of {ready} bytes sent");
+            // 1.
+            let whole = sent == ready && self.end_crc.is_some();
+            let ends = matches!(holder.phase, Phase::Finishing | Phase::Held);
+            assert!(whole || !ends, "node {node} finishes what is not whole");
+        }
+    }
+
+    fn take(&mut self, event: OwnerEvent) -> Vec<OwnerAction> {
         if self.decided {
             return Vec::new();
         }
@@ -380,6 +404,39 @@ impl Keeper {
 
     /// Takes one event in.
     pub fn step(&mut self, event: KeeperEvent) -> Vec<KeeperAction> {
+        let actions = self.take(event);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        actions
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    pub fn check_invariants(&self) {
+        let mut files = BTreeSet::new();
+        let mut open: BTreeMap<u32, usize> = BTreeMap::new();
+        for (place, one) in &self.incoming {
+            let (written, received) = (one.written_bytes, one.received_bytes);
+            // 3. and 4.
+            assert!(
+                written <= received && received - written <= self.credit_bytes,
+                "{place:?}: {written} written of {received} bytes, beyond the credit"
+            );
+            assert!(received <= one.len_bytes || off(Switch::ReplicaRoom));
+            assert!(one.finish.is_none_or(|(len, _)| len == received));
+            assert!(files.insert(&one.file), "{} comes twice", one.file);
+            *open.entry(place.0).or_default() += 1;
+        }
+        assert!(open.values().all(|&count| count <= OPEN_MAX));
+        let coming: u64 = self.incoming.values().map(|one| one.len_bytes).sum();
+        assert!(
+            coming <= self.budget_bytes || off(Switch::ReplicaBudget),
+            "{coming} bytes granted of {}",
+            self.budget_bytes
+        );
+    }
+
+    fn take(&mut self, event: KeeperEvent) -> Vec<KeeperAction> {
         match event {
             KeeperEvent::Came(owner, node) => {
                 self.nodes.insert(owner, node);
@@ -580,7 +637,7 @@ impl Keeper {
     }
 
     fn hang_up(&mut self, owner: u32, error: Error) -> Vec<KeeperAction> {
-        let mut actions = self.step(KeeperEvent::Gone(owner));
+        let mut actions = self.take(KeeperEvent::Gone(owner));
         actions.push(KeeperAction::HangUp(owner, error));
         actions
     }

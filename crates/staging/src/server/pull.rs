@@ -161,6 +161,9 @@ impl Pull {
         stream.heard = now;
         self.held += 1;
         self.jobs.entry(stream.job).or_default().held += 1;
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         Begins::Now
     }
 
@@ -261,6 +264,44 @@ impl Pull {
 
     /// Ends turns, gives turns, grants pieces.
     fn go_on(&mut self, now: Duration) -> Vec<Grant> {
+        let grants = self.serve(now);
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+        grants
+    }
+
+    /// Panics where the state contradicts the invariants above: a defect, whatever streams do.
+    pub fn check_invariants(&self) {
+        // 1.
+        for (id, stream) in &self.streams {
+            let on_the_way = stream.granted + u32::from(stream.coming);
+            assert!(on_the_way <= self.limits.window, "stream {id}: {stream:?}");
+            let job = self.jobs.get(&stream.job);
+            let places = job.map_or(0, |job| job.waiting.iter().filter(|one| *one == id).count());
+            let waits = usize::from(stream.turn == Turn::Waits);
+            assert_eq!(places, waits, "stream {id} in the line of its job");
+            let has = stream.turn == Turn::Has;
+            assert_eq!(self.active.contains(id), has, "stream {id}: {stream:?}");
+        }
+        // 2. and 3.
+        assert!(self.active.len() <= self.limits.at_once);
+        let (held, promised) = (self.held, self.promised());
+        assert!(
+            held + promised <= self.bound(),
+            "{held} pieces held and {promised} promised of {}",
+            self.limits.pieces
+        );
+        for (id, job) in &self.jobs {
+            let of_job = |one: &&u64| self.streams.get(one).is_some_and(|one| one.job == *id);
+            let turns = self.active.iter().filter(of_job).count();
+            assert_eq!(job.turns, turns, "turns of job {id}");
+        }
+        let by_job: u32 = self.jobs.values().map(|job| job.held).sum();
+        assert_eq!(by_job, held, "pieces held, by job and in all");
+    }
+
+    fn serve(&mut self, now: Duration) -> Vec<Grant> {
         for id in self.active.clone() {
             if self.is_over(now, id) {
                 let silent = self
