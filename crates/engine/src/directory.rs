@@ -23,5 +23,5 @@ pub mod routed;
 pub use crate::directory::catalog::Unread;
 pub(crate) use catalog::RECORD_LIMIT_BYTES;
 pub use catalog::{Catalog, Commit, job_named_by};
-pub use places::Places;
 pub(crate) use places::is_directory_loss;
+pub use places::{Places, TargetFailure};

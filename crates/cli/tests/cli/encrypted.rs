@@ -9,7 +9,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerHeader, Extent, Features, RankRecord,
     RegionKind, RegionRecord, encode_rank_record,
 };
-use orcheck_format::{Dtype, Level, crc64};
+use orcheck_format::{Dtype, Error, Level, crc64};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};
@@ -102,7 +102,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     });
     let stream_len_bytes = bytes.len().next_multiple_of(BLOCK_BYTES) as u64;
     let mut writer = ContainerWriter::create(header, "n0", &target, Some(key))
-        .map_err(|(_, error)| error)
+        .map_err(Error::from)
         .unwrap();
     let announced = Announced {
         stream_len_bytes,
@@ -129,7 +129,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     writer
         .end_rank(framed, &[], &mut Ledger::default())
         .unwrap();
-    let container = writer.finish().map_err(|(_, error)| error).unwrap();
+    let container = writer.finish().map_err(Error::from).unwrap();
     pool.give(chunk);
     let path = dir.join(&container.file);
     let record = CommitRecord {

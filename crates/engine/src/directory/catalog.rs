@@ -609,120 +609,13 @@ impl<'a> Scan<'a> {
     }
 
     fn finish(mut self) -> Result<Catalog> {
-        let mut claims = BTreeMap::new();
-        for (counter, mut found) in std::mem::take(&mut self.claims) {
-            // A run whose start failed may have left its claim; only runs that got further count.
-            let wrote = |run| {
-                self.resumed
-                    .get(&counter)
-                    .is_some_and(|resumed| resumed.epoch.run == run)
-                    || self
-                        .commits
-                        .keys()
-                        .any(|(_, epoch, _)| epoch.counter == counter && epoch.run == run)
-            };
-            if found.len() > 1
-                && found
-                    .iter()
-                    .filter(|(claim, _)| wrote(claim.epoch.run))
-                    .count()
-                    < 2
-            {
-                found.sort_by_key(|(claim, _)| wrote(claim.epoch.run));
-                if let Some(last) = found.pop() {
-                    found = vec![last];
-                }
-            }
-            if let [(first, first_path), (second, second_path), ..] = found.as_slice()
-                && !off(Switch::OneRunAClaim)
-            {
-                // Breaks if: the first claim is taken instead; two runs would then write under one epoch.
-                return Err(Error::fenced(format!(
-                    "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",
-                    self.job.as_str(),
-                    first.epoch,
-                    first.host,
-                    first.pid,
-                    second.epoch,
-                    second.host,
-                    second.pid
-                ))
-                .next("find out which run is real, stop the other, and remove the other's claim file"));
-            }
-            if let Some((claim, _)) = found.pop() {
-                claims.insert(counter, claim);
-            }
-        }
-
-        let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
-        for (step, epoch, _) in self.commits.keys() {
-            let first = oldest.entry(epoch.counter).or_insert(*step);
-            *first = (*first).min(*step);
-        }
-        let mut commits = Vec::new();
-        let mut fenced = Vec::new();
-        let mut rejected = Vec::new();
-        for (key, mut variants) in std::mem::take(&mut self.commits).into_iter().rev() {
-            if variants.len() > 1 {
-                // Proven ones first, then most copies; a stable sort keeps the order of the places otherwise.
-                variants.sort_by_key(|commit| {
-                    std::cmp::Reverse((commit.proof == Proof::Sealed, commit.copies.len()))
-                });
-                let places: Vec<String> = variants[1..]
-                    .iter()
-                    .flat_map(|other| &other.copies)
-                    .map(|&place| self.places[place].path().display().to_string())
-                    .collect();
-                let differ = Error::corrupt(format!(
-                    "commit records of step {} epoch {} level {} differ between places; the one with most copies counts, not that in {}",
-                    key.0,
-                    key.1,
-                    key.2,
-                    places.join(", ")
-                ));
-                self.skip(differ);
-            }
-            let commit = variants.swap_remove(0);
-            match fenced_by(&commit.record, &claims, &self.resumed, &oldest) {
-                None => {
-                    let known = self
-                        .choices
-                        .get(&choice_key(key.0, key.1, Decision::Rejected));
-                    match known.filter(|_| !off(Switch::Rejected)) {
-                        None => commits.push(commit),
-                        Some(choice) => {
-                            // Breaks if: it is offered all the same; the program would find it wrong at every restart.
-                            self.notes.push(describe_rejection(&commit.record, choice));
-                            rejected.push(commit);
-                        }
-                    }
-                }
-                Some(why) => {
-                    let note = format!("{}{why}", does_not_count(&commit.record));
-                    let claimed = claims.get(&key.1.counter);
-                    if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
-                        // Files of two runs under one counter: somebody mixed directories.
-                        self.skip(Error::fenced(note));
-                    } else {
-                        self.notes.push(printable(note));
-                    }
-                    fenced.push(commit);
-                }
-            }
-        }
-
-        for (place, names) in self.foreign.iter_mut().enumerate() {
-            names.sort();
-            if let Some(first) = names.first() {
-                self.notes.push(printable(format!(
-                    "{} file{} in {} not written by Orcheck left alone (first: {first})",
-                    names.len(),
-                    if names.len() == 1 { "" } else { "s" },
-                    self.places[place].path().display()
-                )));
-            }
-        }
-
+        let claims = self.settle_claims()?;
+        let Sorted {
+            commits,
+            fenced,
+            rejected,
+        } = self.sort_commits(&claims);
+        self.note_foreign_files();
         let mut resumed = self.resumed;
         let catalog = Catalog {
             places: self.places.to_vec(),
@@ -746,4 +639,138 @@ impl<'a> Scan<'a> {
             ..catalog
         })
     }
+
+    /// The claim of each epoch counter.
+    ///
+    /// # Errors
+    /// Fenced: two runs wrote under one counter.
+    fn settle_claims(&mut self) -> Result<BTreeMap<u64, Claim>> {
+        let mut claims = BTreeMap::new();
+        for (counter, mut found) in std::mem::take(&mut self.claims) {
+            // A run whose start failed may have left its claim; only runs that got further count.
+            let wrote = |run| {
+                let resumed = self.resumed.get(&counter);
+                let of_run = |epoch: Epoch| epoch.counter == counter && epoch.run == run;
+                resumed.is_some_and(|resumed| resumed.epoch.run == run)
+                    || self.commits.keys().any(|(_, epoch, _)| of_run(*epoch))
+            };
+            let writers = found.iter().filter(|(claim, _)| wrote(claim.epoch.run));
+            if found.len() > 1 && writers.count() < 2 {
+                found.sort_by_key(|(claim, _)| wrote(claim.epoch.run));
+                if let Some(last) = found.pop() {
+                    found = vec![last];
+                }
+            }
+            if let [first, second, ..] = found.as_slice()
+                && !off(Switch::OneRunAClaim)
+            {
+                // Breaks if: the first claim is taken instead; two runs would then write under one
+                // epoch.
+                return Err(two_runs(self.job, counter, first, second));
+            }
+            if let Some((claim, _)) = found.pop() {
+                claims.insert(counter, claim);
+            }
+        }
+        Ok(claims)
+    }
+
+    /// The commits that count, those that are superseded, and those that were rejected; newest first.
+    fn sort_commits(&mut self, claims: &BTreeMap<u64, Claim>) -> Sorted {
+        let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
+        for (step, epoch, _) in self.commits.keys() {
+            let first = oldest.entry(epoch.counter).or_insert(*step);
+            *first = (*first).min(*step);
+        }
+        let mut sorted = Sorted::default();
+        for (key, variants) in std::mem::take(&mut self.commits).into_iter().rev() {
+            let commit = self.best_of(key, variants);
+            if let Some(why) = fenced_by(&commit.record, claims, &self.resumed, &oldest) {
+                let note = format!("{}{why}", does_not_count(&commit.record));
+                let claimed = claims.get(&key.1.counter);
+                if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
+                    // Files of two runs under one counter: somebody mixed directories.
+                    self.skip(Error::fenced(note));
+                } else {
+                    self.notes.push(printable(note));
+                }
+                sorted.fenced.push(commit);
+                continue;
+            }
+            let rejection = choice_key(key.0, key.1, Decision::Rejected);
+            let known = self.choices.get(&rejection);
+            match known.filter(|_| !off(Switch::Rejected)) {
+                None => sorted.commits.push(commit),
+                Some(choice) => {
+                    // Breaks if: it is offered all the same; the program would find it wrong at
+                    // every restart.
+                    self.notes.push(describe_rejection(&commit.record, choice));
+                    sorted.rejected.push(commit);
+                }
+            }
+        }
+        sorted
+    }
+
+    /// The record that counts where those of different places differ.
+    fn best_of(&mut self, (step, epoch, level): CommitKey, mut variants: Vec<Commit>) -> Commit {
+        if variants.len() > 1 {
+            // Proven ones first, then most copies; a stable sort keeps the order of the places
+            // otherwise.
+            variants.sort_by_key(|commit| {
+                std::cmp::Reverse((commit.proof == Proof::Sealed, commit.copies.len()))
+            });
+            let others = variants[1..].iter().flat_map(|other| &other.copies);
+            let places: Vec<String> = others
+                .map(|&place| self.places[place].path().display().to_string())
+                .collect();
+            let differ = Error::corrupt(format!(
+                "commit records of step {step} epoch {epoch} level {level} differ between places; the one with most copies counts, not that in {}",
+                places.join(", ")
+            ));
+            self.skip(differ);
+        }
+        variants.swap_remove(0)
+    }
+
+    fn note_foreign_files(&mut self) {
+        for (place, names) in self.foreign.iter_mut().enumerate() {
+            names.sort();
+            if let Some(first) = names.first() {
+                self.notes.push(printable(format!(
+                    "{} file{} in {} not written by Orcheck left alone (first: {first})",
+                    names.len(),
+                    if names.len() == 1 { "" } else { "s" },
+                    self.places[place].path().display()
+                )));
+            }
+        }
+    }
+}
+
+/// Commits by what they are good for.
+#[derive(Default)]
+struct Sorted {
+    commits: Vec<Commit>,
+    fenced: Vec<Commit>,
+    rejected: Vec<Commit>,
+}
+
+fn two_runs(
+    job: &JobName,
+    counter: u64,
+    (first, first_path): &(Claim, String),
+    (second, second_path): &(Claim, String),
+) -> Error {
+    Error::fenced(format!(
+        "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",
+        job.as_str(),
+        first.epoch,
+        first.host,
+        first.pid,
+        second.epoch,
+        second.host,
+        second.pid
+    ))
+    .next("find out which run is real, stop the other, and remove the other's claim file")
 }

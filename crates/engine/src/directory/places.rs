@@ -58,6 +58,51 @@ pub struct Away {
     pub why: Error,
 }
 
+/// What failed, and the directory that is to blame, if one is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetFailure {
+    /// Its number among the directories in question.
+    pub target: Option<u32>,
+    /// Why.
+    pub error: Error,
+}
+
+impl TargetFailure {
+    /// A failure of this directory.
+    #[must_use]
+    pub fn of(target: u32, error: Error) -> Self {
+        Self {
+            target: Some(target),
+            error,
+        }
+    }
+}
+
+impl TargetFailure {
+    /// The same; blames no directory where the level has none that is placed.
+    #[must_use]
+    pub(crate) fn where_placed(mut self, server: Option<u32>) -> Self {
+        self.target = self.target.filter(|_| server.is_some());
+        self
+    }
+}
+
+/// A failure that no directory is to blame for.
+impl From<Error> for TargetFailure {
+    fn from(error: Error) -> Self {
+        Self {
+            target: None,
+            error,
+        }
+    }
+}
+
+impl From<TargetFailure> for Error {
+    fn from(failure: TargetFailure) -> Self {
+        failure.error
+    }
+}
+
 impl Away {
     fn error(&self) -> Error {
         let place = format!("level global, directory {}", self.root);
@@ -99,61 +144,19 @@ impl Places {
         failpoints: &Failpoints,
         create: (bool, Option<u32>),
     ) -> Result<Self> {
-        let mut seen: Vec<&PathBuf> = Vec::new();
-        for root in server_roots.iter().chain(node_root) {
-            if seen.contains(&root) {
-                return Err(Error::invalid(format!(
-                    "directory {} is configured twice",
-                    name_of(root)
-                ))
-                .next("give every level and every I/O server its own directory"));
-            }
-            seen.push(root);
-        }
-        let node = match node_root {
-            Some(root) => Some(
-                open_beneath(root, &[job.as_str(), node_name], failpoints, create).map_err(
-                    |error| error.at(format!("level node, directory {}", root.display())),
-                )?,
-            ),
-            None => None,
-        };
-        let mut notes = Vec::new();
-        let mut servers = Vec::new();
-        let mut read_only = Vec::new();
-        let (mut away, mut skipped, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        for root in server_roots {
-            match open_beneath(root, &[job.as_str()], failpoints, create) {
-                Ok(dir) => servers.push(Some(dir)),
-                Err(error) => {
-                    let one = Away {
-                        root: name_of(root),
-                        why: error,
-                    };
-                    match open_to_read(root, job, failpoints) {
-                        Ok(readable) => {
-                            notes.push(format!("read, but not written: {}", one.error().message()));
-                            read_only.push(readable);
-                        }
-                        Err(unread) => {
-                            // One that can be looked at and does not know the job holds nothing of it.
-                            let is_there = || open_dir(root, failpoints.clone())?.list();
-                            if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
-                                away.push(one.clone());
-                            }
-                            skipped.push(one.clone());
-                        }
-                    }
-                    servers.push(None);
-                    missing.push(one);
-                }
-            }
-        }
-        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
-        if let Some(error) = all_of(&skipped) {
-            let note = error.next(how_to_bring_back(&skipped));
-            notes.push(format!("skipped: {}", note.message()));
-        }
+        require_different(server_roots.iter().chain(node_root))?;
+        let node = node_root.map(|root| {
+            let beneath = open_beneath(root, &[job.as_str(), node_name], failpoints, create);
+            beneath.map_err(|error| error.at(format!("level node, directory {}", root.display())))
+        });
+        let node = node.transpose()?;
+        let Global {
+            servers,
+            read_only,
+            away,
+            missing,
+            notes,
+        } = Global::open(job, server_roots, failpoints, create);
         let known = servers
             .iter()
             .flatten()
@@ -393,4 +396,82 @@ pub fn is_directory_loss(kind: ErrorKind) -> bool {
         kind,
         ErrorKind::NoSpace | ErrorKind::Unavailable | ErrorKind::NotFound
     )
+}
+
+/// # Errors
+/// Invalid: a directory is given twice.
+fn require_different<'a>(roots: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
+    let mut seen: Vec<&PathBuf> = Vec::new();
+    for root in roots {
+        if seen.contains(&root) {
+            return Err(
+                Error::invalid(format!("directory {} is configured twice", name_of(root)))
+                    .next("give every level and every I/O server its own directory"),
+            );
+        }
+        seen.push(root);
+    }
+    Ok(())
+}
+
+/// The directories of level `global`, as far as they are there.
+#[derive(Default)]
+struct Global {
+    /// Those that can be written, by number.
+    servers: Vec<Option<Arc<dyn Dir>>>,
+    /// Those that can only be read.
+    read_only: Vec<Arc<dyn Dir>>,
+    /// Those that cannot even be looked at.
+    away: Vec<Away>,
+    /// All that cannot be written.
+    missing: Vec<Away>,
+    notes: Vec<String>,
+}
+
+impl Global {
+    fn open(
+        job: &JobName,
+        roots: &[PathBuf],
+        failpoints: &Failpoints,
+        create: (bool, Option<u32>),
+    ) -> Self {
+        let mut all = Self::default();
+        let mut skipped = Vec::new();
+        for root in roots {
+            let why = match open_beneath(root, &[job.as_str()], failpoints, create) {
+                Ok(dir) => {
+                    all.servers.push(Some(dir));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let one = Away {
+                root: name_of(root),
+                why,
+            };
+            match open_to_read(root, job, failpoints) {
+                Ok(readable) => {
+                    let note = format!("read, but not written: {}", one.error().message());
+                    all.notes.push(note);
+                    all.read_only.push(readable);
+                }
+                Err(unread) => {
+                    // One that can be looked at and does not know the job holds nothing of it.
+                    let is_there = || open_dir(root, failpoints.clone())?.list();
+                    if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
+                        all.away.push(one.clone());
+                    }
+                    skipped.push(one.clone());
+                }
+            }
+            all.servers.push(None);
+            all.missing.push(one);
+        }
+        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
+        if let Some(error) = all_of(&skipped) {
+            let note = error.next(how_to_bring_back(&skipped));
+            all.notes.push(format!("skipped: {}", note.message()));
+        }
+        all
+    }
 }

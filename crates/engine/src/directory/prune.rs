@@ -229,24 +229,9 @@ pub fn prune(
                 routed = routed.and(collect_of_job(*dir, name, rule.epoch.counter));
                 continue;
             }
-            let goes = match FileName::parse(name) {
-                Some(
-                    FileName::Claim { epoch }
-                    | FileName::Resumed { epoch }
-                    | FileName::Members { epoch }
-                    | FileName::Choice { epoch, .. },
-                ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
-                // For an older run: nobody looks at it any more.
-                Some(FileName::Halt { epoch }) => epoch < rule.epoch.counter,
-                // Breaks if: that of the run before goes; who supervises this one reminds it of the time.
-                Some(FileName::HaltAt { epoch }) => epoch < rule.epoch.counter.saturating_sub(1),
-                None if off(Switch::ForeignFiles) => true,
-                Some(FileName::Temporary(target)) => match FileName::parse(&target) {
-                    // A person may be deciding about an older run's checkpoint now.
-                    Some(FileName::Choice { epoch, .. }) => epoch < oldest_epoch,
-                    _ => is_of_dead_run(&target, rule.epoch.counter),
-                },
-                _ => going.contains(name),
+            let goes = match outlived(name, rule.epoch.counter, oldest_epoch) {
+                Some(outlived) => outlived,
+                None => going.contains(name),
             };
             if goes {
                 remove(*dir, name)?;
@@ -256,6 +241,30 @@ pub fn prune(
     }
     // Breaks if: this ends the loop; files of a program that cannot be removed would keep every old checkpoint.
     routed.map(|()| gone)
+}
+
+/// Whether a small file of the job, or a file that is not Orcheck's, goes; `None` for what belongs to a
+/// checkpoint and goes with that.
+fn outlived(name: &str, epoch_now: u64, oldest_epoch: u64) -> Option<bool> {
+    Some(match FileName::parse(name) {
+        Some(
+            FileName::Claim { epoch }
+            | FileName::Resumed { epoch }
+            | FileName::Members { epoch }
+            | FileName::Choice { epoch, .. },
+        ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
+        // For an older run: nobody looks at it any more.
+        Some(FileName::Halt { epoch }) => epoch < epoch_now,
+        // Breaks if: that of the run before goes; who supervises this one reminds it of the time.
+        Some(FileName::HaltAt { epoch }) => epoch < epoch_now.saturating_sub(1),
+        None if off(Switch::ForeignFiles) => true,
+        Some(FileName::Temporary(target)) => match FileName::parse(&target) {
+            // A person may be deciding about an older run's checkpoint now.
+            Some(FileName::Choice { epoch, .. }) => epoch < oldest_epoch,
+            _ => is_of_dead_run(&target, epoch_now),
+        },
+        _ => return None,
+    })
 }
 
 fn list(dirs: &[Arc<dyn Dir>]) -> Result<Vec<Listed<'_>>> {

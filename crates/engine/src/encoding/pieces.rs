@@ -97,6 +97,19 @@ pub struct EncodePiece {
     pub checked: bool,
 }
 
+impl EncodePiece {
+    /// What an encrypted piece is bound to.
+    pub(crate) fn binding(&self, rank: u32, encoding: Encoding) -> Binding {
+        Binding {
+            rank,
+            region: self.region,
+            region_at_bytes: self.region_at_bytes,
+            len_bytes: u64::from(self.len_bytes),
+            encoding: encoding.code(),
+        }
+    }
+}
+
 /// A piece ready to be stored.
 pub enum Body<'a> {
     /// As it lies in the pool.

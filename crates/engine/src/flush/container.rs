@@ -24,14 +24,15 @@
 
 mod encoded;
 
+use crate::directory::TargetFailure;
 use crate::directory::prune::coming_name;
 use crate::encoding::ContainerKey;
 use crate::flush::ledger::Ledger;
 use encoded::Encoded;
 use orcheck_format::disk::{
-    BLOCK_BYTES, ContainerHeader, ContainerRef, Features, FileName, MAX_METADATA_BYTES, Manifest,
-    RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer, decode_rank_record,
-    encode_rank_record, header_crc, ranks_to_ranges,
+    BLOCK_BYTES, ContainerHeader, ContainerRef, Extent, Features, FileName, MAX_METADATA_BYTES,
+    Manifest, RankHeader, RankRecord, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES, Trailer,
+    decode_rank_record, encode_rank_record, header_crc, ranks_to_ranges,
 };
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
@@ -197,6 +198,20 @@ struct Stream {
     units: Vec<u64>,
 }
 
+impl Stream {
+    /// # Errors
+    /// Corrupt: the rank sends more than it announced.
+    fn require_announced(&self, end_bytes: u64) -> Result<()> {
+        if end_bytes > self.announced.stream_len_bytes {
+            return Err(Error::corrupt(format!(
+                "rank {} sends a piece behind the {} bytes it announced",
+                self.rank, self.announced.stream_len_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl ContainerWriter {
     /// Creates the file(s) and writes the header, whose features say whether pieces are encoded; `key` encrypts
     /// them.
@@ -208,7 +223,7 @@ impl ContainerWriter {
         node_name: &str,
         target: &Target,
         key: Option<ContainerKey>,
-    ) -> std::result::Result<Self, (u32, Error)> {
+    ) -> std::result::Result<Self, TargetFailure> {
         let encoded =
             (header.features.incompat & Features::ENCODED != 0).then(|| Encoded::new(key));
         let (step, epoch, node, writer) = (header.step, header.epoch, header.node, header.writer);
@@ -222,7 +237,7 @@ impl ContainerWriter {
         }
         .to_string();
         let main = Store::create(target.server, &target.dir, name.clone(), target)
-            .map_err(|error| (target.server, error))?;
+            .map_err(|error| TargetFailure::of(target.server, error))?;
         let mut this = Self {
             manifest: Manifest {
                 job: header.job.clone(),
@@ -249,7 +264,7 @@ impl ContainerWriter {
         };
         let begun = this.begin(target, run);
         if let Err(error) = begun {
-            let failed = (this.used, error);
+            let failed = TargetFailure::of(this.used, error);
             this.abort();
             return Err(failed);
         }
@@ -420,98 +435,42 @@ impl ContainerWriter {
         let Some(stream) = self.stream.take() else {
             return Err(Error::internal("a rank record outside a rank"));
         };
-        let (mut record, used) = decode_rank_record(&framed)?;
-        let Announced {
-            stream_len_bytes,
-            may_shrink,
-            ..
-        } = stream.announced;
-        let fits = used == framed.len()
-            && record.rank == stream.rank
-            && record.stream_len_bytes == stream.at
-            && (stream.at == stream_len_bytes || may_shrink);
-        if !fits && !off(Switch::RecordOfStream) {
-            return Err(Error::corrupt(format!(
-                "rank {}: its record (rank {}, {} of {} bytes read, a stream of {} bytes) does not fit the stream ({} of {stream_len_bytes} bytes)",
-                stream.rank,
-                record.rank,
-                used,
-                framed.len(),
-                record.stream_len_bytes,
-                stream.at,
-            )));
-        }
         let level = self.header.level;
-        let references = (record.regions.iter())
-            .flat_map(|region| &region.extents)
-            .any(|extent| extent.container.is_some());
-        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
-        // any file, and prune would not know of it.
-        if references && refers_to.is_empty() && !off(Switch::ReferencesNamed) {
-            return Err(Error::corrupt(format!(
-                "rank {} refers to older containers and named none",
-                stream.rank
-            )));
-        }
+        let mut sent = SentRecord::read(&framed, &stream, refers_to)?;
         if !refers_to.is_empty() {
             let manifest = &self.manifest;
             let step_of = |name: &str| {
                 let step = manifest.referred_step(name).ok()?;
                 (refers_to.contains(&step) || off(Switch::ReferenceStep)).then_some(step)
             };
-            ledger.resolve(level, &mut record, step_of)?;
+            ledger.resolve(level, &mut sent.0, step_of)?;
             self.refers_to.extend(refers_to);
         }
         self.flushed_bytes += stream.at;
-        // Where own extents lay in the rank's stream: encoded ones lie elsewhere in the container's.
-        let sent_at: Vec<u64> = (record.regions.iter())
-            .flat_map(|region| &region.extents)
-            .filter(|extent| extent.container.is_none())
-            .map(|extent| extent.physical)
-            .collect();
+        // Encoded extents lie elsewhere in the container than in the rank's stream.
+        let sent_at: Vec<u64> = sent.own().map(|extent| extent.physical).collect();
         let mut stored_len_bytes = stream.at;
         if let Some(encoded) = &mut self.encoded {
             self.used = self.main.server;
             encoded.close(&mut self.main)?;
-            encoded.rewrite(&mut record)?;
+            encoded.rewrite(&mut sent.0)?;
             stored_len_bytes = self.main.at - stream.base;
-            record.stream_len_bytes = stored_len_bytes;
+            sent.0.stream_len_bytes = stored_len_bytes;
         }
         if !refers_to.is_empty() || self.encoded.is_some() {
             // On disk the record must be readable without the ledger, and say where bytes are.
-            framed = encode_rank_record(&record);
+            framed = encode_rank_record(&sent.0);
         }
         let stripes = self.stripes.len() as u64;
-        let mut stored = Vec::new();
-        for (extent, stream_at) in record
-            .regions
-            .iter_mut()
-            .flat_map(|region| &mut region.extents)
-            .filter(|extent| extent.container.is_none())
-            .zip(sent_at)
-        {
-            let end = extent.physical.checked_add(extent.stored_len_bytes);
-            let outside = end.is_none_or(|end| end > stored_len_bytes);
-            if outside && !off(Switch::ExtentInStream) {
-                return Err(Error::corrupt(format!(
-                    "rank {}: an extent of {} bytes at {} lies outside the stream of {} bytes",
-                    stream.rank, extent.stored_len_bytes, extent.physical, stored_len_bytes
-                )));
-            }
-            if stripes == 0 {
-                extent.physical += stream.base;
-                if may_shrink {
-                    stored.push((stream_at, extent.clone()));
-                }
-            } else {
-                let unit = extent.physical / STRIPE_BYTES;
-                extent.store = (1 + (unit + u64::from(stream.rank)) % stripes) as u16;
-                extent.physical = stream.units[unit as usize] + extent.physical % STRIPE_BYTES;
-            }
-        }
+        let PlacedRecord(record) = sent.place(&stream, stored_len_bytes, stripes)?;
         self.used = self.main.server;
         self.main.write_padded(framed)?;
-        if may_shrink {
+        if stream.announced.may_shrink {
+            let own = own_extents(&record).cloned();
+            let mut stored: Vec<(u64, Extent)> = match stripes {
+                0 => sent_at.into_iter().zip(own).collect(),
+                _ => Vec::new(),
+            };
             // In the order of the stream, which is not that of the regions.
             stored.sort_by_key(|(stream_at, _)| *stream_at);
             ledger.enter((level, record.rank, self.header.step), refers_to, stored);
@@ -524,11 +483,11 @@ impl ContainerWriter {
     ///
     /// # Errors
     /// Any, with the server that failed: the container is lost and has been removed where possible.
-    pub fn finish(mut self) -> std::result::Result<ContainerRef, (u32, Error)> {
+    pub fn finish(mut self) -> std::result::Result<ContainerRef, TargetFailure> {
         let reference = match self.seal() {
             Ok(reference) => reference,
             Err(error) => {
-                let failed = (self.used, error);
+                let failed = TargetFailure::of(self.used, error);
                 self.abort();
                 return Err(failed);
             }
@@ -543,7 +502,9 @@ impl ContainerWriter {
             .chain([self.main])
             .try_for_each(|store| {
                 let server = store.server;
-                store.make_durable().map_err(|error| (server, error))
+                store
+                    .make_durable()
+                    .map_err(|error| TargetFailure::of(server, error))
             });
         if let Err(failed) = durable {
             remove_all(&dirs);
@@ -622,5 +583,86 @@ fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
                     .as_ref()
                     .is_err_and(|e| e.kind() != ErrorKind::Invalid)
         );
+    }
+}
+
+/// A rank's record as the rank sent it: its own extents lie in the rank's stream, references in the
+/// streams of older steps.
+struct SentRecord(RankRecord);
+
+/// The same as the manifest has it: its extents lie in files. Made by [`SentRecord::place`] alone.
+struct PlacedRecord(RankRecord);
+
+/// The extents that a rank stored with this container.
+fn own_extents(record: &RankRecord) -> impl Iterator<Item = &Extent> {
+    let extents = record.regions.iter().flat_map(|region| &region.extents);
+    extents.filter(|extent| extent.container.is_none())
+}
+
+impl SentRecord {
+    /// # Errors
+    /// Corrupt when the record does not fit the stream, or refers to steps that were not named.
+    fn read(framed: &[u8], stream: &Stream, refers_to: &[u64]) -> Result<Self> {
+        let (record, used) = decode_rank_record(framed)?;
+        let announced = stream.announced;
+        let fits = used == framed.len()
+            && record.rank == stream.rank
+            && record.stream_len_bytes == stream.at
+            && (stream.at == announced.stream_len_bytes || announced.may_shrink);
+        if !fits && !off(Switch::RecordOfStream) {
+            return Err(Error::corrupt(format!(
+                "rank {}: its record (rank {}, {} of {} bytes read, a stream of {} bytes) does not fit the stream ({} of {} bytes)",
+                stream.rank,
+                record.rank,
+                used,
+                framed.len(),
+                record.stream_len_bytes,
+                stream.at,
+                announced.stream_len_bytes,
+            )));
+        }
+        let mut extents = record.regions.iter().flat_map(|region| &region.extents);
+        let refers = extents.any(|extent| extent.container.is_some());
+        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
+        // any file, and prune would not know of it.
+        if refers && refers_to.is_empty() && !off(Switch::ReferencesNamed) {
+            return Err(Error::corrupt(format!(
+                "rank {} refers to older containers and named none",
+                stream.rank
+            )));
+        }
+        Ok(Self(record))
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Extent> {
+        own_extents(&self.0)
+    }
+
+    /// Gives each own extent its place in a file: in the container, or, with `stripes`, in one of
+    /// those.
+    ///
+    /// # Errors
+    /// Corrupt for an extent outside the `stored_len_bytes` of the stream.
+    fn place(self, stream: &Stream, stored_len_bytes: u64, stripes: u64) -> Result<PlacedRecord> {
+        let Self(mut record) = self;
+        let extents = (record.regions.iter_mut()).flat_map(|region| &mut region.extents);
+        for extent in extents.filter(|extent| extent.container.is_none()) {
+            let end = extent.physical.checked_add(extent.stored_len_bytes);
+            let outside = end.is_none_or(|end| end > stored_len_bytes);
+            if outside && !off(Switch::ExtentInStream) {
+                return Err(Error::corrupt(format!(
+                    "rank {}: an extent of {} bytes at {} lies outside the stream of {stored_len_bytes} bytes",
+                    stream.rank, extent.stored_len_bytes, extent.physical
+                )));
+            }
+            if stripes == 0 {
+                extent.physical += stream.base;
+            } else {
+                let unit = extent.physical / STRIPE_BYTES;
+                extent.store = (1 + (unit + u64::from(stream.rank)) % stripes) as u16;
+                extent.physical = stream.units[unit as usize] + extent.physical % STRIPE_BYTES;
+            }
+        }
+        Ok(PlacedRecord(record))
     }
 }

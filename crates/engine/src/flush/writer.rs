@@ -27,21 +27,23 @@
 
 mod pieces;
 mod rings;
+mod sinks;
 
+use self::sinks::Sink;
 use crate::directory::Places;
-use crate::encoding::{ContainerKey, EncodePiece, Encoder, Recipe};
-use crate::flush::container::{Announced, ContainerWriter, Target};
+use crate::encoding::{EncodePiece, Encoder, Recipe};
+use crate::flush::container::Announced;
 use crate::flush::ledger::Ledger;
 use crate::node::{Descriptor, Index, IndexShape, Mode};
 use crate::replicas::Replicas;
-use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features, MAX_REFERRED};
+use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, JobName, Level, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
-use orcheck_pool::{Chunk, Gate, Gates, Pool};
+use orcheck_pool::{Chunk, Gates, Pool};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,17 +121,8 @@ pub struct Flusher {
     written: (u64, u64),
 }
 
-/// One container of the step being flushed, or why there is none.
-struct Sink {
-    level: Level,
-    server: Option<u32>,
-    /// Nodes that hold replicas.
-    holders: Vec<u32>,
-    container: Option<ContainerWriter>,
-}
-
 /// A snapshot read from the ring whose chunks are kept for the next level.
-struct Held {
+struct Snapshot {
     local: u32,
     rank: u32,
     announced: Announced,
@@ -138,6 +131,21 @@ struct Held {
     record: Option<Vec<u8>>,
     /// The rank gives the chunks back.
     kept: bool,
+}
+
+impl Snapshot {
+    /// # Errors
+    /// Corrupt: more older checkpoints than a snapshot can refer to.
+    fn refer_to(&mut self, older: u64) -> Result<()> {
+        if self.refers_to.len() >= MAX_REFERRED && !off(Switch::ReferredBound) {
+            return Err(Error::corrupt(format!(
+                "rank {} refers to more than {MAX_REFERRED} older checkpoints",
+                self.rank
+            )));
+        }
+        self.refers_to.push(older);
+        Ok(())
+    }
 }
 
 /// A segment of a snapshot, or several that lie side by side in the pool.
@@ -325,12 +333,17 @@ impl Flusher {
     }
 
     /// What stands for the snapshot of a rank that never began it: nothing, and the step is lost.
-    fn missing_snapshot(&mut self, step: u64, which: usize, sinks: &mut [Sink]) -> Result<Held> {
+    fn missing_snapshot(
+        &mut self,
+        step: u64,
+        which: usize,
+        sinks: &mut [Sink],
+    ) -> Result<Snapshot> {
         let (local, rank) = self.context.ranks[which];
         for sink in sinks.iter_mut() {
             self.lose(step, sink, self.given_up(local, rank, step))?;
         }
-        Ok(Held {
+        Ok(Snapshot {
             local,
             rank,
             announced: Announced {
@@ -350,224 +363,6 @@ impl Flusher {
             .set_done(local, step, thread_cpu_time().as_nanos() as u64);
     }
 
-    /// Where a container of `level` goes now.
-    fn target(
-        &self,
-        step: u64,
-        level: Level,
-        holders: &mut Vec<u32>,
-    ) -> std::result::Result<(Target, Option<u32>), (Option<u32>, Error)> {
-        let places = &self.context.places;
-        let (direct, ranks) = (self.context.direct, self.context.ranks.len() as u64);
-        if level != Level::Global {
-            let mut dir = places.node.clone().ok_or_else(|| {
-                let error = format!("level {level} has no directory");
-                (None, Error::internal(error))
-            })?;
-            if let (Level::Peers(_), Some(replicas)) = (level, &self.context.replicas) {
-                *holders = replicas.holders(step).map_err(|error| (None, error))?;
-                dir = replicas.wrap(dir, holders.clone(), self.most_bytes());
-            }
-            return Ok((
-                Target {
-                    dir,
-                    server: 0,
-                    stripes: Vec::new(),
-                    direct,
-                    ranks,
-                    coming: None,
-                },
-                None,
-            ));
-        }
-        let lane = self.context.writer;
-        let index = self.index();
-        let server = index.lane_server(lane).ok_or_else(|| {
-            let error = Error::unavailable("no placed directory is left")
-                .next("mend or replace the directories of `global`");
-            (None, error)
-        })?;
-        let dir = places
-            .servers
-            .get(server as usize)
-            .cloned()
-            .flatten()
-            .ok_or_else(|| {
-                // The lead must learn which one, to place this node elsewhere.
-                // Breaks if: the number is believed; a bit that flipped in the pool would end this thread.
-                match places.server_roots.get(server as usize) {
-                    Some(root) => {
-                        let error =
-                            format!("directory {} is not there on this node", root.display());
-                        (Some(server), Error::unavailable(error))
-                    }
-                    None => {
-                        let most = places.server_roots.len();
-                        let error = format!(
-                            "lane {lane} leads to directory {server} of {most} in the pool"
-                        );
-                        (None, Error::corrupt(error))
-                    }
-                }
-            })?;
-        let stripes = if self.context.mode == Mode::Traditional {
-            let all = (0u32..)
-                .zip(&places.servers)
-                .filter(|(server, _)| !index.is_inactive(*server));
-            all.filter_map(|(server, dir)| Some((server, dir.clone()?)))
-                .collect()
-        } else {
-            Vec::new()
-        };
-        Ok((
-            Target {
-                dir,
-                server,
-                stripes,
-                direct,
-                ranks,
-                coming: None,
-            },
-            Some(server),
-        ))
-    }
-
-    /// The most bytes that a container can have, by what its ranks declared.
-    fn most_bytes(&self) -> u64 {
-        let locals = self.context.ranks.iter().map(|&(local, _)| local);
-        let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
-        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
-        (chunks * chunk_bytes)
-            .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
-    }
-
-    fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
-        let context = &self.context;
-        let (mut server, mut holders) = (None, Vec::new());
-        let container = self
-            .target(step, level, &mut holders)
-            .and_then(|(target, placed)| {
-                server = placed;
-                let striped = !target.stripes.is_empty();
-                let recipe = &context.recipe;
-                let mut header = ContainerHeader {
-                    features: if striped {
-                        Features::striped()
-                    } else if context.incremental {
-                        Features::references()
-                    } else {
-                        Features::default()
-                    },
-                    job: context.job.clone(),
-                    step,
-                    epoch: context.epoch,
-                    level,
-                    node: context.node.0,
-                    writer: context.writer,
-                    world_size: context.world_size,
-                    alignment_bytes: BLOCK_BYTES as u32,
-                    created_unix_ms: context.clock.unix_ms(),
-                    encryption: None,
-                };
-                let mut key = None;
-                if !recipe.is_plain() {
-                    header.features.incompat |= Features::ENCODED;
-                }
-                if let Some(secret) = &recipe.secret {
-                    let made = ContainerKey::create(secret, &mut header);
-                    key = Some(made.map_err(|error| (None, error))?);
-                }
-                ContainerWriter::create(header, &context.node.1, &target, key)
-                    .map_err(|(failed, error)| (server.map(|_| failed), error))
-            });
-        match container {
-            Ok(container) => Ok(Sink {
-                level,
-                server,
-                holders,
-                container: Some(container),
-            }),
-            Err((failed, error)) => {
-                self.report_loss(step, level, failed, error)?;
-                Ok(Sink {
-                    level,
-                    server,
-                    holders,
-                    container: None,
-                })
-            }
-        }
-    }
-
-    fn report_loss(
-        &mut self,
-        step: u64,
-        level: Level,
-        server: Option<u32>,
-        error: Error,
-    ) -> Result<()> {
-        let text = format!("node {}: {}", self.context.node.1, error.message());
-        (self.report)(Message::NotDurable {
-            step,
-            level: Some(level),
-            server,
-            kind: error.kind(),
-            text,
-        })
-    }
-
-    /// Does `work` on a sink's container; the first error loses it.
-    fn on_sink(
-        &mut self,
-        step: u64,
-        sink: &mut Sink,
-        work: impl FnOnce(&mut ContainerWriter, &FlushContext, &mut Ledger) -> Result<()>,
-    ) -> Result<()> {
-        let Some(mut container) = sink.container.take() else {
-            return Ok(());
-        };
-        match work(&mut container, &self.context, &mut self.ledger) {
-            Ok(()) => {
-                sink.container = Some(container);
-                Ok(())
-            }
-            Err(error) => {
-                let failed = sink.server.map(|_| container.used_server());
-                container.abort();
-                self.report_loss(step, sink.level, failed, error)
-            }
-        }
-    }
-
-    /// Gives a sink's container up for a reason that no directory is to blame for.
-    fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
-        let Some(container) = sink.container.take() else {
-            return Ok(());
-        };
-        container.abort();
-        self.report_loss(step, sink.level, None, error)
-    }
-
-    /// The gates of all sinks, always in the same order; a gate that does not open loses its sink.
-    fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
-        let mut held = Vec::new();
-        if self.context.mode != Mode::Orchestrated {
-            return Ok(held);
-        }
-        for sink in sinks {
-            let byte = match sink.level {
-                Level::Global => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
-                _ => NODE_DISK_GATE,
-            };
-            let locked = self.gates.lock(byte, self.context.gate_timeout);
-            match locked {
-                Ok(gate) => held.push(gate),
-                Err(error) => self.lose(step, sink, error)?,
-            }
-        }
-        Ok(held)
-    }
-
     fn stream_snapshot(
         &mut self,
         step: u64,
@@ -575,12 +370,12 @@ impl Flusher {
         begin: &Begin,
         sinks: &mut [Sink],
         release: bool,
-    ) -> Result<Held> {
+    ) -> Result<Snapshot> {
         let (local, rank) = self.context.ranks[which];
         let gates = self.lock_gates(step, sinks)?;
         self.context.failpoints.at("flush.taken", "")?;
         self.index().set_taken(local, step);
-        let mut held = Held {
+        let mut held = Snapshot {
             local,
             rank,
             announced: begin.announced,
@@ -594,66 +389,14 @@ impl Flusher {
                 container.begin_rank(rank, held.announced)
             })?;
         }
-        let mut record = Vec::new();
-        let mut pieces = Vec::new();
-        loop {
-            match self.next(which)? {
-                Some(Descriptor::Piece(piece)) => {
-                    pieces.push(self.check_piece(rank, piece, &pieces)?)
-                }
-                Some(Descriptor::Segment {
-                    pool_at_bytes,
-                    len_bytes,
-                    chunk,
-                }) => {
-                    let mut part = Part {
-                        pool_at_bytes,
-                        len_bytes,
-                        chunks: chunk.map(|chunk| (chunk, 1)),
-                        pieces: std::mem::take(&mut pieces),
-                    };
-                    self.extend_run(which, &mut part)?;
-                    self.write_part(step, sinks, &part)?;
-                    match release {
-                        false => held.segments.push(part),
-                        true if begin.kept => {}
-                        true => self.give(part.chunks)?,
-                    }
-                }
-                Some(Descriptor::Refers { step: older }) => {
-                    if held.refers_to.len() >= MAX_REFERRED && !off(Switch::ReferredBound) {
-                        return Err(Error::corrupt(format!(
-                            "rank {rank} refers to more than {MAX_REFERRED} older checkpoints"
-                        )));
-                    }
-                    held.refers_to.push(older);
-                }
-                Some(Descriptor::Record {
-                    pool_at_bytes,
-                    len_bytes,
-                    chunk,
-                }) => {
-                    record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
-                    if !begin.kept {
-                        self.give(Some((chunk, 1)))?;
-                    }
-                }
-                Some(Descriptor::Seal) => break,
-                Some(Descriptor::Fail) | None => {
-                    self.tell_damaged(step, rank, None)?;
-                    for sink in sinks.iter_mut() {
-                        self.lose(step, sink, self.given_up(local, rank, step))?;
-                    }
-                    drop(gates);
-                    return Ok(held);
-                }
-                Some(other @ Descriptor::Begin { .. }) => {
-                    return Err(Error::corrupt(format!(
-                        "rank {rank} sent {other:?} inside a snapshot"
-                    )));
-                }
+        let Some(record) = self.take_stream(step, which, sinks, release, &mut held)? else {
+            self.tell_damaged(step, rank, None)?;
+            for sink in sinks.iter_mut() {
+                self.lose(step, sink, self.given_up(local, rank, step))?;
             }
-        }
+            drop(gates);
+            return Ok(held);
+        };
         self.tell_damaged(step, rank, Some(&record))?;
         for sink in sinks.iter_mut() {
             let framed = record.clone();
@@ -666,15 +409,86 @@ impl Flusher {
         Ok(held)
     }
 
+    /// Writes what a rank hands over until it seals its snapshot; its record, or `None` where the
+    /// snapshot was given up.
+    fn take_stream(
+        &mut self,
+        step: u64,
+        which: usize,
+        sinks: &mut [Sink],
+        release: bool,
+        held: &mut Snapshot,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut record = Vec::new();
+        let mut pieces = Vec::new();
+        loop {
+            match self.next(which)? {
+                Some(Descriptor::Piece(piece)) => {
+                    pieces.push(self.check_piece(held.rank, piece, &pieces)?)
+                }
+                Some(Descriptor::Segment {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk,
+                }) => {
+                    let part = Part {
+                        pool_at_bytes,
+                        len_bytes,
+                        chunks: chunk.map(|chunk| (chunk, 1)),
+                        pieces: std::mem::take(&mut pieces),
+                    };
+                    let part = self.write_segment(step, which, sinks, part)?;
+                    match release {
+                        false => held.segments.push(part),
+                        true if held.kept => {}
+                        true => self.give(part.chunks)?,
+                    }
+                }
+                Some(Descriptor::Refers { step: older }) => held.refer_to(older)?,
+                Some(Descriptor::Record {
+                    pool_at_bytes,
+                    len_bytes,
+                    chunk,
+                }) => {
+                    record.extend(self.context.pool.read_bytes(pool_at_bytes, len_bytes)?);
+                    if !held.kept {
+                        self.give(Some((chunk, 1)))?;
+                    }
+                }
+                Some(Descriptor::Seal) => return Ok(Some(record)),
+                Some(Descriptor::Fail) | None => return Ok(None),
+                Some(other @ Descriptor::Begin { .. }) => {
+                    return Err(Error::corrupt(format!(
+                        "rank {} sent {other:?} inside a snapshot",
+                        held.rank
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Writes a segment, and those that follow it in the pool.
+    fn write_segment(
+        &mut self,
+        step: u64,
+        which: usize,
+        sinks: &mut [Sink],
+        mut part: Part,
+    ) -> Result<Part> {
+        self.extend_run(which, &mut part)?;
+        self.write_part(step, sinks, &part)?;
+        Ok(part)
+    }
+
     fn write_held(
         &mut self,
         step: u64,
-        snapshot: &Held,
+        snapshot: &Snapshot,
         sinks: &mut [Sink],
         release: bool,
     ) -> Result<()> {
         let gates = self.lock_gates(step, sinks)?;
-        let Held {
+        let Snapshot {
             rank, announced, ..
         } = *snapshot;
         for sink in sinks.iter_mut() {
@@ -726,42 +540,6 @@ impl Flusher {
         for n in 0..count {
             let chunk = Chunk::from_index(&self.context.pool, first.wrapping_add(n))?;
             self.context.pool.give(chunk);
-        }
-        Ok(())
-    }
-
-    fn close_sinks(&mut self, step: u64, sinks: Vec<Sink>, whole: bool) -> Result<()> {
-        for sink in sinks {
-            let Some(container) = sink.container else {
-                continue;
-            };
-            if !whole {
-                container.abort();
-                continue;
-            }
-            let (flushed_bytes, stored_bytes) = container.written();
-            match container.finish() {
-                Ok(mut container) => {
-                    container.holders = sink.holders;
-                    // Before anybody can learn that it is safe.
-                    self.written.0 += flushed_bytes;
-                    self.written.1 += stored_bytes.max(container.len_bytes);
-                    let cpu_ns = thread_cpu_time().as_nanos() as u64;
-                    for &(local, _) in &self.context.ranks {
-                        self.index()
-                            .set_flushed(local, self.written.0, self.written.1, cpu_ns);
-                    }
-                    self.context.failpoints.at("flush.durable", "")?;
-                    (self.report)(Message::Durable {
-                        step,
-                        level: sink.level,
-                        container,
-                    })?;
-                }
-                Err((failed, error)) => {
-                    self.report_loss(step, sink.level, sink.server.map(|_| failed), error)?;
-                }
-            }
         }
         Ok(())
     }

@@ -105,31 +105,9 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
     let layout = Layout::of_nodes(nodes.collect());
     let names = layout.node_names();
     let losses = (adoption.replication.as_ref()).map_or(0, |replication| replication.losses);
-    let replication = match adoption.replication {
-        None => None,
-        Some(part) => {
-            let key = Key {
-                bytes: part.key,
-                encrypt: part.encrypt,
-            };
-            let nodes = adoption.nodes.iter().map(|node| {
-                let addresses = node.addresses.iter().map(|text| text.parse());
-                Ok(NodeAt {
-                    name: node.name.clone(),
-                    addresses: addresses.collect::<Result<_>>()?,
-                    key: key.clone(),
-                })
-            });
-            Some(Replication {
-                replicas: part.replicas,
-                budget_bytes: part.budget_bytes,
-                store: ReplicaStore::ALL[usize::from(part.store) % ReplicaStore::ALL.len()],
-                domains: Domains::of(part.domains),
-                nodes: nodes.collect::<Result<_>>()?,
-                key,
-            })
-        }
-    };
+    let replication = adoption.replication;
+    let replication = replication.map(|part| unpack_replication(part, &adoption.nodes));
+    let replication = replication.transpose()?;
     let placement = if adoption.placement.is_empty() {
         None
     } else {
@@ -166,5 +144,28 @@ pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
         losses,
         placement,
         working_dir: PathBuf::from(adoption.working_dir),
+    })
+}
+
+fn unpack_replication(part: ReplicaPart, nodes: &[NodePart]) -> Result<Replication> {
+    let key = Key {
+        bytes: part.key,
+        encrypt: part.encrypt,
+    };
+    let nodes = nodes.iter().map(|node| {
+        let addresses = node.addresses.iter().map(|text| text.parse());
+        Ok(NodeAt {
+            name: node.name.clone(),
+            addresses: addresses.collect::<Result<_>>()?,
+            key: key.clone(),
+        })
+    });
+    Ok(Replication {
+        replicas: part.replicas,
+        budget_bytes: part.budget_bytes,
+        store: ReplicaStore::ALL[usize::from(part.store) % ReplicaStore::ALL.len()],
+        domains: Domains::of(part.domains),
+        nodes: nodes.collect::<Result<_>>()?,
+        key,
     })
 }

@@ -48,6 +48,7 @@ use orcheck_net::{Address, Conn, Key, Listener};
 use orcheck_staging::client::{is_served, shown};
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -291,54 +292,15 @@ impl Agent {
     /// Takes what a caller says; `None` when it is done with, or has a session now.
     fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
         for _ in 0..WORDS_MAX {
-            if let Some((since, until)) = caller.yields {
-                let now = self.clock.now();
-                let busy = self.sessions.iter().any(Session::is_finishing);
-                // Ranks that were killed a moment ago may not have been missed yet.
-                let fresh = !self.sessions.is_empty() && now < since + NOTICED;
-                if (busy || fresh) && now < until && !off(Switch::AgentYields) {
-                    return (!caller.conn.is_closed()).then_some(caller);
-                }
-                caller.yields = None;
-                let answer = if busy && !off(Switch::AgentYields) {
-                    Err(
-                        Error::unavailable("an older run of the job is still being flushed")
-                            .next("start again when it is done, or end the agent"),
-                    )
-                } else {
-                    Ok(())
+            for stage in [
+                Self::answer_yield,
+                Self::receive_awaited,
+                Self::answer_drain,
+            ] {
+                caller = match stage(self, caller) {
+                    Continue(caller) => caller,
+                    Break(outcome) => return outcome,
                 };
-                reply_within(&mut caller.conn, answer, WORD).ok()?;
-            }
-            // Breaks if: it is waited for here; a caller that says a half would keep all others waiting.
-            if let Some(message) = caller.awaits.take() {
-                let came = if off(Switch::AgentHears) {
-                    caller.conn.receive_fd(PATIENCE).map(Some)
-                } else {
-                    caller.conn.try_receive_fd()
-                };
-                let Some(fd) = came.ok()? else {
-                    caller.awaits = Some(message);
-                    return self.stays(caller);
-                };
-                let done = take(&mut caller.adopting, message, fd, &self.failpoints);
-                caller.heard = self.clock.now();
-                reply_within(&mut caller.conn, done, WORD).ok()?;
-                continue;
-            }
-            if let Some(until) = caller.drains {
-                // Breaks if: a session is not waited for; the agent would end with what its ranks left behind.
-                let busy = !self.sessions.is_empty() && !off(Switch::AgentDrained);
-                if busy && self.clock.now() < until {
-                    return (!caller.conn.is_closed()).then_some(caller);
-                }
-                caller.drains = None;
-                let answer = self.tell_ends(&mut caller.conn).and_then(|()| match busy {
-                    true => Err(Error::unavailable("a session is still there")),
-                    false => Ok(()),
-                });
-                self.drained |= answer.is_ok();
-                reply_within(&mut caller.conn, answer, WORD).ok()?;
             }
             let message = match caller.conn.try_receive() {
                 Ok(Some(Message::Agent(message))) => message,
@@ -346,47 +308,117 @@ impl Agent {
                 Ok(Some(_)) | Err(_) => return None,
             };
             caller.heard = self.clock.now();
-            let done = match message {
-                AgentMessage::Yield { force, patience_ms } => {
-                    if force {
-                        self.sessions.iter().for_each(Session::stop);
-                    }
-                    let patience = Duration::from_millis(patience_ms);
-                    let now = self.clock.now();
-                    caller.yields = Some((now, now + patience));
-                    continue;
-                }
-                AgentMessage::Drain { patience_ms } => {
-                    caller.drains = Some(self.clock.now() + Duration::from_millis(patience_ms));
-                    continue;
-                }
-                AgentMessage::Begin => match caller.adopting.take() {
-                    Some(adopting) => {
-                        // This node is in the new run, whose keeper has the directory now.
-                        self.clear_shelf();
-                        // The session's own thread goes on with the conversation, and answers this.
-                        let (clock, failpoints) =
-                            (Arc::clone(&self.clock), self.failpoints.clone());
-                        let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
-                        let session =
-                            Session::start(adopting, caller.conn, (clock, failpoints), ram, waker);
-                        self.sessions.extend(session.ok());
-                        return None;
-                    }
-                    None => Err(Error::invalid("nothing was handed over")),
-                },
-                AgentMessage::Status => self.tell_status(&mut caller.conn),
-                message => match (&message, &caller.adopting) {
-                    (AgentMessage::Adopt { .. }, _) | (_, Some(_)) => {
-                        caller.awaits = Some(message);
-                        continue;
-                    }
-                    _ => Err(Error::invalid(format!("{message:?} came before a job"))),
-                },
+            caller = match self.answer(caller, message) {
+                Continue(caller) => caller,
+                Break(outcome) => return outcome,
             };
-            reply_within(&mut caller.conn, done, WORD).ok()?;
         }
         Some(caller)
+    }
+
+    /// A caller that waits until older runs are finished with.
+    fn answer_yield(&mut self, mut caller: Caller) -> Stage {
+        let Some((since, until)) = caller.yields else {
+            return Continue(caller);
+        };
+        let now = self.clock.now();
+        let busy = self.sessions.iter().any(Session::is_finishing);
+        // Ranks that were killed a moment ago may not have been missed yet.
+        let fresh = !self.sessions.is_empty() && now < since + NOTICED;
+        if (busy || fresh) && now < until && !off(Switch::AgentYields) {
+            return Break((!caller.conn.is_closed()).then_some(caller));
+        }
+        caller.yields = None;
+        let answer = match busy && !off(Switch::AgentYields) {
+            true => Err(
+                Error::unavailable("an older run of the job is still being flushed")
+                    .next("start again when it is done, or end the agent"),
+            ),
+            false => Ok(()),
+        };
+        reply_to(caller, answer)
+    }
+
+    /// A caller that sends a descriptor with what it said last.
+    fn receive_awaited(&mut self, mut caller: Caller) -> Stage {
+        // Breaks if: it is waited for here; a caller that says a half would keep all others waiting.
+        let Some(message) = caller.awaits.take() else {
+            return Continue(caller);
+        };
+        let came = match off(Switch::AgentHears) {
+            true => caller.conn.receive_fd(PATIENCE).map(Some),
+            false => caller.conn.try_receive_fd(),
+        };
+        match came {
+            Err(_) => Break(None),
+            Ok(None) => {
+                caller.awaits = Some(message);
+                Break(self.stays(caller))
+            }
+            Ok(Some(fd)) => {
+                let done = take(&mut caller.adopting, message, fd, &self.failpoints);
+                caller.heard = self.clock.now();
+                reply_to(caller, done)
+            }
+        }
+    }
+
+    /// A caller that waits until no session is left.
+    fn answer_drain(&mut self, mut caller: Caller) -> Stage {
+        let Some(until) = caller.drains else {
+            return Continue(caller);
+        };
+        // Breaks if: a session is not waited for; the agent would end with what its ranks left behind.
+        let busy = !self.sessions.is_empty() && !off(Switch::AgentDrained);
+        if busy && self.clock.now() < until {
+            return Break((!caller.conn.is_closed()).then_some(caller));
+        }
+        caller.drains = None;
+        let answer = self.tell_ends(&mut caller.conn).and_then(|()| match busy {
+            true => Err(Error::unavailable("a session is still there")),
+            false => Ok(()),
+        });
+        self.drained |= answer.is_ok();
+        reply_to(caller, answer)
+    }
+
+    fn answer(&mut self, mut caller: Caller, message: AgentMessage) -> Stage {
+        let done = match message {
+            AgentMessage::Yield { force, patience_ms } => {
+                if force {
+                    self.sessions.iter().for_each(Session::stop);
+                }
+                let now = self.clock.now();
+                caller.yields = Some((now, now + Duration::from_millis(patience_ms)));
+                return Continue(caller);
+            }
+            AgentMessage::Drain { patience_ms } => {
+                caller.drains = Some(self.clock.now() + Duration::from_millis(patience_ms));
+                return Continue(caller);
+            }
+            AgentMessage::Begin => match caller.adopting.take() {
+                Some(adopting) => {
+                    // This node is in the new run, whose keeper has the directory now.
+                    self.clear_shelf();
+                    // The session's own thread continues the conversation, and answers this.
+                    let world = (Arc::clone(&self.clock), self.failpoints.clone());
+                    let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
+                    let session = Session::start(adopting, caller.conn, world, ram, waker);
+                    self.sessions.extend(session.ok());
+                    return Break(None);
+                }
+                None => Err(Error::invalid("nothing was handed over")),
+            },
+            AgentMessage::Status => self.tell_status(&mut caller.conn),
+            message => match (&message, &caller.adopting) {
+                (AgentMessage::Adopt { .. }, _) | (_, Some(_)) => {
+                    caller.awaits = Some(message);
+                    return Continue(caller);
+                }
+                _ => Err(Error::invalid(format!("{message:?} came before a job"))),
+            },
+        };
+        reply_to(caller, done)
     }
 
     /// A caller that has said everything for now; `None` when it is gone, or silent for too long in the middle of something.
@@ -549,5 +581,15 @@ pub fn ask(
                 ));
             }
         }
+    }
+}
+
+/// What becomes of a caller: it may say more, or it waits (`None`: it is done with).
+type Stage = ControlFlow<Option<Caller>, Caller>;
+
+fn reply_to(mut caller: Caller, answer: Result<()>) -> Stage {
+    match reply_within(&mut caller.conn, answer, WORD) {
+        Ok(()) => Continue(caller),
+        Err(_) => Break(None),
     }
 }

@@ -32,7 +32,7 @@ impl Snapshot {
 
     /// Whether another engine can flush it: it is whole, nothing of it lies in memory of the program, which may be
     /// written by now, and it refers to nothing that only the engine which ended can find.
-    fn can_be_told_again(&self) -> bool {
+    fn can_be_resubmitted(&self) -> bool {
         self.told.last() == Some(&Descriptor::Seal)
             && !self.told.iter().any(|descriptor| {
                 matches!(
@@ -104,7 +104,7 @@ impl Kept {
     pub fn has(&self, step: u64) -> bool {
         self.lock()
             .iter()
-            .any(|snapshot| snapshot.step == step && snapshot.can_be_told_again())
+            .any(|snapshot| snapshot.step == step && snapshot.can_be_resubmitted())
     }
 
     /// After [`Pool::renew`]: keeps the snapshots of `steps`, takes their chunks again, and forgets all others.

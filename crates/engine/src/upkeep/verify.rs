@@ -148,27 +148,49 @@ pub fn verify_commit_with(
             Error::invalid("no directory given to verify").next("name the job's directories")
         );
     }
-    let mut total: u64 = commit
+    let total = commit
         .containers
         .iter()
-        .map(|container| container.len_bytes)
-        .sum();
-    let mut before = 0;
-    let mut containers = Vec::new();
-    for container in &commit.containers {
+        .map(|container| container.len_bytes);
+    let mut pass = Pass {
+        places,
+        commit,
+        trust: (trust, proof),
+        total_bytes: total.sum(),
+        done_bytes: 0,
+        progress,
+    };
+    let containers = (commit.containers.iter()).map(|container| pass.container(container));
+    let containers = containers.collect::<Result<_>>()?;
+    Ok(Verdict { containers })
+}
+
+/// One pass over all copies of all containers of a checkpoint.
+struct Pass<'a> {
+    places: &'a [Arc<dyn Dir>],
+    commit: &'a CommitRecord,
+    trust: (&'a Arc<Trust>, Proof),
+    /// Grows while stripes and second copies are found.
+    total_bytes: u64,
+    done_bytes: u64,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Pass<'_> {
+    fn container(&mut self, container: &ContainerRef) -> Result<ContainerVerdict> {
+        let (places, commit) = (self.places, self.commit);
         let mut copies = Vec::new();
         let (mut opened_one, mut no_key) = (false, None);
         for dir in places {
             let named = (commit, container);
-            let opened = Reader::open_copy(dir.as_ref(), places, named, (trust, proof));
+            let opened = Reader::open_copy(dir.as_ref(), places, named, self.trust);
             if matches!(opened, Ok(None)) {
                 continue;
             }
             // The first one was counted as the only one.
-            total += if copies.is_empty() {
-                0
-            } else {
-                container.len_bytes
+            self.total_bytes += match copies.is_empty() {
+                true => 0,
+                false => container.len_bytes,
             };
             let mut check = Check::new(container);
             match opened {
@@ -181,32 +203,35 @@ pub fn verify_commit_with(
                 Ok(Some(reader)) => {
                     opened_one = true;
                     let stripes = reader.stripe_bytes();
-                    total += stripes;
+                    self.total_bytes += stripes;
+                    let (before, total) = (self.done_bytes, self.total_bytes);
+                    let progress = &mut self.progress;
                     check.container(&reader, commit, container, &mut |done| {
                         progress(before + done, total)
                     });
-                    before += stripes;
+                    self.done_bytes += stripes;
                 }
             }
-            before += container.len_bytes;
-            progress(before, total);
+            self.done(container.len_bytes);
             copies.push(check.verdict);
         }
         // With another key nothing can be said of any copy.
         if let Some(error) = no_key.filter(|_| !opened_one) {
             return Err(error);
         }
-        containers.push(if copies.is_empty() {
-            before += container.len_bytes;
-            progress(before, total);
-            let mut check = Check::new(container);
-            check.find(&nowhere(places, commit, container), true, None, None);
-            check.verdict
-        } else {
-            of_all_copies(copies)
-        });
+        if !copies.is_empty() {
+            return Ok(of_all_copies(copies));
+        }
+        self.done(container.len_bytes);
+        let mut check = Check::new(container);
+        check.find(&nowhere(places, commit, container), true, None, None);
+        Ok(check.verdict)
     }
-    Ok(Verdict { containers })
+
+    fn done(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+        (self.progress)(self.done_bytes, self.total_bytes);
+    }
 }
 
 /// Reads and proves what one directory holds of a container. What the container refers to in others is proven where that

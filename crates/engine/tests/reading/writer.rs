@@ -1,6 +1,7 @@
 //! What a rank says about its snapshot is checked before it goes into a manifest.
 
 use orcheck_engine::commit::make_visible;
+use orcheck_engine::directory::TargetFailure;
 use orcheck_engine::encoding::{Body, EncodePiece, Trust};
 use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
 use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
@@ -183,7 +184,8 @@ fn a_superseded_run_leaves_no_commit_record_behind() {
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
     std::fs::remove_file(dirs[0].join(&name)).unwrap();
     claim(&dirs[0], epoch(8), None);
-    let (_, error) = make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
+    let TargetFailure { error, .. } =
+        make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced);
     assert!(!dirs[0].join(&name).exists(), "{name} was written");
 }
@@ -411,7 +413,8 @@ fn a_commit_that_fails_says_whether_the_step_may_be_found() {
         let places = dirs
             .each_ref()
             .map(|dir| open_dir(dir, failpoints.clone()).unwrap());
-        let (_, error) = make_visible(&places, &record, &Trust::default()).unwrap_err();
+        let TargetFailure { error, .. } =
+            make_visible(&places, &record, &Trust::default()).unwrap_err();
         let said = error.is(Detail::Undecided);
         assert_eq!(said, may_be_found, "{site} {nth}: {error}");
         let found = dirs.iter().any(|dir| dir.join(spec.commit_name()).exists());
@@ -428,7 +431,8 @@ fn a_record_that_readers_would_refuse_is_not_written() {
     let mut record = write(&dirs, &spec).record;
     std::fs::remove_file(dirs[0].join(spec.commit_name())).unwrap();
     record.world_size += 1;
-    let (_, error) = make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
+    let TargetFailure { error, .. } =
+        make_visible(&open_places(&dirs), &record, &Trust::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(!dirs[0].join(spec.commit_name()).exists());
 }

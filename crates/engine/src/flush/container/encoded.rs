@@ -11,7 +11,7 @@
 //! Not here: making pieces smaller and what encryption binds them to (`encoding.rs`).
 
 use super::{ContainerWriter, Store};
-use crate::encoding::{Binding, Body, Bounce, ContainerKey, EncodePiece};
+use crate::encoding::{Body, Bounce, ContainerKey, EncodePiece};
 use orcheck_format::disk::{BLOCK_BYTES, Encoding, Extent, RankRecord, SEAL_BYTES};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, crc64};
@@ -89,12 +89,26 @@ fn reserve(main: &mut Store, more: u64) -> Result<()> {
     main.reserve(more, (main.at + more).max(BESIDES_LEAST_BYTES))
 }
 
+/// Writes whole blocks from the pool to the end of the file; returns how many bytes.
+fn write_blocks(
+    main: &mut Store,
+    pool: &Pool,
+    pool_at_bytes: u64,
+    (at, len_bytes): (u64, u64),
+) -> Result<u64> {
+    reserve(main, len_bytes)?;
+    pool.write_to(main.file.as_ref(), pool_at_bytes, len_bytes, at)?;
+    main.at += len_bytes;
+    Ok(len_bytes)
+}
+
 impl ContainerWriter {
     /// Writes the next piece of the segment at `segment_at_bytes` in the pool. `false`: it is not what was staged, and
     /// the container must be given up.
     ///
     /// # Errors
     /// What the file says; Corrupt for a piece outside the announced stream.
+    // tidy: long because the order of its steps is what keeps a changed piece out of the file
     pub fn append_piece(
         &mut self,
         pool: &Pool,
@@ -105,17 +119,10 @@ impl ContainerWriter {
         let (Some(stream), Some(encoded)) = (&mut self.stream, &mut self.encoded) else {
             return Err(Error::internal("an encoded piece outside a rank"));
         };
-        let (len_bytes, in_segment) = (
-            u64::from(piece.len_bytes),
-            u64::from(piece.segment_at_bytes),
-        );
+        let len_bytes = u64::from(piece.len_bytes);
+        let in_segment = u64::from(piece.segment_at_bytes);
         let stream_at = stream.at + in_segment;
-        if stream_at + len_bytes > stream.announced.stream_len_bytes {
-            return Err(Error::corrupt(format!(
-                "rank {} sends a piece behind the {} bytes it announced",
-                stream.rank, stream.announced.stream_len_bytes
-            )));
-        }
+        stream.require_announced(stream_at + len_bytes)?;
         let pool_at_bytes = segment_at_bytes + in_segment;
         let mut encoding = match body {
             Body::Plain => Encoding::default(),
@@ -131,13 +138,10 @@ impl ContainerWriter {
             encoded.close(&mut self.main)?;
         }
         let at = self.main.at + encoded.bounce.len_bytes();
-        let mut from_pool = 0;
-        if direct {
-            reserve(&mut self.main, blocks)?;
-            pool.write_to(self.main.file.as_ref(), pool_at_bytes, blocks, at)?;
-            self.main.at += blocks;
-            from_pool = blocks;
-        }
+        let from_pool = match direct {
+            true => write_blocks(&mut self.main, pool, pool_at_bytes, (at, blocks))?,
+            false => 0,
+        };
         let payload_len = match body {
             Body::Plain => len_bytes - from_pool,
             Body::Packed(bytes, _) => bytes.len() as u64,
@@ -145,33 +149,22 @@ impl ContainerWriter {
         };
         let added = if encoding.encrypted { SEAL_BYTES } else { 0 };
         let room = encoded.bounce.next((payload_len + added) as usize);
+        let payload = &mut room[..payload_len as usize];
         match body {
-            Body::Plain => {
-                let payload = &mut room[..payload_len as usize];
-                copy_into(pool.span(pool_at_bytes + from_pool, payload_len)?, payload);
-                // All of it was read: what is encrypted and stored is this copy.
-                if !direct && crc64(payload) != piece.crc_plain && !off(Switch::PoolChecked) {
-                    return Ok(false);
-                }
-            }
-            Body::Packed(bytes, _) => room[..bytes.len()].copy_from_slice(bytes),
+            Body::Plain => copy_into(pool.span(pool_at_bytes + from_pool, payload_len)?, payload),
+            Body::Packed(bytes, _) => payload.copy_from_slice(bytes),
             Body::Changed => {}
         }
+        // All of it was read: what is encrypted and stored is this copy.
+        let is_copy = matches!(body, Body::Plain) && !direct;
+        if is_copy && crc64(payload) != piece.crc_plain && !off(Switch::PoolChecked) {
+            return Ok(false);
+        }
         if let Some(key) = &encoded.key {
-            let binding = Binding {
-                rank: stream.rank,
-                region: piece.region,
-                region_at_bytes: piece.region_at_bytes,
-                len_bytes,
-                encoding: encoding.code(),
-            };
+            let binding = piece.binding(stream.rank, encoding);
             key.seal(at, &binding, piece.crc_plain, room)?;
         }
-        let crc_stored = if encoding.is_plain() {
-            piece.crc_plain
-        } else {
-            crc64(room)
-        };
+        let is_plain = encoding.is_plain();
         let extent = Extent {
             container: None,
             store: 0,
@@ -179,7 +172,11 @@ impl ContainerWriter {
             stored_len_bytes: from_pool + payload_len + added,
             len_bytes,
             encoding: encoding.code(),
-            crc_stored,
+            crc_stored: if is_plain {
+                piece.crc_plain
+            } else {
+                crc64(room)
+            },
             crc_plain: piece.crc_plain,
         };
         encoded.pieces.insert(stream_at, extent);

@@ -7,7 +7,8 @@
 //!
 //! Not here: the order of snapshots and giving chunks back (`flush.rs`).
 
-use super::{Damaged, Flusher, Part, Sink};
+use super::sinks::Sink;
+use super::{Damaged, Flusher, Part};
 use crate::encoding::{Body, EncodePiece, Encoder};
 use crate::node::Descriptor;
 use orcheck_format::disk::{MAX_ENCODED_BYTES, decode_rank_record};
@@ -229,7 +230,7 @@ impl Flusher {
         ))
         .next("look for stray writes in the program, and test the memory of this node");
         for level in levels {
-            self.report_loss(step, level, None, error.clone())?;
+            self.report_loss(step, level, error.clone().into())?;
         }
         Ok(())
     }

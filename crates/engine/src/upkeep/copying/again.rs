@@ -114,7 +114,7 @@ pub(super) fn write_again(
     let mut work = Work {
         pool: &again.pool,
         chunk: &again.chunk,
-        writer: writer.map_err(|(_, error)| error)?,
+        writer: writer.map_err(Error::from)?,
         encoder,
         done: 0,
         tick,
@@ -126,7 +126,7 @@ pub(super) fn write_again(
             return Err(error);
         }
     }
-    work.writer.finish().map_err(|(_, error)| error)
+    work.writer.finish().map_err(Error::from)
 }
 
 struct Work<'a> {
@@ -153,19 +153,7 @@ struct Filling<'p> {
 
 impl Work<'_> {
     fn rank(&mut self, reader: &Reader, rank: &RankRecord) -> Result<()> {
-        let entries: Vec<Entry> = rank
-            .regions
-            .iter()
-            .map(|region| Entry::Copied {
-                // What another rank stores for all is copied with that one.
-                len_bytes: if region.same_as.is_none() {
-                    region.len_bytes
-                } else {
-                    0
-                },
-            })
-            .collect();
-        let plan = Plan::new(&entries, CHUNK_BYTES, CHUNK_BYTES);
+        let plan = plan_of(rank);
         self.writer.begin_rank(
             rank.rank,
             Announced {
@@ -301,4 +289,17 @@ impl Work<'_> {
             None => self.writer.append(self.pool, 0, segment.len_bytes),
         }
     }
+}
+
+/// How the regions of a rank lie in a stream.
+fn plan_of(rank: &RankRecord) -> Plan {
+    let entries = rank.regions.iter().map(|region| Entry::Copied {
+        // What another rank stores for all is copied with that one.
+        len_bytes: match region.same_as {
+            None => region.len_bytes,
+            Some(_) => 0,
+        },
+    });
+    let entries: Vec<Entry> = entries.collect();
+    Plan::new(&entries, CHUNK_BYTES, CHUNK_BYTES)
 }

@@ -62,51 +62,16 @@ impl Order<'_> {
 
     /// Whether the copy may be made, by what sources and destinations hold together; what is there of it already.
     pub(super) fn look(&self, dirs: &[Arc<dyn Dir>]) -> Result<Option<Commit>> {
-        let (step, epoch) = self.key();
-        let place = || format!("step {step}");
         let sources = self.catalog.places();
         let all = Catalog::scan_trusting(self.job, &[sources, dirs].concat(), self.trust)?;
-        let same = |commit: &&Commit| {
-            (commit.record.step, commit.record.epoch) == (step, epoch)
-                && commit.record.level == self.commit.record.level
-        };
-        if let Some(fenced) = all.fenced().iter().find(same)
-            // Breaks if: it is copied all the same; where the note is not known, the superseded step would be the newest.
-            && !off(Switch::CopySuperseded)
-        {
-            let why = all
-                .why_fenced(&fenced.record)
-                .unwrap_or("a newer run superseded it");
-            return Err(
-                Error::fenced(format!("step {step} does not count: {why}")).next(
-                    "copy a step that `orcheck ls` with all these directories calls restartable",
-                ),
-            );
-        }
-        if all.rejected().iter().any(|commit| same(&commit)) {
-            return Err(
-                Error::invalid(format!("step {step} was rejected by the program"))
-                    .next("copy another step"),
-            );
-        }
+        self.require_counting(&all)?;
         if dirs.is_empty() {
             return Ok(None);
         }
+        let (step, epoch) = self.key();
         let there = Catalog::scan_trusting(self.job, dirs, self.trust)?;
         self.check_job(dirs)?;
-        for (number, entry, name) in there.files() {
-            let Some(FileName::Commit { level, .. }) = name else {
-                continue;
-            };
-            let path = || dirs[*number].path().join(&entry.name).display().to_string();
-            if name.as_ref().is_some_and(|name| self.is_of_it(name)) && *level != self.level {
-                return Err(Error::invalid(format!(
-                    "the directory holds step {step} at level {level} already, with files of the same names: {}",
-                    path()
-                ))
-                .next("copy to another directory"));
-            }
-        }
+        self.require_no_other_level(&there, dirs)?;
         let recorded = there.files().iter().find(|(_, _, name)| {
             name.as_ref()
                 .is_some_and(|name| self.is_of_it(name) && matches!(name, FileName::Commit { .. }))
@@ -136,19 +101,53 @@ impl Order<'_> {
             ))
             .next("see what `orcheck verify` says of that directory, or copy to another one"));
         };
-        for container in &found.record.containers {
-            let whole = there.files().iter().any(|(_, entry, _)| {
-                entry.name == container.file && entry.len_bytes == container.len_bytes
-            });
-            if !whole {
-                return Err(again_there(
-                    Error::not_found(format!("container {} is not there", container.file))
-                        .at(place()),
-                    step,
-                ));
+        require_containers(found, &there)?;
+        Ok(Some(found.clone()))
+    }
+
+    /// # Errors
+    /// Fenced or Invalid: the checkpoint is superseded or rejected, and a copy of it would be as well.
+    fn require_counting(&self, all: &Catalog) -> Result<()> {
+        let (step, epoch) = self.key();
+        let same = |commit: &&Commit| {
+            (commit.record.step, commit.record.epoch) == (step, epoch)
+                && commit.record.level == self.commit.record.level
+        };
+        if let Some(fenced) = all.fenced().iter().find(same)
+            // Breaks if: it is copied all the same; where the note is not known, the superseded step would be the newest.
+            && !off(Switch::CopySuperseded)
+        {
+            let why = all.why_fenced(&fenced.record);
+            let why = why.unwrap_or("a newer run superseded it");
+            let next = "copy a step that `orcheck ls` with all these directories calls restartable";
+            return Err(Error::fenced(format!("step {step} does not count: {why}")).next(next));
+        }
+        if all.rejected().iter().any(|commit| same(&commit)) {
+            return Err(
+                Error::invalid(format!("step {step} was rejected by the program"))
+                    .next("copy another step"),
+            );
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// Invalid: a directory holds the step at another level, in files of the same names.
+    fn require_no_other_level(&self, there: &Catalog, dirs: &[Arc<dyn Dir>]) -> Result<()> {
+        for (number, entry, name) in there.files() {
+            let Some(FileName::Commit { level, .. }) = name else {
+                continue;
+            };
+            if name.as_ref().is_some_and(|name| self.is_of_it(name)) && *level != self.level {
+                return Err(Error::invalid(format!(
+                    "the directory holds step {} at level {level} already, with files of the same names: {}",
+                    self.key().0,
+                    dirs[*number].path().join(&entry.name).display()
+                ))
+                .next("copy to another directory"));
             }
         }
-        Ok(Some(found.clone()))
+        Ok(())
     }
 
     /// Refuses directories in which a checkpoint that counts would not count any more with the copy beside it: the resume
@@ -267,4 +266,20 @@ impl Order<'_> {
         }
         Ok(())
     }
+}
+
+/// # Errors
+/// NotFound: the record of a copy is there, and a container of it is not.
+fn require_containers(found: &Commit, there: &Catalog) -> Result<()> {
+    let step = found.record.step;
+    for container in &found.record.containers {
+        let whole = there.files().iter().any(|(_, entry, _)| {
+            entry.name == container.file && entry.len_bytes == container.len_bytes
+        });
+        if !whole {
+            let error = Error::not_found(format!("container {} is not there", container.file));
+            return Err(again_there(error.at(format!("step {step}")), step));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,281 @@
+//! Where the containers of a step go, level by level: opened, written together, lost or closed.
+//!
+//! Invariants: those of `writer.rs`. A container that fails at one level costs that level only.
+//!
+//! Not here: what is written (`writer.rs`), how (`container.rs`).
+
+use super::{FlushContext, Flusher, NODE_DISK_GATE, SERVER_GATES};
+use crate::directory::TargetFailure;
+use crate::encoding::ContainerKey;
+use crate::flush::container::{ContainerWriter, Target};
+use crate::flush::ledger::Ledger;
+use crate::node::Mode;
+use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features};
+use orcheck_format::wire::Message;
+use orcheck_format::{Error, Level, Result};
+use orcheck_io::disk::Dir;
+use orcheck_io::machine::thread_cpu_time;
+use orcheck_pool::Gate;
+use std::sync::Arc;
+
+/// One container of the step being flushed, or why there is none.
+pub(super) struct Sink {
+    pub(super) level: Level,
+    pub(super) server: Option<u32>,
+    /// Nodes that hold replicas.
+    pub(super) holders: Vec<u32>,
+    pub(super) container: Option<ContainerWriter>,
+}
+
+impl Flusher {
+    /// Where a container of `level` goes now.
+    fn target(
+        &self,
+        step: u64,
+        level: Level,
+        holders: &mut Vec<u32>,
+    ) -> std::result::Result<(Target, Option<u32>), TargetFailure> {
+        if level == Level::Global {
+            let (server, dir) = self.placed_dir()?;
+            let stripes = match self.context.mode {
+                Mode::Traditional => self.active_dirs(),
+                _ => Vec::new(),
+            };
+            return Ok((self.target_in(dir, server, stripes), Some(server)));
+        }
+        let mut dir = self
+            .context
+            .places
+            .node
+            .clone()
+            .ok_or_else(|| Error::internal(format!("level {level} has no directory")))?;
+        if let (Level::Peers(_), Some(replicas)) = (level, &self.context.replicas) {
+            *holders = replicas.holders(step)?;
+            dir = replicas.wrap(dir, holders.clone(), self.most_bytes());
+        }
+        Ok((self.target_in(dir, 0, Vec::new()), None))
+    }
+
+    fn target_in(
+        &self,
+        dir: Arc<dyn Dir>,
+        server: u32,
+        stripes: Vec<(u32, Arc<dyn Dir>)>,
+    ) -> Target {
+        Target {
+            dir,
+            server,
+            stripes,
+            direct: self.context.direct,
+            ranks: self.context.ranks.len() as u64,
+            coming: None,
+        }
+    }
+
+    /// The directory of level `global` to which this writer's lane leads.
+    fn placed_dir(&self) -> std::result::Result<(u32, Arc<dyn Dir>), TargetFailure> {
+        let (places, lane) = (&self.context.places, self.context.writer);
+        let server = self.index().lane_server(lane).ok_or_else(|| {
+            Error::unavailable("no placed directory is left")
+                .next("mend or replace the directories of `global`")
+        })?;
+        let dir = places.servers.get(server as usize).cloned().flatten();
+        let dir = dir.ok_or_else(|| match places.server_roots.get(server as usize) {
+            // The lead must learn which one, to place this node elsewhere.
+            Some(root) => {
+                let error = format!("directory {} is not there on this node", root.display());
+                TargetFailure::of(server, Error::unavailable(error))
+            }
+            // Breaks if: the number is believed; a bit that flipped in the pool would end this thread.
+            None => {
+                let most = places.server_roots.len();
+                let error =
+                    format!("lane {lane} leads to directory {server} of {most} in the pool");
+                Error::corrupt(error).into()
+            }
+        })?;
+        Ok((server, dir))
+    }
+
+    /// The directories of level `global` that are in use.
+    fn active_dirs(&self) -> Vec<(u32, Arc<dyn Dir>)> {
+        let index = self.index();
+        let all = (0u32..).zip(&self.context.places.servers);
+        let active = all.filter(|(server, _)| !index.is_inactive(*server));
+        active
+            .filter_map(|(server, dir)| Some((server, dir.clone()?)))
+            .collect()
+    }
+
+    /// The most bytes that a container can have, by what its ranks declared.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let locals = self.context.ranks.iter().map(|&(local, _)| local);
+        let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
+        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
+        (chunks * chunk_bytes)
+            .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
+    }
+
+    pub(super) fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
+        let context = &self.context;
+        let (mut server, mut holders) = (None, Vec::new());
+        let container = self
+            .target(step, level, &mut holders)
+            .and_then(|(target, placed)| {
+                server = placed;
+                let striped = !target.stripes.is_empty();
+                let recipe = &context.recipe;
+                let mut header = ContainerHeader {
+                    features: if striped {
+                        Features::striped()
+                    } else if context.incremental {
+                        Features::references()
+                    } else {
+                        Features::default()
+                    },
+                    job: context.job.clone(),
+                    step,
+                    epoch: context.epoch,
+                    level,
+                    node: context.node.0,
+                    writer: context.writer,
+                    world_size: context.world_size,
+                    alignment_bytes: BLOCK_BYTES as u32,
+                    created_unix_ms: context.clock.unix_ms(),
+                    encryption: None,
+                };
+                let mut key = None;
+                if !recipe.is_plain() {
+                    header.features.incompat |= Features::ENCODED;
+                }
+                if let Some(secret) = &recipe.secret {
+                    let made = ContainerKey::create(secret, &mut header);
+                    key = Some(made?);
+                }
+                ContainerWriter::create(header, &context.node.1, &target, key)
+                    .map_err(|failure| failure.where_placed(server))
+            });
+        match container {
+            Ok(container) => Ok(Sink {
+                level,
+                server,
+                holders,
+                container: Some(container),
+            }),
+            Err(failure) => {
+                self.report_loss(step, level, failure)?;
+                Ok(Sink {
+                    level,
+                    server,
+                    holders,
+                    container: None,
+                })
+            }
+        }
+    }
+
+    pub(super) fn report_loss(
+        &mut self,
+        step: u64,
+        level: Level,
+        TargetFailure { target, error }: TargetFailure,
+    ) -> Result<()> {
+        let text = format!("node {}: {}", self.context.node.1, error.message());
+        (self.report)(Message::NotDurable {
+            step,
+            level: Some(level),
+            server: target,
+            kind: error.kind(),
+            text,
+        })
+    }
+
+    /// Does `work` on a sink's container; the first error loses it.
+    pub(super) fn on_sink(
+        &mut self,
+        step: u64,
+        sink: &mut Sink,
+        work: impl FnOnce(&mut ContainerWriter, &FlushContext, &mut Ledger) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut container) = sink.container.take() else {
+            return Ok(());
+        };
+        match work(&mut container, &self.context, &mut self.ledger) {
+            Ok(()) => {
+                sink.container = Some(container);
+                Ok(())
+            }
+            Err(error) => {
+                let failure = TargetFailure::of(container.used_server(), error);
+                container.abort();
+                self.report_loss(step, sink.level, failure.where_placed(sink.server))
+            }
+        }
+    }
+
+    /// Gives a sink's container up for a reason that no directory is to blame for.
+    pub(super) fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
+        let Some(container) = sink.container.take() else {
+            return Ok(());
+        };
+        container.abort();
+        self.report_loss(step, sink.level, error.into())
+    }
+
+    /// The gates of all sinks, always in the same order; a gate that does not open loses its sink.
+    pub(super) fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
+        let mut held = Vec::new();
+        if self.context.mode != Mode::Orchestrated {
+            return Ok(held);
+        }
+        for sink in sinks {
+            let byte = match sink.level {
+                Level::Global => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
+                _ => NODE_DISK_GATE,
+            };
+            let locked = self.gates.lock(byte, self.context.gate_timeout);
+            match locked {
+                Ok(gate) => held.push(gate),
+                Err(error) => self.lose(step, sink, error)?,
+            }
+        }
+        Ok(held)
+    }
+
+    pub(super) fn close_sinks(&mut self, step: u64, sinks: Vec<Sink>, whole: bool) -> Result<()> {
+        for sink in sinks {
+            let Some(container) = sink.container else {
+                continue;
+            };
+            if !whole {
+                container.abort();
+                continue;
+            }
+            let (flushed_bytes, stored_bytes) = container.written();
+            match container.finish() {
+                Ok(mut container) => {
+                    container.holders = sink.holders;
+                    // Before anybody can learn that it is safe.
+                    self.written.0 += flushed_bytes;
+                    self.written.1 += stored_bytes.max(container.len_bytes);
+                    let cpu_ns = thread_cpu_time().as_nanos() as u64;
+                    for &(local, _) in &self.context.ranks {
+                        self.index()
+                            .set_flushed(local, self.written.0, self.written.1, cpu_ns);
+                    }
+                    self.context.failpoints.at("flush.durable", "")?;
+                    (self.report)(Message::Durable {
+                        step,
+                        level: sink.level,
+                        container,
+                    })?;
+                }
+                Err(failure) => {
+                    let failure = failure.where_placed(sink.server);
+                    self.report_loss(step, sink.level, failure)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
